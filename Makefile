@@ -1,0 +1,52 @@
+# Every target sets up what it needs in .venv, on a machine with Python 3.11 or newer and make; the second time is quick.
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOS := $(wildcard protos/odp/v1/*.proto)
+# The image of the last released protos: `make lint` refuses changes that would break a client built from them.
+BASELINE := protos/released.binpb
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint proto proto-release bench clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/core: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ODP needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/core ## Train a private model over real processes, in about a minute (ARGS="--help" lists options)
+	$(BIN)/odp demo $(ARGS)
+
+test: $(VENV)/dev ## Run all tests (ARGS="-k name" picks some)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code protos
+	$(BIN)/buf breaking --against $(BASELINE)
+	$(BIN)/python tools/generate_protos.py --check
+
+proto: $(VENV)/dev ## Generate odp/v1 from protos/
+	$(BIN)/buf format --write protos
+	$(BIN)/python tools/generate_protos.py
+
+proto-release: $(VENV)/dev ## Make the present protos the ones that later changes must not break
+	$(BIN)/buf build --output $(BASELINE)
+
+bench: $(VENV)/dev ## Run all benchmarks (ARGS="demo --quick" picks one)
+	$(BIN)/python -m benchmarks $(if $(ARGS),$(ARGS),all)
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

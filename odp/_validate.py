@@ -1,0 +1,93 @@
+"""Argument checks, in one place so that every message reads alike: ``name=value``, what is valid, the nearest name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+from odp.errors import ConfigurationError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+
+
+def positive(**values: float) -> None:
+    """Raises ConfigurationError unless every value is a finite number above zero."""
+    for name, value in values.items():
+        finite(**{name: value})
+        if not value > 0:
+            raise ConfigurationError(f"Expected {name}={value!r} to be > 0")
+
+
+def finite(**values: float) -> None:
+    """Raises ConfigurationError unless every value is a finite real number (bool is refused)."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ConfigurationError(f"Expected {name}={value!r} to be a finite number")
+
+
+def integer(*, low: int, high: int, **values: int) -> None:
+    """Raises ConfigurationError unless every value is an int within [low, high] (bool is refused)."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigurationError(f"Expected {name}={value!r} to be a whole number from {low} to {high}")
+
+
+def within(*, low: float, high: float, **values: float) -> None:
+    """Raises ConfigurationError unless every value is a finite number within [low, high]."""
+    for name, value in values.items():
+        finite(**{name: value})
+        if not low <= value <= high:
+            raise ConfigurationError(f"Expected {name}={value!r} to be within [{low}, {high}]")
+
+
+def identifier(**values: str) -> None:
+    """Raises ConfigurationError unless every value is a name of [a-z0-9_.-], at most 64 characters."""
+    for name, value in values.items():
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise ConfigurationError(
+                f"Expected {name}={value!r} to be 1 to 64 characters of a-z, 0-9, '_', '.', '-', starting with a letter or digit"
+            )
+
+
+def one_of(choices: Iterable[str], **values: str) -> None:
+    """Raises ConfigurationError unless every value is one of ``choices``; names the nearest one."""
+    valid = list(choices)
+    for name, value in values.items():
+        if value not in valid:
+            raise ConfigurationError(f"Expected {name}={value!r} to be one of {', '.join(valid)}{nearest(value, valid)}")
+
+
+def known_keys(given: Iterable[str], valid: Iterable[str], *, where: str) -> None:
+    """Raises ConfigurationError for the first key of ``given`` that is not in ``valid``; names the nearest one."""
+    names = list(valid)
+    for key in given:
+        if key not in names:
+            raise ConfigurationError(f"Unknown key {key!r} in {where}{nearest(key, names)}; valid keys: {', '.join(names)}")
+
+
+def nearest(value: object, names: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the closest of ``names``, or an empty string where none is close."""
+    found = difflib.get_close_matches(str(value), list(names), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def strict_keywords(cls: _Class) -> _Class:
+    """Class decorator for dataclasses: an unknown keyword is a ConfigurationError that names the nearest valid one."""
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    construct = cls.__init__
+
+    @functools.wraps(construct)
+    def checked(self: object, *values: object, **keywords: object) -> None:
+        known_keys(keywords, names, where=f"{cls.__name__}(..)")
+        construct(self, *values, **keywords)
+
+    cls.__init__ = checked
+    return cls

@@ -1,0 +1,94 @@
+"""The exceptions of ODP, one class per thing that a caller can act on.
+
+::
+
+    OdpError
+    ├── ConfigurationError      a value, file or flag is wrong: change it
+    │   └── DataError           a data set is missing, malformed or out of its declared bounds
+    ├── PrivacyError            a privacy rule forbids the request
+    │   └── BudgetExceeded      the ledger has too little ε left for this release
+    ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
+    ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
+    ├── ServiceError            another party answered with an error
+    │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
+    └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
+
+A caller writes::
+
+    try:
+        odp.connect("localhost:7100").submit(task)
+    except odp.ServiceUnavailable as error:
+        print(error)          # one line: what was wrong, where, what to do
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class OdpError(Exception):
+    """Root of all errors that ODP raises on purpose; ``str(error)`` is one line for a person."""
+
+
+class ConfigurationError(OdpError, ValueError):
+    """A value, file or flag is wrong; the message names it, what would be valid, and where it stands."""
+
+
+class DataError(ConfigurationError):
+    """A data set is missing, malformed, or holds values outside its declared bounds."""
+
+
+class PrivacyError(OdpError):
+    """A privacy rule forbids the request; the message names the rule's limit and the asked value."""
+
+
+class BudgetExceeded(PrivacyError):
+    """A release would exceed a privacy budget; nothing was spent.
+
+    The message holds spent, asked and budgeted ε, and the number of rounds that would still fit.
+    """
+
+
+class AttestationError(OdpError):
+    """Evidence of an enclave was not accepted, so nothing was sent to it; ``reason`` says which check failed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"evidence refused ({reason}): {message}")
+        self.reason = reason
+
+
+class Refusal(enum.Enum):
+    """Why an enclave refused a contribution: a closed set, so that a reason cannot carry data.
+
+    The values are the numbers of ``odp.v1.Refusal``.
+    """
+
+    MALFORMED = 1
+    WRONG_TASK = 2
+    WRONG_ROUND = 3
+    WRONG_MODEL = 4
+    ALREADY_CONTRIBUTED = 5
+    OUT_OF_BOUNDS = 6
+    ROUND_CLOSED = 7
+
+
+class ContributionRefused(OdpError):
+    """The aggregator's enclave refused a contribution; ``refusal`` is one of a closed set of codes."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"contribution refused: {refusal.name}")
+        self.refusal = refusal
+
+
+class ServiceError(OdpError):
+    """Another party answered with an error; the message carries its one-line explanation, ``code`` its grpc.StatusCode."""
+
+    code: object = None
+
+
+class ServiceUnavailable(ServiceError):
+    """Another party could not be reached at its address, or did not answer before the deadline."""
+
+
+class StateError(OdpError):
+    """A state folder cannot be used: locked by another program, disk full, corrupt, or of another version."""

@@ -1,0 +1,127 @@
+from odp.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFUSAL_UNSPECIFIED: _ClassVar[Refusal]
+    REFUSAL_MALFORMED: _ClassVar[Refusal]
+    REFUSAL_WRONG_TASK: _ClassVar[Refusal]
+    REFUSAL_WRONG_ROUND: _ClassVar[Refusal]
+    REFUSAL_WRONG_MODEL: _ClassVar[Refusal]
+    REFUSAL_ALREADY_CONTRIBUTED: _ClassVar[Refusal]
+    REFUSAL_OUT_OF_BOUNDS: _ClassVar[Refusal]
+    REFUSAL_ROUND_CLOSED: _ClassVar[Refusal]
+REFUSAL_UNSPECIFIED: Refusal
+REFUSAL_MALFORMED: Refusal
+REFUSAL_WRONG_TASK: Refusal
+REFUSAL_WRONG_ROUND: Refusal
+REFUSAL_WRONG_MODEL: Refusal
+REFUSAL_ALREADY_CONTRIBUTED: Refusal
+REFUSAL_OUT_OF_BOUNDS: Refusal
+REFUSAL_ROUND_CLOSED: Refusal
+
+class OpenRoundRequest(_message.Message):
+    __slots__ = ("task", "order", "signature")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    order: bytes
+    signature: bytes
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., order: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RoundOrder(_message.Message):
+    __slots__ = ("task_sha256", "round", "model_sha256")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    model_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ...) -> None: ...
+
+class OpenRoundResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("task_sha256", "round", "sealed_contribution")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SEALED_CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    sealed_contribution: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("task_sha256", "round", "model_sha256", "contribution_id", "pseudonym", "payload")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    PSEUDONYM_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    model_sha256: bytes
+    contribution_id: bytes
+    pseudonym: bytes
+    payload: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., contribution_id: _Optional[bytes] = ..., pseudonym: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class SubmitResponse(_message.Message):
+    __slots__ = ("refusal",)
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+
+class GetRoundRequest(_message.Message):
+    __slots__ = ("task_sha256", "round")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
+
+class GetRoundResponse(_message.Message):
+    __slots__ = ("contributions", "released")
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    contributions: int
+    released: bool
+    def __init__(self, contributions: _Optional[int] = ..., released: _Optional[bool] = ...) -> None: ...
+
+class CloseRoundRequest(_message.Message):
+    __slots__ = ("order", "signature")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    order: bytes
+    signature: bytes
+    def __init__(self, order: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class CloseRoundResponse(_message.Message):
+    __slots__ = ("release",)
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    release: _common_pb2.SignedRelease
+    def __init__(self, release: _Optional[_Union[_common_pb2.SignedRelease, _Mapping]] = ...) -> None: ...
+
+class GetLedgerRequest(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class GetLedgerResponse(_message.Message):
+    __slots__ = ("ledger", "signature")
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    ledger: bytes
+    signature: bytes
+    def __init__(self, ledger: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,204 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskDefinition(_message.Message):
+    __slots__ = ("name", "population", "model", "data", "privacy", "dpam", "cohort", "developer_key")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PRIVACY_FIELD_NUMBER: _ClassVar[int]
+    DPAM_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    population: str
+    model: MatrixFactorizationModel
+    data: RatingsData
+    privacy: PrivacyTerms
+    dpam: DpamTraining
+    cohort: CohortTerms
+    developer_key: bytes
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ...) -> None: ...
+
+class SignedTask(_message.Message):
+    __slots__ = ("definition", "signature")
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    definition: bytes
+    signature: bytes
+    def __init__(self, definition: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class MatrixFactorizationModel(_message.Message):
+    __slots__ = ("items", "rank")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    items: int
+    rank: int
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class RatingsData(_message.Message):
+    __slots__ = ("table", "low", "high")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    low: float
+    high: float
+    def __init__(self, table: _Optional[str] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
+
+class PrivacyTerms(_message.Message):
+    __slots__ = ("epsilon", "delta", "max_items_per_user")
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITEMS_PER_USER_FIELD_NUMBER: _ClassVar[int]
+    epsilon: float
+    delta: float
+    max_items_per_user: int
+    def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., max_items_per_user: _Optional[int] = ...) -> None: ...
+
+class DpamTraining(_message.Message):
+    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device")
+    class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WEIGHTING_UNSPECIFIED: _ClassVar[DpamTraining.Weighting]
+        WEIGHTING_UNIFORM: _ClassVar[DpamTraining.Weighting]
+        WEIGHTING_ADAPTIVE: _ClassVar[DpamTraining.Weighting]
+    WEIGHTING_UNSPECIFIED: DpamTraining.Weighting
+    WEIGHTING_UNIFORM: DpamTraining.Weighting
+    WEIGHTING_ADAPTIVE: DpamTraining.Weighting
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    ROW_CLIP_FIELD_NUMBER: _ClassVar[int]
+    BIAS_TARGET_CLIP_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_TARGET_CLIP_FIELD_NUMBER: _ClassVar[int]
+    COUNT_NOISE_STD_FIELD_NUMBER: _ClassVar[int]
+    BIAS_MASS_NOISE_FIELD_NUMBER: _ClassVar[int]
+    BIAS_SUM_NOISE_FIELD_NUMBER: _ClassVar[int]
+    GRAM_NOISE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_NOISE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_EXPONENT_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    USER_RIDGE_FIELD_NUMBER: _ClassVar[int]
+    USER_BIAS_RIDGE_FIELD_NUMBER: _ClassVar[int]
+    ITEM_RIDGE_FIELD_NUMBER: _ClassVar[int]
+    START_SEED_FIELD_NUMBER: _ClassVar[int]
+    SLICES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    row_clip: float
+    bias_target_clip: float
+    factor_target_clip: float
+    count_noise_std: float
+    bias_mass_noise: float
+    bias_sum_noise: float
+    gram_noise: float
+    target_noise: float
+    weighting: DpamTraining.Weighting
+    weight_exponent: float
+    centre: float
+    user_ridge: float
+    user_bias_ridge: float
+    item_ridge: float
+    start_seed: int
+    slices_per_device: int
+    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ...) -> None: ...
+
+class CohortTerms(_message.Message):
+    __slots__ = ("minimum", "goal", "round_seconds")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    goal: int
+    round_seconds: int
+    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ...) -> None: ...
+
+class ModelManifest(_message.Message):
+    __slots__ = ("task_sha256", "version", "tables")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    version: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableManifest]
+    def __init__(self, task_sha256: _Optional[bytes] = ..., version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableManifest, _Mapping]]] = ...) -> None: ...
+
+class SignedManifest(_message.Message):
+    __slots__ = ("manifest", "signature")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    manifest: bytes
+    signature: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class TableManifest(_message.Message):
+    __slots__ = ("name", "rows", "width", "sha256", "keyed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rows: int
+    width: int
+    sha256: bytes
+    keyed: bool
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., width: _Optional[int] = ..., sha256: _Optional[bytes] = ..., keyed: _Optional[bool] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("task_sha256", "round", "model_sha256", "tensors", "charges", "epsilon_spent", "epsilon_remaining", "contributions")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    CHARGES_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_REMAINING_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    model_sha256: bytes
+    tensors: _containers.RepeatedCompositeFieldContainer[ReleasedTensor]
+    charges: _containers.RepeatedCompositeFieldContainer[Charge]
+    epsilon_spent: float
+    epsilon_remaining: float
+    contributions: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., tensors: _Optional[_Iterable[_Union[ReleasedTensor, _Mapping]]] = ..., charges: _Optional[_Iterable[_Union[Charge, _Mapping]]] = ..., epsilon_spent: _Optional[float] = ..., epsilon_remaining: _Optional[float] = ..., contributions: _Optional[int] = ...) -> None: ...
+
+class SignedRelease(_message.Message):
+    __slots__ = ("release", "signature")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    release: bytes
+    signature: bytes
+    def __init__(self, release: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class ReleasedTensor(_message.Message):
+    __slots__ = ("name", "integers", "shape", "step")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INTEGERS_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    integers: bytes
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    step: float
+    def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
+
+class Charge(_message.Message):
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
+    NOISE_STD_FIELD_NUMBER: _ClassVar[int]
+    COORDINATES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sensitivity: float
+    noise_std: float
+    coordinates: int
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ...) -> None: ...

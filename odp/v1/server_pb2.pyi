@@ -1,0 +1,163 @@
+from odp.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CheckInRequest(_message.Message):
+    __slots__ = ("population",)
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    def __init__(self, population: _Optional[str] = ...) -> None: ...
+
+class CheckInResponse(_message.Message):
+    __slots__ = ("assignment", "retry")
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    assignment: Assignment
+    retry: RetryWindow
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry: _Optional[_Union[RetryWindow, _Mapping]] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    round: int
+    model: _common_pb2.SignedManifest
+    distributor_address: str
+    aggregator_address: str
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ...) -> None: ...
+
+class RetryWindow(_message.Message):
+    __slots__ = ("min_seconds", "max_seconds")
+    MIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    min_seconds: int
+    max_seconds: int
+    def __init__(self, min_seconds: _Optional[int] = ..., max_seconds: _Optional[int] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("population",)
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    def __init__(self, population: _Optional[str] = ...) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("task", "model", "distributor_address")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    model: _common_pb2.SignedManifest
+    distributor_address: str
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ...) -> None: ...
+
+class SubmitTaskRequest(_message.Message):
+    __slots__ = ("definition",)
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    definition: _common_pb2.TaskDefinition
+    def __init__(self, definition: _Optional[_Union[_common_pb2.TaskDefinition, _Mapping]] = ...) -> None: ...
+
+class SubmitTaskResponse(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class GetTaskRequest(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class GetTaskResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: TaskStatus
+    def __init__(self, status: _Optional[_Union[TaskStatus, _Mapping]] = ...) -> None: ...
+
+class ListTasksRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTasksResponse(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
+
+class CancelTaskRequest(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class CancelTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[TaskStatus.State]
+        STATE_ACTIVE: _ClassVar[TaskStatus.State]
+        STATE_FINISHED: _ClassVar[TaskStatus.State]
+        STATE_CANCELLED: _ClassVar[TaskStatus.State]
+        STATE_FAILED: _ClassVar[TaskStatus.State]
+    STATE_UNSPECIFIED: TaskStatus.State
+    STATE_ACTIVE: TaskStatus.State
+    STATE_FINISHED: TaskStatus.State
+    STATE_CANCELLED: TaskStatus.State
+    STATE_FAILED: TaskStatus.State
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    state: TaskStatus.State
+    failure: str
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundStatus]
+    planned_rounds: int
+    model: _common_pb2.SignedManifest
+    distributor_address: str
+    aggregator_address: str
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ...) -> None: ...
+
+class RoundStatus(_message.Message):
+    __slots__ = ("round", "state", "contributions", "opened", "closed", "release")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[RoundStatus.State]
+        STATE_OPEN: _ClassVar[RoundStatus.State]
+        STATE_RELEASED: _ClassVar[RoundStatus.State]
+        STATE_APPLIED: _ClassVar[RoundStatus.State]
+    STATE_UNSPECIFIED: RoundStatus.State
+    STATE_OPEN: RoundStatus.State
+    STATE_RELEASED: RoundStatus.State
+    STATE_APPLIED: RoundStatus.State
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    state: RoundStatus.State
+    contributions: int
+    opened: float
+    closed: float
+    release: _common_pb2.SignedRelease
+    def __init__(self, round: _Optional[int] = ..., state: _Optional[_Union[RoundStatus.State, str]] = ..., contributions: _Optional[int] = ..., opened: _Optional[float] = ..., closed: _Optional[float] = ..., release: _Optional[_Union[_common_pb2.SignedRelease, _Mapping]] = ...) -> None: ...
