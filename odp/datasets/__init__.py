@@ -1,0 +1,23 @@
+"""Rating and image data sets: loaders for their published forms, a generator, and a checked download."""
+
+from odp.datasets._catalog import DATASETS, DatasetSource
+from odp.datasets.fetch import fetch
+from odp.datasets.mnist import Images, load_mnist
+from odp.datasets.ratings import Ratings, Split, merge, random_split
+from odp.datasets.registry import load, load_split
+from odp.datasets.synthetic import synthetic_movielens
+
+__all__ = [
+    "DATASETS",
+    "DatasetSource",
+    "Images",
+    "Ratings",
+    "Split",
+    "fetch",
+    "load",
+    "load_mnist",
+    "load_split",
+    "merge",
+    "random_split",
+    "synthetic_movielens",
+]

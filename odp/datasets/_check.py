@@ -1,0 +1,146 @@
+"""The checks behind ``Ratings``: each failure is one line that counts and locates, and never shows data."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.errors import DataError
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+
+def checked(ratings: Ratings) -> dict[str, Any]:
+    """The array fields of ``ratings`` in their declared types.
+
+    Raises:
+      DataError: a field breaks a rule of :class:`~odp.datasets.ratings.Ratings`.
+    """
+    where = f"data set {ratings.name!r}"
+    if isinstance(ratings.n_items, bool) or not isinstance(ratings.n_items, int) or not 0 <= ratings.n_items < 2**31:
+        raise DataError(f"Expected n_items={ratings.n_items!r} to be a whole number from 0 to 2**31-1 in {where}")
+    offsets = np.asarray(ratings.offsets)
+    if offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
+        raise DataError(f"Expected offsets to be int64 [n_users + 1] in {where} (got {offsets.dtype})")
+    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+    decreasing = np.flatnonzero(np.diff(offsets) < 0)
+    if decreasing.size:
+        raise DataError(f"Expected offsets never to decrease in {where}: they do after user {decreasing[0]}")
+    values = value_array(ratings.values, low=ratings.low, high=ratings.high, where=where)
+    if offsets[0] != 0 or offsets[-1] != len(values):
+        raise DataError(
+            f"Expected offsets to run from 0 to the number of values, {len(values)}, in {where} "
+            f"(they run from {offsets[0]} to {offsets[-1]})"
+        )
+    items = index_array(ratings.items, len(values), ratings.n_items, what="items", where=where)
+    _check_ascending(items, offsets, where)
+    fields: dict[str, Any] = {
+        "offsets": offsets,
+        "items": np.ascontiguousarray(items, dtype=np.int32),
+        "values": values,
+    }
+    if ratings.order is not None:
+        fields["order"] = index_array(ratings.order, len(values), None, what="order", where=where)
+    fields |= _item_fields(ratings, where)
+    for name, expected in (("user_ids", len(offsets) - 1), ("item_ids", ratings.n_items)):
+        ids = getattr(ratings, name)
+        if ids is not None:
+            ids = np.ascontiguousarray(ids, dtype=np.int64)
+            _check_length(ids.shape, (expected,), name, where)
+            fields[name] = ids
+    return fields
+
+
+def value_array(values: npt.ArrayLike, *, low: float, high: float, where: str) -> npt.NDArray[np.float32]:
+    """``values`` as float32 [rows], all finite and within [low, high].
+
+    Raises:
+      DataError: the bounds are no interval, or a value is not finite or out of bounds.
+    """
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise DataError(f"Expected low={low!r} <= high={high!r}, both finite, in {where}")
+    given = np.asarray(values)
+    if given.ndim != 1 or given.dtype.kind not in "fiub":
+        raise DataError(f"Expected values to be real numbers [rows] in {where} (got {given.dtype} {list(given.shape)})")
+    with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
+        array = np.ascontiguousarray(given, dtype=np.float32)
+    # Bounds are rounded as the values are, so that a bound that float32 cannot hold exactly still admits itself.
+    outside = ~((array >= np.float32(low)) & (array <= np.float32(high)))
+    if outside.any():
+        rows = np.flatnonzero(outside)
+        infinite = int((~np.isfinite(array[rows])).sum())
+        kind = f"{infinite} of them NaN or infinite; " if infinite else ""
+        raise DataError(
+            f"{len(rows)} of {len(array)} values of {where} are outside [{low:g}, {high:g}] "
+            f"({kind}first in row {rows[0]}): "
+            "declare the true bounds (low, high), or clip or drop those rows"
+        )
+    return array
+
+
+def index_array(
+    numbers: npt.ArrayLike, expected: int, size: int | None, *, what: str, where: str
+) -> npt.NDArray[np.int64]:
+    """``numbers`` as int64 [expected], all from 0, and below ``size`` where one is given.
+
+    Raises:
+      DataError: the length differs, or an entry is no whole number or out of range.
+    """
+    given = np.asarray(numbers)
+    if given.size == 0 and given.ndim == 1:
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "iu":
+        raise DataError(f"Expected {what} to be whole numbers in {where} (got {given.dtype})")
+    _check_length(given.shape, (expected,), what, where)
+    array = np.ascontiguousarray(given, dtype=np.int64)
+    bad = np.flatnonzero(array < 0 if size is None else (array < 0) | (array >= size))
+    if bad.size:
+        valid = "0 or more" if size is None else f"from 0 to {size - 1}"
+        raise DataError(
+            f"{bad.size} of {expected} {what} of {where} are out of range (first in row {bad[0]}): expected {valid}"
+        )
+    return array
+
+
+def _check_ascending(items: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], where: str) -> None:
+    if len(items) < 2:
+        return
+    falls = np.diff(items) <= 0
+    starts = offsets[1:-1]  # between two users the items may fall
+    falls[starts[(starts > 0) & (starts < len(items))] - 1] = False
+    if falls.any():
+        user = int(np.searchsorted(offsets, np.flatnonzero(falls)[0], side="right")) - 1
+        raise DataError(
+            f"Expected items to be ascending and unique within a user in {where}: those of user {user} are not"
+        )
+
+
+def _item_fields(ratings: Ratings, where: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if ratings.titles is not None:
+        fields["titles"] = tuple(ratings.titles)
+        _check_length((len(ratings.titles),), (ratings.n_items,), "titles", where)
+    if ratings.features is None:
+        if ratings.feature_names is not None:
+            raise DataError(f"Expected features beside feature_names in {where}: pass both or neither")
+        return fields
+    features = np.ascontiguousarray(ratings.features, dtype=np.float32)
+    if features.ndim != 2 or len(features) != ratings.n_items:
+        raise DataError(f"Expected features to be [{ratings.n_items}, p] in {where} (got {list(features.shape)})")
+    if not np.isfinite(features).all():
+        row = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
+        raise DataError(f"Expected features to be finite in {where}: those of item {row} are not")
+    fields["features"] = features
+    if ratings.feature_names is not None:
+        fields["feature_names"] = tuple(ratings.feature_names)
+        _check_length((len(ratings.feature_names),), (features.shape[1],), "feature_names", where)
+    return fields
+
+
+def _check_length(shape: tuple[int, ...], expected: tuple[int, ...], what: str, where: str) -> None:
+    if shape != expected:
+        raise DataError(f"Expected {what} to have shape {list(expected)} in {where} (got {list(shape)})")

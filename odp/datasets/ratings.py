@@ -1,0 +1,351 @@
+"""User x item interactions in compressed sparse row form, checked once when they are made.
+
+A data set is one pair of flat arrays ``items`` and ``values``; user ``u`` owns the slice ``offsets[u]:offsets[u + 1]``.
+Every loader and generator of this package returns this form, and every consumer may rely on what
+:class:`Ratings` checks: finite values within declared bounds, items in range, ascending and unique within a user.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.datasets._check import checked, index_array, value_array
+from odp.errors import DataError
+
+FORMAT = "odp-ratings-1"
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ratings:
+    """Ragged user x item interactions; treat the arrays as read-only.
+
+    Attributes:
+      name: what reports call the data set.
+      offsets: int64 [n_users + 1], from 0 to ``n_ratings``, never decreasing.
+      items: int32 [n_ratings], 0..n_items-1, ascending and unique within a user.
+      values: float32 [n_ratings], finite, within [low, high].
+      n_items: number of items, rated or not.
+      low, high: the *declared* bounds of values. They are public: a sensitivity may be derived from them,
+        never from the extremes that the data happens to have.
+      implicit: True where a pair means "seen" and its value carries no opinion.
+      order: int64 [n_ratings] or None: position in time within the user, from 0. A subset keeps the positions
+        of the whole, so that the parts of a split stay comparable.
+      titles: one per item, or None.
+      features: float32 [n_items, p] of *public* item features (genre flags), or None.
+      feature_names: one per column of ``features``, or None.
+      user_ids, item_ids: int64 [n_users], [n_items] original ids, or None.
+      duplicates: how many rows were dropped because a later row named the same user and item.
+
+    Raises:
+      DataError: an array breaks one of the rules above; the message counts the rows and names the first.
+    """
+
+    name: str
+    offsets: Longs
+    items: Ints
+    values: Floats
+    n_items: int
+    low: float
+    high: float
+    implicit: bool = False
+    order: Longs | None = None
+    titles: tuple[str, ...] | None = None
+    features: Floats | None = None
+    feature_names: tuple[str, ...] | None = None
+    user_ids: Longs | None = None
+    item_ids: Longs | None = None
+    duplicates: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks every rule and brings the arrays to their declared types; see the class."""
+        for field, value in checked(self).items():
+            object.__setattr__(self, field, value)
+
+    def __repr__(self) -> str:
+        """Sizes and bounds only: what a person rated stays out of logs and tracebacks."""
+        sizes = f"{self.n_users} users x {self.n_items} items, {self.n_ratings} ratings"
+        return f"Ratings({self.name!r}, {sizes} in [{self.low:g}, {self.high:g}])"
+
+    @property
+    def n_users(self) -> int:
+        """Users, with or without ratings."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_ratings(self) -> int:
+        """Stored (user, item) pairs."""
+        return len(self.items)
+
+    @property
+    def density(self) -> float:
+        """Share of all user x item cells that hold a rating; 0 where there are no cells."""
+        cells = self.n_users * self.n_items
+        return self.n_ratings / cells if cells else 0.0
+
+    def counts(self) -> Longs:
+        """Ratings per user, int64 [n_users]."""
+        return np.diff(self.offsets)
+
+    def users(self) -> Longs:
+        """The user of every entry, int64 [n_ratings], ascending."""
+        return np.repeat(np.arange(self.n_users, dtype=np.int64), self.counts())
+
+    def user(self, index: int) -> tuple[Ints, Floats]:
+        """Items and values of one user, as views (no copy).
+
+        Raises:
+          DataError: there is no user of that number.
+        """
+        if not 0 <= index < self.n_users:
+            raise DataError(f"Expected user={index!r} to be from 0 to {self.n_users - 1} in data set {self.name!r}")
+        here = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        return self.items[here], self.values[here]
+
+    def select_users(self, indices: npt.ArrayLike) -> Ratings:
+        """The same items with only the users ``indices`` (whole numbers, any order), renumbered in that order.
+
+        Raises:
+          DataError: an index is no whole number or names no user.
+        """
+        chosen = np.asarray(indices)
+        if chosen.size == 0:
+            chosen = chosen.astype(np.int64)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise DataError(f"Expected indices to be a flat array of whole numbers (got {chosen.dtype} {chosen.shape})")
+        chosen = chosen.astype(np.int64)
+        if chosen.size and not (chosen.min() >= 0 and chosen.max() < self.n_users):
+            raise DataError(f"Expected indices to be from 0 to {self.n_users - 1} in data set {self.name!r}")
+        counts = self.counts()[chosen]
+        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        # Row r of the result is the (r - offsets[u])-th row of the chosen user u.
+        rows = np.arange(offsets[-1], dtype=np.int64) + np.repeat(self.offsets[:-1][chosen] - offsets[:-1], counts)
+        return replace(
+            self,
+            offsets=offsets,
+            items=self.items[rows],
+            values=self.values[rows],
+            order=None if self.order is None else self.order[rows],
+            user_ids=None if self.user_ids is None else self.user_ids[chosen],
+        )
+
+    def take(self, mask: npt.NDArray[np.bool_]) -> Ratings:
+        """The entries where ``mask`` (bool [n_ratings]) is true; all users and items stay.
+
+        Raises:
+          DataError: ``mask`` is not boolean or not one per entry.
+        """
+        mask = np.asarray(mask)
+        if mask.dtype != np.bool_ or mask.shape != (self.n_ratings,):
+            raise DataError(f"Expected mask to be bool [{self.n_ratings}] (got {mask.dtype} {list(mask.shape)})")
+        kept_before = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
+        return replace(
+            self,
+            offsets=kept_before[self.offsets],
+            items=self.items[mask],
+            values=self.values[mask],
+            order=None if self.order is None else self.order[mask],
+            duplicates=0,
+        )
+
+    @classmethod
+    def from_triples(
+        cls,
+        name: str,
+        users: npt.ArrayLike,
+        items: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        low: float,
+        high: float,
+        n_users: int | None = None,
+        n_items: int | None = None,
+        times: npt.ArrayLike | None = None,
+        **attributes: Any,
+    ) -> Self:
+        """Makes the sparse form of rows in any order; of rows with the same user and item, the last one wins.
+
+        Args:
+          name: name of the data set.
+          users, items: whole numbers from 0, [rows].
+          values: real numbers, [rows].
+          low, high: declared bounds of values.
+          n_users, n_items: sizes; by default one more than the largest number seen.
+          times: when each row happened, [rows], any unit; ``order`` is derived from it, ties in row order.
+          **attributes: further fields of :class:`Ratings`.
+
+        Raises:
+          DataError: lengths differ, a number is out of range, or a value is not finite or out of bounds. Rows in
+            the message count from 0 in the order given.
+        """
+        value = value_array(values, low=low, high=high, where=f"data set {name!r}")
+        user = index_array(users, len(value), n_users, what="users", where=f"data set {name!r}")
+        item = index_array(items, len(value), n_items, what="items", where=f"data set {name!r}")
+        n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
+        n_items = int(item.max(initial=-1)) + 1 if n_items is None else n_items
+
+        rows = np.argsort(user * np.int64(n_items) + item, kind="stable")
+        by_user, by_item = user[rows], item[rows]
+        last = np.ones(len(rows), dtype=np.bool_)
+        last[:-1] = (np.diff(by_user) != 0) | (np.diff(by_item) != 0)
+        rows = rows[last]
+        counts = np.bincount(by_user[last], minlength=n_users)
+        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        return cls(
+            name=name,
+            offsets=offsets,
+            items=item[rows].astype(np.int32),
+            values=value[rows],
+            n_items=n_items,
+            low=low,
+            high=high,
+            order=None if times is None else _ranks(np.asarray(times), rows, user, offsets, len(value)),
+            duplicates=int(len(value) - len(rows)),
+            **attributes,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one npz file of format ``odp-ratings-1``; an existing file is replaced at once or not at all."""
+        target = Path(path)
+        arrays: dict[str, Any] = {
+            "format": np.array(FORMAT),
+            "name": np.array(self.name),
+            "offsets": self.offsets,
+            "items": self.items,
+            "values": self.values,
+            "bounds": np.array([self.low, self.high], dtype=np.float64),
+            "counts": np.array([self.n_items, int(self.implicit), self.duplicates], dtype=np.int64),
+        }
+        for field in _OPTIONAL:
+            value = getattr(self, field)
+            if value is not None:
+                arrays[field] = np.array(value)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".npz")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads what :meth:`save` wrote, and checks it again.
+
+        Raises:
+          DataError: the file is missing, not of format ``odp-ratings-1``, or damaged.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {key: file[key] for key in file.files}
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            raise DataError(f"{path}: not a readable npz file; write it again with Ratings.save") from None
+        if "format" not in arrays or str(arrays["format"]) != FORMAT:
+            raise DataError(f"{path}: not a file of format {FORMAT!r}; odp.datasets.load() reads other forms")
+        try:
+            n_items, implicit, duplicates = (int(count) for count in arrays["counts"])
+            low, high = (float(bound) for bound in arrays["bounds"])
+            optional: dict[str, Any] = {field: arrays[field] for field in _OPTIONAL if field in arrays}
+            for field in ("titles", "feature_names"):
+                if field in optional:
+                    optional[field] = tuple(str(text) for text in optional[field])
+            return cls(
+                name=str(arrays["name"]),
+                offsets=arrays["offsets"],
+                items=arrays["items"],
+                values=arrays["values"],
+                n_items=n_items,
+                low=low,
+                high=high,
+                implicit=bool(implicit),
+                duplicates=duplicates,
+                **optional,
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path}: an array of {FORMAT!r} is missing or malformed; write it again") from None
+
+
+_OPTIONAL = ("order", "titles", "features", "feature_names", "user_ids", "item_ids")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three disjoint parts of one data set; each has all its users and items."""
+
+    train: Ratings
+    validation: Ratings
+    test: Ratings
+
+
+def random_split(
+    ratings: Ratings, *, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 1234
+) -> Split:
+    """Splits single ratings uniformly at random: one permutation of all entries (numpy PCG64 of ``seed``), cut twice.
+
+    The parts depend on the entries' order in CSR form, on ``fractions`` and on ``seed``, and on nothing else.
+
+    Raises:
+      DataError: a fraction is negative or not finite, or they do not add up to 1.
+    """
+    shares = np.asarray(fractions, dtype=np.float64)
+    if shares.shape != (3,) or not np.isfinite(shares).all() or (shares < 0).any() or abs(shares.sum() - 1) > 1e-9:
+        raise DataError(f"Expected fractions={fractions!r} to be three shares >= 0 that add up to 1")
+    first, second = np.rint(np.cumsum(shares)[:2] * ratings.n_ratings).astype(np.int64)
+    place = np.random.Generator(np.random.PCG64(seed)).permutation(ratings.n_ratings)
+    return Split(
+        train=ratings.take(place < first),
+        validation=ratings.take((place >= first) & (place < second)),
+        test=ratings.take(place >= second),
+    )
+
+
+def merge(a: Ratings, b: Ratings) -> Ratings:
+    """All entries of two disjoint parts of one data set, such as train and validation; names and ids are ``a``'s.
+
+    Raises:
+      DataError: the parts differ in users, items or bounds, or share a (user, item) pair.
+    """
+    if (a.n_users, a.n_items, a.low, a.high) != (b.n_users, b.n_items, b.low, b.high):
+        raise DataError(f"Expected both parts of {a.name!r} to have the same users, items and bounds")
+    user = np.concatenate((a.users(), b.users()))
+    item = np.concatenate((a.items, b.items))
+    rows = np.argsort(user * np.int64(a.n_items) + item, kind="stable")
+    shared = int(((np.diff(user[rows]) == 0) & (np.diff(item[rows]) == 0)).sum())
+    if shared:
+        raise DataError(f"Expected disjoint parts of {a.name!r}: {shared} (user, item) pairs are in both")
+    order = None
+    if a.order is not None and b.order is not None:
+        order = np.concatenate((a.order, b.order))[rows]
+    return replace(
+        a,
+        offsets=a.offsets + b.offsets,
+        items=item[rows],
+        values=np.concatenate((a.values, b.values))[rows],
+        order=order,
+    )
+
+
+def _ranks(times: npt.NDArray[Any], rows: Longs, user: Longs, offsets: Longs, expected: int) -> Longs:
+    """Rank in time within the user of each kept row, ties in the order in which the rows were given."""
+    if times.shape != (expected,):
+        raise DataError(f"Expected times to have one entry per row: {expected} (got shape {list(times.shape)})")
+    in_time = np.lexsort((rows, times[rows], user[rows]))
+    ranks = np.empty(len(rows), dtype=np.int64)
+    ranks[in_time] = np.arange(len(rows), dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
+    return ranks
