@@ -1,0 +1,95 @@
+"""Client side of gRPC: TLS channels, a deadline on every call, and one-line errors instead of RpcError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
+from odp.transport.tls import read_ca
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+CHUNK_BYTES = 2**20
+
+#: Seconds that a caller waits: for one small message, and for a stream of a whole table.
+SHORT_DEADLINE = 30.0
+LONG_DEADLINE = 300.0
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    # A proxy of the environment would see the connections; the parties connect directly or not at all.
+    ("grpc.enable_http_proxy", 0),
+    # Subchannels are pooled per process by default: a test, or a host of many devices, opens its own connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_Reply = TypeVar("_Reply")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``host:port`` as a pair. Raises ConfigurationError for anything else."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match[2]) > 65535:
+        raise ConfigurationError(f"Expected address={address!r} to be host:port, for example 127.0.0.1:7200")
+    return match[1], int(match[2])
+
+
+def connect(address: str, ca: Path | bytes) -> grpc.Channel:
+    """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes)."""
+    parse_address(address)
+    pem = ca if isinstance(ca, bytes) else read_ca(ca)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates=pem), options=_OPTIONS)
+
+
+def call(
+    method: Callable[..., _Reply],
+    request: object,
+    *,
+    timeout: float,
+    what: str,
+    address: str,
+    metadata: list[tuple[str, str]] | None = None,
+) -> _Reply:
+    """Calls a unary method (or starts a stream) with a deadline.
+
+    Raises ServiceUnavailable when nobody answers in time or the certificate is wrong, and ServiceError with the other
+    party's one-line explanation otherwise; ``what`` completes the sentence "could not ..".
+    """
+    try:
+        return method(request, timeout=timeout, metadata=metadata)
+    except grpc.RpcError as error:
+        raise translated(error, what=what, address=address) from error
+
+
+def read_stream(replies: Iterator[_Reply], *, what: str, address: str) -> Iterator[_Reply]:
+    """The replies of a stream, with the errors of ``call``."""
+    try:
+        yield from replies
+    except grpc.RpcError as error:
+        raise translated(error, what=what, address=address) from error
+
+
+def translated(error: Any, *, what: str, address: str) -> ServiceError:
+    """The ServiceError of a grpc.RpcError. Its attribute ``code`` is the grpc.StatusCode."""
+    code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
+    details = " ".join((error.details() or "").split()) if callable(getattr(error, "details", None)) else ""
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        result: ServiceError = ServiceUnavailable(f"could not {what}: {address} did not answer in time; try again")
+    elif code == grpc.StatusCode.UNAVAILABLE and ("certificate" in details.lower() or "ssl" in details.lower()):
+        result = ServiceUnavailable(
+            f"could not {what}: the TLS certificate of {address} does not descend from the given CA; give the right --ca file"
+        )
+    elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        result = ServiceUnavailable(f"could not {what}: nobody answers at {address}; check the address, and that it runs")
+    else:
+        result = ServiceError(f"could not {what}: {details or code.name}")
+    result.code = code
+    return result

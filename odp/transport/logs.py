@@ -1,0 +1,80 @@
+"""Structured logs: one line per event, ``time level program event key=value ..``; never an array, never private data.
+
+Values are numbers, short strings and short identifiers. Bytes are refused (an identifier is logged as hex by the
+caller, shortened with ``short``), so that no key, payload or row can slip into a log by accident.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TextIO
+
+Value = str | int | float | bool | None
+_LONGEST = 200
+
+
+class Log:
+    """Writes events of one program to a text stream; thread-safe."""
+
+    def __init__(
+        self, program: str, *, stream: TextIO | None = None, as_json: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._program = program
+        self._stream = stream if stream is not None else sys.stderr
+        self._json = as_json
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def event(self, event: str, **fields: Value) -> None:
+        """One line at level ``info``."""
+        self._write("info", event, fields)
+
+    def warning(self, event: str, **fields: Value) -> None:
+        """One line at level ``warning``: the program goes on."""
+        self._write("warning", event, fields)
+
+    def error(self, event: str, **fields: Value) -> None:
+        """One line at level ``error``: something was not done."""
+        self._write("error", event, fields)
+
+    def crash(self, event: str, error: BaseException) -> None:
+        """An error that nobody foresaw: its place in the code, without the message, which could hold data."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames[-6:]))
+        self._write("error", event, {"kind": type(error).__name__, "where": where})
+
+    def _write(self, level: str, event: str, fields: dict[str, Value]) -> None:
+        moment = self._clock()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"
+        checked = {name: _checked(name, value) for name, value in fields.items()}
+        if self._json:
+            line = json.dumps({"time": stamp, "level": level, "program": self._program, "event": event, **checked})
+        else:
+            tail = "".join(f" {name}={_text(value)}" for name, value in checked.items())
+            line = f"{stamp} {level} {self._program} {event}{tail}"
+        with self._lock:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+def short(identifier: bytes) -> str:
+    """The first 12 hex digits of a hash: enough to find it, too little to be it."""
+    return identifier[:6].hex()
+
+
+def _checked(name: str, value: Value) -> Value:
+    if value is not None and not isinstance(value, (str, int, float, bool)):
+        raise TypeError(f"log field {name} is a {type(value).__name__}; only numbers and short strings are logged")
+    return value[:_LONGEST] if isinstance(value, str) else value
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return json.dumps(text) if isinstance(value, str) and (not text or any(c.isspace() or c in '"=' for c in text)) else text

@@ -1,0 +1,142 @@
+"""A program's state folder: one program at a time, private to its user, written atomically.
+
+Everything that a program must not lose lies here. ``StateFolder.open`` takes an exclusive lock for as long as the
+process lives (the kernel frees it on kill -9), so that two programs never share one folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from odp.errors import StateError
+
+_FORMAT = "1"
+_LOCK = "lock"
+_ROLE = "format"
+_MIN_FREE_BYTES = 16 * 2**20
+
+
+class StateFolder:
+    """A locked folder of one program; use as a context manager or call ``close``."""
+
+    def __init__(self, path: Path, role: str, lock: int) -> None:
+        self.root = path
+        self.role = role
+        self._lock: int | None = lock
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], role: str) -> StateFolder:
+        """Creates (mode 0700) or reopens the folder of a program of kind ``role``.
+
+        Raises StateError when another program holds the folder, when it belongs to another kind of program or
+        another format version, when it cannot be written, and when the disk has less than 16 MiB left.
+        """
+        root = Path(path)
+        with state_errors(root):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _take(lock, root)
+            folder = cls(root, role, lock)
+            folder._check_format()
+            free = shutil.disk_usage(root).free
+            if free < _MIN_FREE_BYTES:
+                raise StateError(f"state folder {root}: disk full ({free // 2**20} MiB free, 16 MiB needed); free some space")
+        except BaseException:
+            os.close(lock)
+            raise
+        return folder
+
+    def _check_format(self) -> None:
+        expected = f"odp {self.role} {_FORMAT}\n"
+        found = self.read(_ROLE)
+        if found is None:
+            self.write_atomically(_ROLE, expected.encode())
+        elif found.decode(errors="replace") != expected:
+            raise StateError(
+                f"state folder {self.root} belongs to {found.decode(errors='replace').strip()!r}, "
+                f"not to {expected.strip()!r}; give another --state folder"
+            )
+
+    def path(self, name: str) -> Path:
+        """The path of a file or folder inside."""
+        return self.root / name
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file, or None where it does not exist. Raises StateError when it cannot be read."""
+        with state_errors(self.root):
+            try:
+                return self.path(name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def write_atomically(self, name: str, data: bytes) -> None:
+        """Replaces a file, durably: after a crash it holds the old bytes or the new ones, never a mix (mode 0600)."""
+        with state_errors(self.root):
+            write_atomically(self.path(name), data)
+
+    def close(self) -> None:
+        """Gives the folder back. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> StateFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Writes, syncs and renames, so that ``path`` holds the old bytes or the new ones; raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def state_errors(where: Path) -> Iterator[None]:
+    """Turns an OSError about ``where`` into a one-line StateError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StateError(f"state folder {where}: disk full; free some space and start again, nothing was lost") from error
+        raise StateError(f"state folder {where}: {error.strerror or error}; check the path and its permissions") from error
+
+
+def _take(lock: int, root: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise StateError(
+            f"state folder {root} is in use by another program (process {holder}); stop it or give another --state folder"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

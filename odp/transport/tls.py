@@ -1,0 +1,174 @@
+"""TLS identities: given certificates, or a development CA that is made on first start.
+
+Development CA: one EC P-256 root per CA folder, and one server certificate per program for ``localhost``, 127.0.0.1 and
+::1. It exists so that a first run needs no set-up and still speaks TLS; its root is trusted by nobody else.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from odp.errors import ConfigurationError
+from odp.transport.state_folder import StateFolder, state_errors, write_atomically
+
+CA_FILE = "ca.pem"
+_CA_KEY_FILE = "ca.key"
+_VALID_DAYS = 3650
+_CLOCK_SKEW = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class TlsIdentity:
+    """A server's certificate chain and key, and the CA that its clients pin; all PEM bytes."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+    ca_pem: bytes
+
+
+def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
+    """Reads and checks given files. Raises ConfigurationError naming the file that is missing, malformed or not matching."""
+    certificate_pem, key_pem, ca_pem = (_read(path) for path in (certificate, key, ca))
+    loaded = _parse_certificate(certificate, certificate_pem)
+    _parse_certificate(ca, ca_pem)
+    try:
+        private = serialization.load_pem_private_key(key_pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"{key} is not an unencrypted PEM private key") from error
+    if _spki(private.public_key()) != _spki(loaded.public_key()):
+        raise ConfigurationError(f"{key} is not the key of {certificate}; give a matching --key and --certificate")
+    return TlsIdentity(certificate_pem, key_pem, ca_pem)
+
+
+def read_ca(path: Path) -> bytes:
+    """The PEM bytes of a CA file. Raises ConfigurationError where it is missing or not a certificate."""
+    pem = _read(path)
+    _parse_certificate(path, pem)
+    return pem
+
+
+def development_identity(state: StateFolder, ca_folder: Path | None = None) -> TlsIdentity:
+    """A server identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), made on first start."""
+    folder = ca_folder if ca_folder is not None else state.path("ca")
+    ca_certificate, ca_key = _development_ca(folder)
+    ca_pem = ca_certificate.public_bytes(serialization.Encoding.PEM)
+    stored_certificate, stored_key = state.read("tls.pem"), state.read("tls.key")
+    if stored_certificate is not None and stored_key is not None and _issued_by(stored_certificate, ca_certificate):
+        return TlsIdentity(stored_certificate, stored_key, ca_pem)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _issue(state.role, key, ca_certificate, ca_key)
+    key_pem = _key_pem(key)
+    certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
+    state.write_atomically("tls.key", key_pem)
+    state.write_atomically("tls.pem", certificate_pem)
+    return TlsIdentity(certificate_pem, key_pem, ca_pem)
+
+
+def _development_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    with state_errors(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Several programs may start at once on one CA folder: the first makes the CA, the others wait for it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / CA_FILE).exists():
+            key = ec.generate_private_key(ec.SECP256R1())
+            certificate = _self_signed(key)
+            with state_errors(folder):
+                write_atomically(folder / _CA_KEY_FILE, _key_pem(key))
+                write_atomically(folder / CA_FILE, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+        certificate = _parse_certificate(folder / CA_FILE, _read(folder / CA_FILE))
+        private = serialization.load_pem_private_key(_read(folder / _CA_KEY_FILE), password=None)
+    finally:
+        os.close(lock)
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or _spki(private.public_key()) != _spki(certificate.public_key()):
+        raise ConfigurationError(f"{folder}: {_CA_KEY_FILE} is not the key of {CA_FILE}; remove the folder to make a new CA")
+    return certificate, private
+
+
+def _builder(subject: str) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
+    )
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    name = "ODP development CA"
+    return (
+        _builder(name)
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _issue(
+    name: str, key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    names = [
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        x509.IPAddress(ipaddress.ip_address("::1")),
+    ]
+    return (
+        _builder(f"odp {name}")
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def _issued_by(certificate_pem: bytes, ca: x509.Certificate) -> bool:
+    try:
+        x509.load_pem_x509_certificate(certificate_pem).verify_directly_issued_by(ca)
+    except Exception:  # any failure means that a new certificate is needed, whatever the reason
+        return False
+    return True
+
+
+def _parse_certificate(path: Path, pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not a PEM certificate") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}; check the path") from error
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _spki(key: object) -> bytes:
+    encoded: bytes = key.public_bytes(  # type: ignore[attr-defined]  # every public key type has it; the union of types does not say so
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return encoded
