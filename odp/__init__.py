@@ -1,0 +1,94 @@
+"""ODP: on-device personalization with user-level differential privacy that anyone can check.
+
+``import odp`` is all a developer needs: a model, a task, a simulation, a connection to a server. The names below are
+loaded when first used, so that the import stays fast and brings no heavy library with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from odp.errors import (
+    AttestationError,
+    BudgetExceeded,
+    ConfigurationError,
+    ContributionRefused,
+    DataError,
+    OdpError,
+    PrivacyError,
+    ServiceError,
+    ServiceUnavailable,
+    StateError,
+)
+
+if TYPE_CHECKING:
+    from odp.algorithms.dpam.config import DPAM
+    from odp.client import Connection, connect
+    from odp.datasets import Ratings, load, random_split, synthetic_movielens
+    from odp.models.matrix_factorization import MatrixFactorization
+    from odp.simulation.engine import RunResult, simulate
+    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.task_file import load_task
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DPAM": "odp.algorithms.dpam.config",
+    "Cohort": "odp.task",
+    "Connection": "odp.client",
+    "MatrixFactorization": "odp.models.matrix_factorization",
+    "Ratings": "odp.datasets",
+    "RatingsData": "odp.task",
+    "RunResult": "odp.simulation.engine",
+    "Task": "odp.task",
+    "UserLevelDP": "odp.task",
+    "connect": "odp.client",
+    "load": "odp.datasets",
+    "load_task": "odp.task_file",
+    "random_split": "odp.datasets",
+    "simulate": "odp.simulation.engine",
+    "synthetic_movielens": "odp.datasets",
+}
+
+__all__ = [
+    "DPAM",
+    "AttestationError",
+    "BudgetExceeded",
+    "Cohort",
+    "ConfigurationError",
+    "Connection",
+    "ContributionRefused",
+    "DataError",
+    "MatrixFactorization",
+    "OdpError",
+    "PrivacyError",
+    "Ratings",
+    "RatingsData",
+    "RunResult",
+    "ServiceError",
+    "ServiceUnavailable",
+    "StateError",
+    "Task",
+    "UserLevelDP",
+    "connect",
+    "load",
+    "load_task",
+    "random_split",
+    "simulate",
+    "synthetic_movielens",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    from odp._validate import nearest
+
+    raise AttributeError(f"module 'odp' has no attribute {name!r}{nearest(name, __all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,53 @@
+"""The comparison that ends `odp demo` and `odp simulate`: this model beside the baselines, as a table and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from odp.simulation.baselines import Baselines
+
+
+def comparison_table(found: Baselines, model_rmse: float, epsilon: float, delta: float) -> Table:
+    """Test RMSE of the model beside every baseline, best last."""
+    table = Table("method", "test RMSE", "privacy", title="lower RMSE is better")
+    table.add_row("global mean", f"{found.global_mean:.4f}", "reference, not private")
+    table.add_row("user mean, on the device", f"{found.user_mean:.4f}", "nothing leaves the device")
+    table.add_row("DP item mean", f"{found.dp_item_mean:.4f}", "same ε and δ")
+    table.add_row("this model (DPAM)", f"[bold]{model_rmse:.4f}[/bold]", f"ε = {epsilon:.4g}, δ = {delta:g}")
+    table.add_row("ALS, all data in one place", f"{found.als_ceiling:.4f}", "ceiling, not private")
+    return table
+
+
+def draw_progress(path: Path, *, rmse: Sequence[float], epsilon: Sequence[float], budget: float, found: Baselines) -> None:
+    """A PNG of test RMSE and ε spent after each round (index 0: before the first), with the baselines as lines."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    rounds = range(len(rmse))
+    left.plot(rounds, rmse, marker="o", color="C0", label="this model (DPAM)", zorder=3)
+    for name, value, color in (
+        ("global mean", found.global_mean, "C7"),
+        ("user mean (local)", found.user_mean, "C1"),
+        ("DP item mean", found.dp_item_mean, "C2"),
+        ("ALS, not private", found.als_ceiling, "C3"),
+    ):
+        left.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name} {value:.3f}")
+    left.set(xlabel="rounds done", ylabel="test RMSE", title="error on held-out ratings")
+    left.legend(fontsize=8)
+    right.step(rounds, epsilon, where="mid", marker="o", color="C0", label="spent")
+    right.axhline(budget, color="C3", linestyle="--", linewidth=1, label=f"budget {budget:g}")
+    right.set(xlabel="rounds done", ylabel="ε", title="privacy budget, per user", ylim=(0, budget * 1.08))
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,288 @@
+"""`odp demo`: the whole platform on this machine, from four programs to a private model, and what it was worth."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odp.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from odp.client import TaskHandle
+    from odp.cli.processes import Child, Services
+    from odp.datasets import Split
+    from odp.simulation.baselines import Baselines
+    from odp.task import Task
+    from odp.v1 import server_pb2
+
+_SYNTHETIC = "synthetic:n_users=1200,n_items=120,ratings_per_user=40,seed=7"
+_POPULATION = "demo"
+_MINIMUM_COHORT = 100
+_POLL_SECONDS = 0.4
+
+
+def demo(
+    data: Annotated[str | None, typer.Option(help="Data set (folder, file or name) [default: a synthetic one].")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices [default: all users of the data].")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
+    rank: Annotated[int | None, typer.Option(help="Width of the factors [default: by epsilon and population].")] = None,
+    seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
+    state: Annotated[Path | None, typer.Option(help="Keep the programs' state here [default: a folder that is removed].")] = None,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 1800.0,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Train a private model with real devices, enclaves and a server, all on this machine over TLS; then stop them all."""
+    from odp.cli.device import take_users
+    from odp.cli.processes import Child, Services
+    from odp.client import connect
+    from odp.datasets import load, random_split
+    from odp.enclave.policy import EnclavePolicy
+    from odp.simulation.engine import check_population
+    from odp.transport.service import stop_event
+
+    started = time.monotonic()
+    source = data if data is not None else _SYNTHETIC
+    ratings = load(source)
+    if devices is not None:
+        ratings = take_users(ratings, devices)
+    split = random_split(ratings, seed=seed)
+    task = _task(split, epsilon=epsilon, delta=delta, rank=rank)
+    check_population(task, split.train)
+    stop = stop_event()
+    out = console()
+    out.print(
+        f"[bold]{ratings.name}[/bold]: {ratings.n_users:,} devices, {ratings.n_items:,} items, "
+        f"{split.train.n_ratings:,} training ratings that stay on the devices; ε = {epsilon:g}, δ = {delta:g} per user"
+    )
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-demo-"))) if state is None else state
+        policy = EnclavePolicy(
+            role="aggregator", minimum_cohort=_MINIMUM_COHORT, population_epsilon=max(20.0, epsilon), population_delta=max(1e-5, delta)
+        )  # fmt: skip
+        services = stack.enter_context(Services(root, policy=policy))
+        for name, child in services.children.items():
+            out.print(f"  started {name:<12} {child.address}  (process {child.process.pid}, TLS)")
+        host = Child(
+            "device host",
+            [
+                "device", "run", "--population", _POPULATION, "--server", services.server_address, "--services", str(root),
+                "--data", source, "--devices", str(ratings.n_users), "--split-seed", str(seed),
+                "--max-epsilon", repr(epsilon), "--max-total-epsilon", repr(epsilon), "--max-delta", repr(delta),
+            ],
+            state=root / "devices",
+            log=root / "logs" / "devices.log",
+        )  # fmt: skip
+        stack.callback(host.stop)
+        out.print(f"  started device host   {ratings.n_users:,} devices (process {host.process.pid})")
+        connection = stack.enter_context(connect(services.server_address, state=root))
+        handle = connection.submit(task)
+        watched = _watch(handle, services, host, split, task, out, stop.wait, timeout=timeout)
+        recommended = _recommend(services, root, source)
+        traffic = _traffic(root)
+        ledger = connection.ledger(handle.status()).ledger
+    seconds = time.monotonic() - started
+    _finish(
+        out, task, split, watched, recommended, traffic, ledger,
+        source=source, seed=seed, seconds=seconds, output=output, json_output=json_output,
+    )  # fmt: skip
+
+
+def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Task:
+    from odp.algorithms.dpam.config import DPAM
+    from odp.models.matrix_factorization import MatrixFactorization
+    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+
+    train = split.train
+    privacy = UserLevelDP(epsilon=epsilon, delta=delta, max_items_per_user=min(50, train.n_items))
+    recommended, training = DPAM.recommended(
+        epsilon=epsilon, delta=delta, n_users=train.n_users, n_items=train.n_items
+    )
+    if rank is not None:
+        recommended, training = rank, DPAM()
+    return Task(
+        name=_POPULATION,
+        model=MatrixFactorization(items=train.n_items, rank=recommended),
+        data=RatingsData(low=train.low, high=train.high),
+        privacy=privacy,
+        training=training,
+        cohort=Cohort(minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600),
+    )
+
+
+@dataclass
+class _Watched:
+    """What the demo saw: one entry per round done, after an entry for the model before the first round."""
+
+    rmse: list[float]
+    epsilon: list[float]
+    charges: list[dict[str, Any]]
+    contributions: list[int]
+
+
+def _watch(
+    handle: TaskHandle, services: Services, host: Child, split: Split, task: Task, out: Console, wait: Any, *, timeout: float
+) -> _Watched:
+    """Follows the task on a live table. Raises ServiceError when a program ends or the task fails."""
+    from rich.live import Live
+
+    from odp.algorithms.registry import algorithm_for
+    from odp.datasets import merge
+    from odp.errors import ServiceError
+    from odp.simulation.baselines import rmse
+    from odp.v1 import common_pb2, server_pb2
+
+    population = algorithm_for(task.definition()).population()
+    history = merge(split.train, split.validation)
+    server = algorithm_for(task.definition()).server()
+    before = server.broadcast(server.start())
+    seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [])
+    until = time.monotonic() + timeout
+    with Live(console=out, refresh_per_second=4, transient=False) as live:
+        while True:
+            status = handle.status()
+            done = [round for round in status.rounds if round.state == server_pb2.RoundStatus.STATE_APPLIED]
+            for round in done[len(seen.rmse) - 1 :]:
+                release = common_pb2.Release.FromString(round.release.release)
+                seen.epsilon.append(release.epsilon_spent)
+                seen.contributions.append(release.contributions)
+                seen.charges += [
+                    {"round": release.round, "name": charge.name, "sensitivity": charge.sensitivity, "noise_std": charge.noise_std,
+                     "coordinates": charge.coordinates}
+                    for charge in release.charges
+                ]  # fmt: skip
+                # The demo owns the data set, so it may test each model on the held-out part; no device reports a metric.
+                model = handle.model()
+                seen.rmse.append(rmse(population.predict(model, history, split.test), split.test))
+            live.update(_live_table(status, seen, _traffic(services.root), task))
+            if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(seen.rmse) == status.planned_rounds + 1:
+                return seen
+            if status.state in (server_pb2.TaskStatus.STATE_FAILED, server_pb2.TaskStatus.STATE_CANCELLED):
+                raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
+            dead = services.dead() or (host if host.process.poll() is not None else None)
+            if dead is not None:
+                raise ServiceError(f"{dead.name} ended by itself: {dead.last_line()}")
+            if time.monotonic() > until:
+                raise ServiceError(f"not finished after {timeout:.0f} s; raise --timeout")
+            if wait(_POLL_SECONDS):
+                raise KeyboardInterrupt
+
+
+def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]], task: Task) -> Table:
+    from rich.table import Table
+
+    from odp.v1 import server_pb2
+
+    table = Table("round", "releases", "devices in", "out", "down / device", "up / device", "ε spent", "test RMSE")
+    table.add_row("before", "", "", "", "", "", "0", f"{seen.rmse[0]:.4f}")
+    goal = task.cohort.to_proto().goal
+    for round in status.rounds:
+        counted = traffic.get(round.round, {})
+        devices = max(counted.get("devices_in", 0), 1)
+        applied = round.round + 1 < len(seen.rmse)
+        names = ", ".join(charge["name"] for charge in seen.charges if charge["round"] == round.round)
+        table.add_row(
+            f"{round.round + 1}/{status.planned_rounds}",
+            names or ("[dim]open[/dim]" if round.state == server_pb2.RoundStatus.STATE_OPEN else "[dim]summing[/dim]"),
+            f"{max(round.contributions, counted.get('devices_in', 0)):,}/{goal:,}",
+            str(counted.get("refused", 0) + counted.get("declined", 0)),
+            f"{counted.get('bytes_down', 0) / devices:,.0f} B",
+            f"{counted.get('bytes_up', 0) / devices:,.0f} B",
+            f"{seen.epsilon[round.round + 1]:.4f}" if applied else "",
+            f"{seen.rmse[round.round + 1]:.4f}" if applied else "",
+        )
+    return table
+
+
+def _traffic(root: Path) -> dict[int, dict[str, Any]]:
+    """What the device host counted, by round; empty before its first file."""
+    try:
+        content = json.loads((root / "devices" / "stats.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {entry["round"]: entry for entry in content["rounds"]}
+
+
+def _recommend(services: Services, root: Path, source: str) -> dict[str, Any]:
+    """The first device's ten recommendations, computed by a process that has that device's store."""
+    import subprocess
+    import sys
+
+    from odp.errors import ServiceError
+
+    finished = subprocess.run(
+        [
+            sys.executable, "-m", "odp.cli.main", "device", "recommend", "--population", _POPULATION, "--device", "0", "--json",
+            "--server", services.server_address, "--services", str(root), "--state", str(root / "devices"),
+        ],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if finished.returncode:
+        raise ServiceError(f"recommendations failed: {finished.stderr.strip()}")
+    found: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _finish(
+    out: Console, task: Task, split: Split, watched: _Watched, recommended: dict[str, Any], traffic: dict[int, dict[str, Any]],
+    ledger: bytes, *, source: str, seed: int, seconds: float, output: Path, json_output: bool,
+) -> None:  # fmt: skip
+    """Prints the comparison, the recommendations, what was spent; writes picture and reports."""
+    from rich.table import Table
+
+    from odp.cli.comparison import comparison_table, draw_progress
+    from odp.datasets import merge
+    from odp.simulation.baselines import baselines
+
+    privacy = task.privacy
+    found: Baselines = baselines(
+        train=split.train, history=merge(split.train, split.validation), test=split.test, epsilon=privacy.epsilon,
+        delta=privacy.delta, max_items_per_user=privacy.max_items_per_user, seed=seed,
+    )  # fmt: skip
+    out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
+    titles = split.train.titles
+    best = Table("", "item", "predicted value", title="top ten of device 0, computed on the device")
+    for rank, entry in enumerate(recommended["recommendations"], start=1):
+        best.add_row(str(rank), titles[entry["item"]] if titles else str(entry["item"]), f"{entry['score']:.2f}")
+    out.print(best)
+    picture = output / "rmse-and-epsilon.png"
+    draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, found=found)
+    whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
+    per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
+    summary: dict[str, Any] = {
+        "data": source, "devices": split.train.n_users, "items": split.train.n_items, "rank": task.model.rank,
+        "test_rmse": watched.rmse[-1], "epsilon": watched.epsilon[-1], "epsilon_left": privacy.epsilon - watched.epsilon[-1],
+        "delta": privacy.delta, "rounds": len(watched.rmse) - 1, "seconds": round(seconds, 2),
+        "rmse_by_round": watched.rmse, "epsilon_by_round": watched.epsilon, "charges": watched.charges,
+        "baselines": vars(found), "bytes_down_per_device": per_device, "whole_model_bytes": whole,
+        "recommendations": recommended["recommendations"], "picture": str(picture),
+    }  # fmt: skip
+    (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (output / "ledger.json").write_bytes(ledger)
+    out.print(
+        f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} (per user, adding or removing one); "
+        f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
+    )
+    out.print(f"picture {picture}; every charge {output / 'report.json'}; signed ledger {output / 'ledger.json'}")
+    out.print(f"{seconds:.1f} s; all programs stopped")
+    if json_output:
+        print_json(summary)
+
+
+def _last_model_tables(task: Task) -> Iterator[Any]:
+    from odp.algorithms.registry import algorithm_for
+
+    server = algorithm_for(task.definition()).server()
+    yield from server.broadcast(server.start()).tables

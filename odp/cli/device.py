@@ -1,0 +1,133 @@
+"""`odp device`: a host of many devices, and what a device tells its own person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from odp.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from odp.datasets import Ratings
+
+app = typer.Typer(help="Run devices, and ask one for its recommendations.", no_args_is_help=True)
+
+State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
+Server = Annotated[str, typer.Option(help="host:port of the server.")]
+Services = Annotated[Path, typer.Option(help="State folder of `odp up` on this machine: default for --ca and --reference-values.")]
+Ca = Annotated[Path | None, typer.Option(help="PEM file of the CA of the services.")]
+ReferenceFile = Annotated[Path | None, typer.Option(help="JSON file of the enclaves that the devices accept.")]
+
+
+@app.command("run")
+def run(
+    population: Annotated[str, typer.Option(help="Population that the devices check in for.")],
+    state: State = Path("odp-devices"),
+    server: Server = "127.0.0.1:7200",
+    services: Services = Path("odp-state"),
+    ca: Ca = None,
+    reference_values: ReferenceFile = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set whose users become the devices; without it the stores must exist.")
+    ] = None,
+    split_seed: Annotated[
+        int | None, typer.Option(help="Give the devices only the training part of the 80/10/10 split of this seed.")
+    ] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices [default: the users of --data].")] = None,
+    first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
+    threads: Annotated[int, typer.Option(help="Devices at work at once.")] = 3,
+    max_epsilon: Annotated[float, typer.Option(help="No task with a larger epsilon.")] = 10.0,
+    max_delta: Annotated[float, typer.Option(help="No task with a larger delta.")] = 1e-5,
+    max_total_epsilon: Annotated[float, typer.Option(help="Sum of epsilons of all tasks.")] = 20.0,
+    min_cohort: Annotated[int, typer.Option(help="No task that may release below so many contributions.")] = 100,
+    until_finished: Annotated[bool, typer.Option(help="End when the population's task is finished.")] = False,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
+    from device_runtime import Config, Limits, start
+    from odp.cli.run import parent_watch
+    from odp.transport.service import stop_event
+
+    stop = stop_event()
+    if with_parent:
+        parent_watch(stop)
+    config = Config(
+        state=state,
+        server=server,
+        ca=ca if ca is not None else services / "ca" / "ca.pem",
+        reference_values=reference_values if reference_values is not None else services / "reference_values.json",
+        population=population,
+        first=first,
+        count=devices,
+        threads=threads,
+        limits=Limits(
+            max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
+        ),
+        until_finished=until_finished,
+    )
+    running = start(config, ratings=_ratings(data, devices, split_seed))
+    # Waiting in slices lets the signal handler run.
+    while not running.join(timeout=0.5):
+        if stop.is_set():
+            running.stop()
+
+
+@app.command("recommend")
+def recommend(
+    population: Annotated[str, typer.Option(help="Population whose newest model is used.")],
+    state: State = Path("odp-devices"),
+    server: Server = "127.0.0.1:7200",
+    services: Services = Path("odp-state"),
+    ca: Ca = None,
+    device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
+    count: Annotated[int, typer.Option(help="How many items.")] = 10,
+    titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print one device's recommendations, computed on that device from its own store; nobody is told."""
+    from rich.table import Table
+
+    from device_runtime import Services as Clients
+    from device_runtime import Store, download_model, store_path
+    from device_runtime import recommend as best_items
+    from odp.datasets import load
+
+    names = load(titles).titles if titles is not None else None
+    clients = Clients(server, ca if ca is not None else services / "ca" / "ca.pem")
+    try:
+        offer = clients.newest_model(population)
+        downloaded = download_model(clients, offer.task, offer.model, distributor=offer.distributor_address)
+        with Store.open(store_path(state, device)) as store:
+            found = best_items(store, downloaded, k=count)
+    finally:
+        clients.close()
+    pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
+    if json:
+        print_json({"device": device, "recommendations": [{"item": item, "score": score} for item, score in pairs]})
+        return
+    table = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
+    for rank, (item, score) in enumerate(pairs, start=1):
+        table.add_row(str(rank), names[item] if names else str(item), f"{score:.2f}")
+    console().print(table)
+
+
+def _ratings(data: str | None, devices: int | None, split_seed: int | None) -> Ratings | None:
+    from odp.datasets import load, random_split
+
+    if data is None:
+        return None
+    ratings = load(data)
+    if devices is not None:
+        ratings = take_users(ratings, devices)
+    return ratings if split_seed is None else random_split(ratings, seed=split_seed).train
+
+
+def take_users(ratings: Ratings, devices: int) -> Ratings:
+    """The first ``devices`` users of a data set. Raises DataError where it has fewer."""
+    from odp.errors import DataError
+
+    if not 1 <= devices <= ratings.n_users:
+        raise DataError(f"Expected devices={devices} to be from 1 to {ratings.n_users}, the users of {ratings.name!r}")
+    return ratings if devices == ratings.n_users else ratings.select_users(range(devices))

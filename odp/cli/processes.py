@@ -1,0 +1,180 @@
+"""Child processes of `odp up` and `odp demo`: started together, stopped together, never left behind.
+
+A child is given ``--with-parent`` and the read end of a pipe as its stdin: when this process dies, however it dies, the
+kernel closes the pipe and the child stops.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ServiceError, StateError
+from odp.transport import channel
+
+_STOP_SECONDS = 10.0
+_START_SECONDS = 60.0
+
+
+class Child:
+    """One started program. ``address`` is where it serves, once ``wait_serving`` returned."""
+
+    def __init__(self, name: str, arguments: Sequence[str], *, state: Path, log: Path) -> None:
+        self.name = name
+        self.state = state
+        self.log = log
+        self.address = ""
+        address_file = state / "address"
+        address_file.unlink(missing_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "odp.cli.main", *arguments, "--state", str(state), "--with-parent"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                # A Ctrl-C in the terminal goes to this process alone, which then stops its children in order.
+                start_new_session=True,
+            )
+
+    def wait_serving(self, ca: Path, *, deadline: float = _START_SECONDS) -> None:
+        """Returns when the program's health check answers SERVING. Raises ServiceError with its last line otherwise."""
+        until = time.monotonic() + deadline
+        pause = threading.Event()
+        address_file = self.state / "address"
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise ServiceError(f"{self.name} did not start: {self.last_line()}")
+            if address_file.exists() and (address := address_file.read_text().strip()) and _serving(address, ca):
+                self.address = address
+                return
+            pause.wait(0.05)
+        raise ServiceError(f"{self.name} did not serve within {deadline:.0f} s; see {self.log}")
+
+    def last_line(self) -> str:
+        """The last line of the program's log: where a failed start says why."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1].removeprefix("odp: ") if lines else f"no output; exit code {self.process.returncode}"
+
+    def stop(self, *, deadline: float = _STOP_SECONDS) -> None:
+        """Asks the program to stop, and kills it when it does not within ``deadline`` seconds. Idempotent."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(deadline)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def _serving(address: str, ca: Path) -> bool:
+    try:
+        with channel.connect(address, ca) as opened:
+            reply = health_pb2_grpc.HealthStub(opened).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+    except grpc.RpcError:
+        return False
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+class Services:
+    """Distributor, aggregator and server under one state folder; a context manager that stops what it started.
+
+    Layout of the folder: ``ca/`` and ``platform/`` are shared by the three; ``distributor/``, ``aggregator/`` and
+    ``server/`` are their state; ``logs/`` holds a log each; ``reference_values.json`` is what devices pin.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        listen: str = "127.0.0.1",
+        ports: tuple[int, int, int] = (0, 0, 0),
+        policy: EnclavePolicy | None = None,
+    ) -> None:
+        self.root = root
+        self._listen = listen
+        self._ports = ports
+        self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
+        self.children: dict[str, Child] = {}
+
+    @property
+    def ca(self) -> Path:
+        """The CA that all three certificates descend from."""
+        return self.root / "ca" / "ca.pem"
+
+    @property
+    def reference_values(self) -> Path:
+        """What a device pins."""
+        return self.root / "reference_values.json"
+
+    @property
+    def server_address(self) -> str:
+        """Where devices and developers connect."""
+        return self.children["server"].address
+
+    def start(self) -> Services:
+        """Starts the three and returns when all serve. On any failure, stops what was started."""
+        from odp.cli.enclave import write_reference_values
+
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"cannot use the state folder {self.root}: {error.strerror}; give another --state") from error
+        try:
+            distributor = self.start_child("distributor", self._ports[1])
+            aggregator = self.start_child("aggregator", self._ports[2])
+            for child in (distributor, aggregator):
+                child.wait_serving(self.ca)
+            write_reference_values(self.root / "platform", self.policy, self.reference_values)
+            server = self.start_child("server", self._ports[0])
+            server.wait_serving(self.ca)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def start_child(self, name: str, port: int) -> Child:
+        """Starts one of the three (again: pass the port that it had)."""
+        arguments = [name, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
+        if name == "server":
+            for other in ("distributor", "aggregator"):
+                arguments += [f"--{other}", self.children[other].address]
+            arguments += ["--reference-values", str(self.reference_values)]
+        else:
+            arguments += ["--platform", str(self.root / "platform")]
+        if name == "aggregator":
+            arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
+            arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
+            arguments += ["--population-delta", repr(self.policy.population_delta)]
+        child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log")
+        self.children[name] = child
+        return child
+
+    def dead(self) -> Child | None:
+        """A program that ended by itself, if any."""
+        return next((child for child in self.children.values() if child.process.poll() is not None), None)
+
+    def stop(self) -> None:
+        """Stops all, in the reverse order of their start. Idempotent."""
+        for child in reversed(self.children.values()):
+            child.stop()
+
+    def __enter__(self) -> Services:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()

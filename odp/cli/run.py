@@ -1,0 +1,50 @@
+"""Runs one program in the foreground until it is told to stop: the same for all four."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from odp.errors import StateError
+from odp.transport.service import stop_event
+from odp.transport.state_folder import state_errors, write_atomically
+
+
+class Running(Protocol):
+    """A started program."""
+
+    address: str
+
+    def stop(self) -> None:
+        """Stops gracefully."""
+        ...
+
+
+def parent_watch(stop: threading.Event) -> None:
+    """Sets ``stop`` when stdin ends: the parent is gone."""
+
+    def watch() -> None:
+        # The raw descriptor: a reader blocked inside sys.stdin would hold its lock when the interpreter ends.
+        while os.read(0, 4096):
+            pass
+        stop.set()
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def serve_until_stopped(running: Running, state: Path, *, with_parent: bool) -> None:
+    """Writes ``<state>/address`` (where the program serves) and returns after SIGINT, SIGTERM or the parent's death."""
+    stop = stop_event()
+    try:
+        with state_errors(state):
+            write_atomically(state / "address", running.address.encode() + b"\n")
+    except StateError:
+        running.stop()
+        raise
+    if with_parent:
+        parent_watch(stop)
+    while not stop.wait(3600):
+        pass
+    running.stop()

@@ -1,0 +1,144 @@
+"""`odp up`, and `run` of server, distributor and aggregator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import console
+from odp.cli.run import parent_watch, serve_until_stopped
+
+server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
+distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
+aggregator_app = typer.Typer(help="The trusted aggregator: sums, charges, adds noise, signs.", no_args_is_help=True)
+
+State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
+Certificate = Annotated[Path | None, typer.Option(help="PEM certificate; with --key and --ca. Default: a development CA.")]
+Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")]
+Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
+CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
+Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware [default: <state>/platform].")]
+WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
+
+
+@server_app.command("run")
+def run_server(
+    state: State = Path("odp-state/server"),
+    listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7200",
+    distributor: Annotated[str, typer.Option(help="host:port of the distributor.")] = "127.0.0.1:7201",
+    aggregator: Annotated[str, typer.Option(help="host:port of the aggregator.")] = "127.0.0.1:7202",
+    reference_values: Annotated[
+        Path | None, typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies.")
+    ] = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    ca: Ca = None,
+    ca_folder: CaFolder = None,
+    with_parent: WithParent = False,
+) -> None:
+    """Run the developer's server in the foreground."""
+    from server.program import Config, start
+
+    running = start(
+        Config(
+            state=state, listen=listen, distributor=distributor, aggregator=aggregator, reference_values=reference_values,
+            certificate=certificate, key=key, ca=ca, ca_folder=ca_folder,
+        )
+    )  # fmt: skip
+    serve_until_stopped(running, state, with_parent=with_parent)
+
+
+@distributor_app.command("run")
+def run_distributor(
+    state: State = Path("odp-state/distributor"),
+    listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7201",
+    platform: Platform = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    ca: Ca = None,
+    ca_folder: CaFolder = None,
+    with_parent: WithParent = False,
+) -> None:
+    """Run the distributor (host and emulated enclave) in the foreground."""
+    from distributor.program import Config, start
+
+    running = start(
+        Config(
+            state=state, listen=listen, platform=platform, certificate=certificate, key=key, ca=ca, ca_folder=ca_folder
+        )
+    )
+    serve_until_stopped(running, state, with_parent=with_parent)
+
+
+@aggregator_app.command("run")
+def run_aggregator(
+    state: State = Path("odp-state/aggregator"),
+    listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7202",
+    minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
+    population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
+    population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    platform: Platform = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    ca: Ca = None,
+    ca_folder: CaFolder = None,
+    with_parent: WithParent = False,
+) -> None:
+    """Run the aggregator (host and emulated enclave) in the foreground."""
+    from odp.enclave.policy import EnclavePolicy
+    from trusted_aggregator.program import Config, start
+
+    policy = EnclavePolicy(
+        role="aggregator",
+        minimum_cohort=minimum_cohort,
+        population_epsilon=population_epsilon,
+        population_delta=population_delta,
+    )
+    running = start(
+        Config(
+            state=state, listen=listen, platform=platform, policy=policy,
+            certificate=certificate, key=key, ca=ca, ca_folder=ca_folder,
+        )
+    )  # fmt: skip
+    serve_until_stopped(running, state, with_parent=with_parent)
+
+
+def up(
+    state: Annotated[Path, typer.Option(help="One folder for all three; made on first start.")] = Path("odp-state"),
+    listen: Annotated[str, typer.Option(help="Address to serve on; the port is the first of three in a row.")] = "127.0.0.1:7200",
+    minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
+    population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
+    population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    with_parent: WithParent = False,
+) -> None:
+    """Start server, distributor and aggregator together; Ctrl-C stops them together."""
+    from odp.cli.processes import Services
+    from odp.enclave.policy import EnclavePolicy
+    from odp.errors import ServiceError
+    from odp.transport.channel import parse_address
+    from odp.transport.service import stop_event
+
+    host, port = parse_address(listen)
+    ports = (port, port + 1, port + 2) if port else (0, 0, 0)
+    stop = stop_event()
+    if with_parent:
+        parent_watch(stop)
+    policy = EnclavePolicy(
+        role="aggregator",
+        minimum_cohort=minimum_cohort,
+        population_epsilon=population_epsilon,
+        population_delta=population_delta,
+    )
+    out = console()
+    services = Services(state, listen=host, ports=ports, policy=policy)
+    with services:
+        for name, child in services.children.items():
+            out.print(f"{name:<12} {child.address:<22} log {child.log}")
+        out.print(f"ready; developers and devices connect to {services.server_address} with --state {state}. Ctrl-C stops all.")
+        while not stop.wait(0.5):
+            dead = services.dead()
+            if dead is not None:
+                raise ServiceError(f"{dead.name} ended by itself: {dead.last_line()}; the others were stopped too")
+    out.print("stopped")

@@ -1,0 +1,185 @@
+"""`odp task`: task files, and the tasks of a running server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from odp.cli.console import console, print_json, print_text
+
+if TYPE_CHECKING:
+    from odp.client import Connection
+    from odp.v1 import server_pb2
+
+app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(help="Task file (TOML).")]
+Server = Annotated[str, typer.Option(help="host:port of the server.")]
+State = Annotated[Path, typer.Option(help="State folder of `odp up`: gives the CA and the operator's token.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+TaskId = Annotated[str, typer.Argument(help="Task id (hex), or its first digits.")]
+
+_EXAMPLE = """\
+# A task for `odp simulate` and `odp task submit`. `odp task show FILE` prints every default.
+name = "films"
+
+[model]
+kind = "matrix_factorization"
+items = 3706
+rank = 0
+
+[data]
+low = 1.0
+high = 5.0
+
+[privacy]
+epsilon = 8.0
+delta = 1e-6
+max_items_per_user = 50
+
+[training]
+kind = "dpam"
+
+[cohort]
+minimum = 100
+goal = 6040
+"""
+
+
+@app.command("new")
+def new(file: File = Path("task.toml")) -> None:
+    """Write a task file to start from. An existing file is left alone."""
+    from odp.errors import ConfigurationError
+
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(_EXAMPLE)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {file}: {error.strerror}; give another name") from error
+    print_text(str(file))
+
+
+@app.command("show")
+def show(file: File, json: Json = False) -> None:
+    """Check a task file, and print it with every default and every number that follows from it."""
+    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.release import charges_of
+    from odp.privacy.accounting import epsilon
+    from odp.task_file import load_task, render_task
+
+    task = load_task(file)
+    definition = task.definition()
+    algorithm = algorithm_for(definition)
+    rounds = [charges_of(algorithm.query(number)) for number in range(algorithm.server().rounds)]
+    planned = epsilon([event for events in rounds for event in events], delta=task.privacy.delta)
+    if json:
+        from google.protobuf.json_format import MessageToDict
+
+        print_json({"definition": MessageToDict(definition), "planned_epsilon": planned, "rounds": len(rounds)})
+        return
+    print_text(render_task(task))
+    lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]
+    for number, events in enumerate(rounds):
+        lines += [
+            f"# round {number}: {event.name}: sensitivity {event.sensitivity:.6g}, noise std {event.noise_std:.6g}"
+            for event in events
+        ]
+    lines += [f"# {name} = {value}" for name, value in _resolved(definition.dpam)]
+    print_text("\n".join(lines))
+
+
+@app.command("submit")
+def submit(
+    file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
+) -> None:
+    """Submit a task file to a running server. The same file again is the same task."""
+    from odp.task_file import load_task
+
+    task = load_task(file)
+    with _connect(server, state) as connection:
+        handle = connection.submit(task)
+    if json:
+        print_json({"task": handle.task_sha256.hex()})
+    else:
+        print_text(handle.task_sha256.hex())
+
+
+@app.command("list")
+def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
+    """List the server's tasks, newest first."""
+    with _connect(server, state) as connection:
+        found = [_summary(status) for status in connection.tasks()]
+    if json:
+        print_json({"tasks": found})
+        return
+    from rich.table import Table
+
+    table = Table("task", "name", "state", "round", "contributions", "ε spent")
+    for row in found:
+        table.add_row(str(row["task"])[:12], *(str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon")))
+    console().print(table)
+
+
+@app.command("status")
+def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
+    """Print where one task stands, as JSON."""
+    with _connect(server, state) as connection:
+        print_json(_summary(_find(connection, task)))
+
+
+@app.command("cancel")
+def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
+    """End a task: no further round is opened. What was spent stays spent."""
+    from odp.signed_task import task_sha256
+
+    with _connect(server, state) as connection:
+        connection.cancel(task_sha256(_find(connection, task).task))
+    print_text("cancelled")
+
+
+def _connect(server: str, state: Path) -> Connection:
+    from odp.client import connect
+
+    return connect(server, state=state)
+
+
+def _find(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
+    from odp.errors import ConfigurationError
+    from odp.signed_task import task_sha256
+
+    found = [status for status in connection.tasks() if task_sha256(status.task).hex().startswith(prefix.lower())]
+    if len(found) != 1:
+        raise ConfigurationError(f"{len(found)} tasks have an id that starts with {prefix!r}; `odp task list` shows all")
+    return found[0]
+
+
+def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
+    from odp.signed_task import open_task, task_sha256
+    from odp.v1 import common_pb2, server_pb2
+
+    definition = open_task(status.task)
+    spent = 0.0
+    for done in status.rounds:
+        if done.HasField("release"):
+            spent = common_pb2.Release.FromString(done.release.release).epsilon_spent
+    last = status.rounds[-1] if status.rounds else None
+    return {
+        "task": task_sha256(status.task).hex(),
+        "name": definition.name,
+        "state": server_pb2.TaskStatus.State.Name(status.state).removeprefix("STATE_").lower(),
+        "failure": status.failure,
+        "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}",
+        "contributions": last.contributions if last else 0,
+        "epsilon": round(spent, 6),
+        "delta": definition.privacy.delta,
+    }
+
+
+def _resolved(message: object) -> list[tuple[str, object]]:
+    from odp.v1 import common_pb2
+
+    if not isinstance(message, common_pb2.DpamTraining):
+        return []
+    return [(field.name, getattr(message, field.name)) for field in message.DESCRIPTOR.fields]

@@ -1,0 +1,186 @@
+"""A developer's connection to their server: submit a task, watch it, fetch its model.
+
+Example::
+
+    connection = odp.connect("127.0.0.1:7200", state="odp-state")
+    handle = connection.submit(task)
+    for status in handle.watch():
+        print(status.rounds[-1].round, status.rounds[-1].contributions)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from odp.algorithms.seam import Broadcast
+from odp.errors import ConfigurationError
+from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
+from odp.tables import broadcast_from
+from odp.task import Task
+from odp.transport import channel
+from odp.transport.tls import CA_FILE, read_ca
+from odp.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    distributor_pb2,
+    distributor_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
+)
+
+_FINAL = (
+    server_pb2.TaskStatus.STATE_FINISHED,
+    server_pb2.TaskStatus.STATE_CANCELLED,
+    server_pb2.TaskStatus.STATE_FAILED,
+)
+
+
+def connect(
+    address: str, *, state: str | Path | None = None, ca: str | Path | None = None, token: str | None = None
+) -> Connection:
+    """A connection to the server at ``address`` (host:port).
+
+    Args:
+      state: The state folder of `odp up` on this machine: gives the CA and the operator's token.
+      ca: PEM file of the CA that the server's certificate descends from; overrides ``state``.
+      token: The operator's token; overrides ``state``.
+
+    Raises ConfigurationError where CA or token are neither given nor found, ServiceUnavailable where nobody answers.
+    """
+    channel.parse_address(address)
+    folder = Path(state) if state is not None else None
+    if ca is None and folder is None:
+        raise ConfigurationError("Expected state= (the folder of `odp up`) or ca= (a PEM file), to know whom to trust")
+    ca_path = Path(ca) if ca is not None else _under(folder, f"ca/{CA_FILE}")
+    if token is None:
+        if folder is None:
+            raise ConfigurationError("Expected token= (the server's operator.token) or state= (the folder of `odp up`)")
+        path = _under(folder, "server/operator.token")
+        try:
+            token = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"cannot read the operator's token {path}; start the server first, or give token=") from error
+    return Connection(address=address, ca=read_ca(ca_path), token=token)
+
+
+def _under(folder: Path | None, name: str) -> Path:
+    if folder is None:
+        raise ConfigurationError("Expected state= (the folder of `odp up`)")
+    return folder / name
+
+
+@dataclass(frozen=True)
+class TaskHandle:
+    """A submitted task: ``task_sha256`` is its id."""
+
+    connection: Connection
+    task_sha256: bytes
+
+    def status(self) -> server_pb2.TaskStatus:
+        """Where the task stands."""
+        return self.connection.status(self.task_sha256)
+
+    def watch(
+        self, *, poll_seconds: float = 0.5, wait: Callable[[float], object] | None = None
+    ) -> Iterator[server_pb2.TaskStatus]:
+        """The status again and again, until the task is finished, cancelled or failed; that last one is given too."""
+        pause = wait if wait is not None else threading.Event().wait
+        while True:
+            status = self.status()
+            yield status
+            if status.state in _FINAL:
+                return
+            pause(poll_seconds)
+
+    def model(self) -> Broadcast:
+        """The newest published model, fetched whole from the distributor and checked against its signed manifest."""
+        return self.connection.model(self.status())
+
+    def cancel(self) -> None:
+        """Opens no further round. Idempotent."""
+        self.connection.cancel(self.task_sha256)
+
+
+class Connection:
+    """One developer's view of one server. Every call has a deadline and raises a one-line ServiceError."""
+
+    def __init__(self, *, address: str, ca: bytes, token: str) -> None:
+        self.address = address
+        self._ca = ca
+        self._metadata = [("authorization", f"Bearer {token}")]
+        self._channel = channel.connect(address, ca)
+        self._stub = server_pb2_grpc.ServerServiceStub(self._channel)
+
+    def submit(self, task: Task) -> TaskHandle:
+        """Submits a task; the same task again gives the same handle."""
+        request = server_pb2.SubmitTaskRequest(definition=task.definition())
+        reply = channel.call(
+            self._stub.SubmitTask, request, timeout=channel.SHORT_DEADLINE, what=f"submit the task {task.name!r}",
+            address=self.address, metadata=self._metadata,
+        )  # fmt: skip
+        return TaskHandle(self, reply.task_sha256)
+
+    def tasks(self) -> list[server_pb2.TaskStatus]:
+        """All tasks of the server, newest first."""
+        reply = channel.call(
+            self._stub.ListTasks, server_pb2.ListTasksRequest(), timeout=channel.SHORT_DEADLINE, what="list the tasks",
+            address=self.address, metadata=self._metadata,
+        )  # fmt: skip
+        return list(reply.tasks)
+
+    def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
+        """Where one task stands."""
+        request = server_pb2.GetTaskRequest(task_sha256=task_sha256)
+        reply = channel.call(
+            self._stub.GetTask, request, timeout=channel.SHORT_DEADLINE, what="read the task's status",
+            address=self.address, metadata=self._metadata,
+        )  # fmt: skip
+        return reply.status
+
+    def cancel(self, task_sha256: bytes) -> None:
+        """Opens no further round of the task. Idempotent."""
+        channel.call(
+            self._stub.CancelTask, server_pb2.CancelTaskRequest(task_sha256=task_sha256), timeout=channel.SHORT_DEADLINE,
+            what="cancel the task", address=self.address, metadata=self._metadata,
+        )  # fmt: skip
+
+    def model(self, status: server_pb2.TaskStatus) -> Broadcast:
+        """The newest model of a status, fetched whole and checked against its signed manifest."""
+        if not status.model.manifest:
+            raise ConfigurationError("the task has published no model yet; wait for its first round")
+        definition = open_task(status.task)
+        manifest = open_manifest(status.model, task=status.task, developer_key=definition.developer_key)
+        model = model_sha256(status.model)
+        address = status.distributor_address
+        with channel.connect(address, self._ca) as opened:
+            stub = distributor_pb2_grpc.DistributorServiceStub(opened)
+            tables: dict[str, bytes] = {}
+            for entry in manifest.tables:
+                request = distributor_pb2.DownloadRequest(model_sha256=model, table=entry.name)
+                what = f"download the table {entry.name!r}"
+                stream = channel.call(stub.Download, request, timeout=channel.LONG_DEADLINE, what=what, address=address)
+                tables[entry.name] = b"".join(reply.chunk for reply in channel.read_stream(stream, what=what, address=address))
+        return broadcast_from(manifest, tables)
+
+    def ledger(self, status: server_pb2.TaskStatus) -> aggregator_pb2.GetLedgerResponse:
+        """Everything that the task's population was ever charged, as the aggregator's enclave signed it."""
+        address = status.aggregator_address
+        with channel.connect(address, self._ca) as opened:
+            request = aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256(status.task))
+            return channel.call(
+                aggregator_pb2_grpc.AggregatorServiceStub(opened).GetLedger, request, timeout=channel.SHORT_DEADLINE,
+                what="read the privacy ledger", address=address,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,119 @@
+"""Every domain string of ``odp.v1``, and the byte strings that are built from them.
+
+A signature, a ciphertext or an identifier made for one purpose must be worthless for any other. So each purpose has an
+ASCII domain string in front of what is signed, bound or hashed, and every variable part behind it has a fixed length:
+no two different inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from odp import _validate
+from odp.errors import ConfigurationError
+
+TASK = b"odp/v1/task"
+MANIFEST = b"odp/v1/manifest"
+OPEN = b"odp/v1/open"
+CLOSE = b"odp/v1/close"
+RELEASE = b"odp/v1/release"
+LEDGER = b"odp/v1/ledger"
+REPORT = b"odp/v1/report"
+
+CONTRIBUTION = b"odp/v1/contribution"
+CONTRIBUTION_ID = b"odp/v1/contribution-id"
+PSEUDONYM = b"odp/v1/pseudonym"
+SELECT = b"odp/v1/select"
+SELECTED = b"odp/v1/selected"
+SEALING = b"odp/v1/sealing"
+
+# What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
+SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER})
+
+_SHA256_BYTES = 32
+_SECRET_BYTES = 32
+_LARGEST_ROUND = 2**32 - 1
+
+
+def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes) -> bytes:
+    """HPKE ``info`` of a contribution: opens for this task, round and model only.
+
+    Args:
+        task_sha256: 32 bytes, the task's id.
+        round: round number, 0 .. 2^32 - 1.
+        model_sha256: 32 bytes, the id of the model that the device trained on.
+
+    Raises:
+        ConfigurationError: a hash is not 32 bytes, or the round is out of range.
+
+    Source: ``SubmitRequest.sealed_contribution`` of aggregator.proto.
+    """
+    return CONTRIBUTION + _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+
+
+def select_info(model_sha256: bytes) -> bytes:
+    """HPKE ``info`` of a request for rows: opens for this model only.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes.
+
+    Source: ``SelectRequest.sealed_keys`` of distributor.proto.
+    """
+    return SELECT + _hash(model_sha256=model_sha256)
+
+
+def selected_aad(model_sha256: bytes) -> bytes:
+    """Additional data of the sealed rows that answer a request: rows of another model version do not open.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes.
+
+    Source: ``SelectResponse.sealed_rows`` of distributor.proto.
+    """
+    return SELECTED + _hash(model_sha256=model_sha256)
+
+
+def contribution_id(secret: bytes, task_sha256: bytes, round: int) -> bytes:
+    """Identifier (32 bytes) of one device in one round; unlinkable across rounds without ``secret``.
+
+    Args:
+        secret: 32 bytes that never leave the device.
+        task_sha256: 32 bytes, the task's id.
+        round: round number, 0 .. 2^32 - 1.
+
+    Raises:
+        ConfigurationError: the secret or the hash is not 32 bytes, or the round is out of range.
+
+    Source: ``Contribution.contribution_id`` of aggregator.proto.
+    """
+    message = CONTRIBUTION_ID + _hash(task_sha256=task_sha256) + _round(round)
+    return hmac.digest(_secret(secret), message, "sha256")
+
+
+def pseudonym(secret: bytes, task_sha256: bytes) -> bytes:
+    """Identifier (32 bytes) of one device in one task, by which the enclave counts the population.
+
+    Raises:
+        ConfigurationError: the secret or the hash is not 32 bytes.
+
+    Source: ``Contribution.pseudonym`` of aggregator.proto.
+    """
+    return hmac.digest(_secret(secret), PSEUDONYM + _hash(task_sha256=task_sha256), "sha256")
+
+
+def _hash(**values: bytes) -> bytes:
+    ((name, value),) = values.items()
+    if len(value) != _SHA256_BYTES:
+        raise ConfigurationError(f"Expected {name} to be {_SHA256_BYTES} bytes, got {len(value)}")
+    return value
+
+
+def _round(round: int) -> bytes:
+    _validate.integer(low=0, high=_LARGEST_ROUND, round=round)
+    return round.to_bytes(4, "big")
+
+
+def _secret(secret: bytes) -> bytes:
+    if len(secret) != _SECRET_BYTES:
+        raise ConfigurationError(f"Expected the device secret to be {_SECRET_BYTES} bytes, got {len(secret)}")
+    return secret

@@ -1,0 +1,26 @@
+"""Attested enclaves: the platform below them, the evidence they give, and the verifier that devices run."""
+
+from odp.enclave.evidence import Reason
+from odp.enclave.measurement import AGGREGATOR_PACKAGES, DISTRIBUTOR_PACKAGES, image_digest
+from odp.enclave.platform import EmulatedPlatform, Launched, MonotonicCounter, Platform
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.sealing import seal, unseal
+from odp.enclave.verifier import VerifiedEnclave, verify_evidence
+
+__all__ = [
+    "AGGREGATOR_PACKAGES",
+    "DISTRIBUTOR_PACKAGES",
+    "EmulatedPlatform",
+    "EnclavePolicy",
+    "Launched",
+    "MonotonicCounter",
+    "Platform",
+    "Reason",
+    "ReferenceValues",
+    "VerifiedEnclave",
+    "image_digest",
+    "seal",
+    "unseal",
+    "verify_evidence",
+]

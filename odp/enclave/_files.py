@@ -1,0 +1,105 @@
+"""Durable small files of one owner: written whole or not at all, readable by nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from odp.errors import StateError
+
+PRIVATE = 0o600
+PUBLIC = 0o644
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
+    """Replaces ``path`` by ``data``, durably: after a crash the file is the old one or the new one.
+
+    Raises:
+        StateError: the file cannot be written; the old one is untouched.
+    """
+    temporary: Path | None = None
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        # The rename itself is durable only once the folder is.
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise _state_error("write", path, error) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def read_private(path: Path, *, limit: int) -> bytes | None:
+    """The bytes of ``path``, or None where it does not exist.
+
+    Raises:
+        StateError: it cannot be read, is larger than ``limit`` bytes, or other users may read it.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                raise StateError(f"{path} holds secrets and other users may read it: run `chmod 600 {path}`")
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _state_error("read", path, error) from error
+    if len(data) > limit:
+        raise StateError(f"{path} is larger than {limit} bytes, which no file of this kind is: it is corrupt")
+    return data
+
+
+def make_private_folder(path: Path) -> None:
+    """Creates ``path`` with mode 0700 where it is missing.
+
+    Raises:
+        StateError: it cannot be created.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _state_error("create", path, error) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds the exclusive lock of the file ``path`` (created where missing) while the body runs.
+
+    Raises:
+        StateError: the lock file cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as error:
+        raise _state_error("open", path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _state_error(action: str, path: Path, error: OSError) -> StateError:
+    why = (
+        "disk full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or "input/output error").lower()
+    )
+    return StateError(f"cannot {action} {path}: {why}")

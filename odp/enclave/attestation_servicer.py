@@ -1,0 +1,35 @@
+"""AttestationService, the same for every enclave host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import ConfigurationError
+from odp.transport.logs import Log
+from odp.transport.service import answers
+from odp.v1 import attestation_pb2, attestation_pb2_grpc
+
+NAME = "odp.v1.AttestationService"
+_SHORTEST, _LONGEST = 16, 64
+
+
+def attestation_servicer(
+    identity: EnclaveIdentity, *, clock: Callable[[], float], log: Log
+) -> attestation_pb2_grpc.AttestationServiceServicer:
+    """A servicer that answers each caller's nonce with fresh evidence."""
+
+    class Servicer(attestation_pb2_grpc.AttestationServiceServicer):
+        @answers(log)
+        def GetEvidence(
+            self, request: attestation_pb2.GetEvidenceRequest, context: grpc.ServicerContext
+        ) -> attestation_pb2.GetEvidenceResponse:
+            if not _SHORTEST <= len(request.nonce) <= _LONGEST:
+                raise ConfigurationError(f"Expected a nonce of {_SHORTEST} to {_LONGEST} bytes, got {len(request.nonce)}")
+            return attestation_pb2.GetEvidenceResponse(
+                token=identity.token(request.nonce, clock()), policy=identity.policy_bytes
+            )
+
+    return Servicer()

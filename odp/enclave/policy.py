@@ -1,0 +1,88 @@
+"""The policy of an enclave: the limits that it holds whatever a task asks for.
+
+The policy's bytes are hashed into the enclave's evidence, so a device knows the limits before it sends anything, and
+nobody can relax them for a running enclave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Literal, get_args
+
+from odp import _validate
+from odp.errors import ConfigurationError
+
+Role = Literal["aggregator", "distributor"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+_LARGEST_COHORT = 2**32 - 1
+_LARGEST_POLICY_BYTES = 4096
+_KINDS: dict[str, type] = {"minimum_cohort": int, "population_epsilon": float, "population_delta": float, "role": str}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnclavePolicy:
+    """Limits of one enclave; public.
+
+    Attributes:
+        minimum_cohort: no release is made from fewer contributions, whatever the task says (rule P34).
+        population_epsilon: all tasks of one population together may spend at most this epsilon (rule P4) ..
+        population_delta: .. at this delta.
+        role: what the enclave is for.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    minimum_cohort: int = 100
+    population_epsilon: float = 20.0
+    population_delta: float = 1e-5
+    role: Role
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=_LARGEST_COHORT, minimum_cohort=self.minimum_cohort)
+        _validate.positive(population_epsilon=self.population_epsilon, population_delta=self.population_delta)
+        if not self.population_delta < 1:
+            raise ConfigurationError(f"Expected population_delta={self.population_delta!r} to be < 1")
+        _validate.one_of(ROLES, role=self.role)
+        # 20 and 20.0 are one policy, so they must have one hash.
+        object.__setattr__(self, "population_epsilon", float(self.population_epsilon))
+        object.__setattr__(self, "population_delta", float(self.population_delta))
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON: keys sorted, no spaces, ASCII, every field present."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 (32 bytes) of ``to_bytes()``: what evidence binds and reference values list."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EnclavePolicy:
+        """The policy that ``to_bytes`` wrote; a policy written any other way is refused.
+
+        Raises:
+            ConfigurationError: not canonical JSON, a key is unknown or missing, or a value is out of range.
+        """
+        if len(data) > _LARGEST_POLICY_BYTES:
+            raise ConfigurationError(f"Expected a policy of at most {_LARGEST_POLICY_BYTES} bytes, got {len(data)}")
+        try:
+            values = json.loads(data.decode("ascii"))
+        except (ValueError, RecursionError):
+            raise ConfigurationError("Expected the enclave policy to be JSON in ASCII") from None
+        if not isinstance(values, dict):
+            raise ConfigurationError("Expected the enclave policy to be a JSON object")
+        _validate.known_keys(values, _KINDS, where="the enclave policy")
+        missing = [name for name in _KINDS if name not in values]
+        if missing:
+            raise ConfigurationError(f"Missing key {missing[0]!r} in the enclave policy")
+        for name, kind in _KINDS.items():
+            if type(values[name]) is not kind:
+                raise ConfigurationError(f"Expected {name} in the enclave policy to be of type {kind.__name__}")
+        policy = cls(**values)
+        if policy.to_bytes() != data:
+            raise ConfigurationError("Expected the enclave policy as canonical JSON: keys sorted and single, no spaces")
+        return policy

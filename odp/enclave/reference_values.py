@@ -1,0 +1,123 @@
+"""Reference values: what a verifier pins before it trusts any evidence.
+
+A device ships with them, or a person checks them in. Everything is denied by default: no root, no digest or no policy
+listed means that nothing is accepted, and emulated platforms are accepted only where the file says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from odp import _validate
+from odp.enclave import _files, chain
+from odp.enclave.policy import ROLES
+from odp.errors import ConfigurationError
+
+_LARGEST_FILE = 1 << 20
+_LONGEST_AGE_SECONDS = 7 * 24 * 3600
+_DIGEST = re.compile(r"sha384:[0-9a-f]{96}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceValues:
+    """Pinned values; public.
+
+    Attributes:
+        roots: PEM certificates of the platforms' roots.
+        image_digests: role -> accepted measurements, ``"sha384:<96 hex digits>"``.
+        policy_sha256: role -> SHA-256 of accepted policies, 64 hex digits.
+        allow_emulated: True accepts platforms without hardware protection. For development and tests.
+        allow_debug: True accepts enclaves whose memory a debugger may read.
+        max_age_seconds: evidence older than this is refused, whatever its own expiry says.
+
+    Raises:
+        ConfigurationError: a value is not of its form.
+    """
+
+    roots: tuple[str, ...]
+    image_digests: Mapping[str, tuple[str, ...]]
+    policy_sha256: Mapping[str, tuple[str, ...]]
+    allow_emulated: bool
+    allow_debug: bool = False
+    max_age_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "roots", tuple(_strings(self.roots, "roots")))
+        for pem in self.roots:
+            chain.read_root(pem)
+        object.__setattr__(self, "image_digests", _per_role(self.image_digests, _DIGEST, "image_digests"))
+        object.__setattr__(self, "policy_sha256", _per_role(self.policy_sha256, _SHA256, "policy_sha256"))
+        for name in ("allow_emulated", "allow_debug"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to be true or false")
+        _validate.within(low=1, high=_LONGEST_AGE_SECONDS, max_age_seconds=self.max_age_seconds)
+
+    @classmethod
+    def load(cls, path: Path) -> ReferenceValues:
+        """Reads the JSON file that ``save`` writes.
+
+        Raises:
+            ConfigurationError: the file is missing, is not JSON, or a key is unknown, missing or of a wrong form.
+        """
+        try:
+            with path.open("rb") as file:
+                data = file.read(_LARGEST_FILE + 1)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot read the reference values {path}: {(error.strerror or 'error').lower()}"
+            ) from None
+        try:
+            if len(data) > _LARGEST_FILE:
+                raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
+            return cls(**_fields(data))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+
+    def save(self, path: Path) -> None:
+        """Writes the values as JSON, atomically.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
+        text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        _files.write_atomically(path, text.encode(), mode=_files.PUBLIC)
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ConfigurationError("Expected reference values as JSON") from None
+    if not isinstance(values, dict):
+        raise ConfigurationError("Expected reference values as a JSON object")
+    fields = dataclasses.fields(ReferenceValues)
+    _validate.known_keys(values, [field.name for field in fields], where="the reference values")
+    for field in fields:
+        if field.name not in values and field.default is dataclasses.MISSING:
+            raise ConfigurationError(f"Missing key {field.name!r} in the reference values")
+    return values
+
+
+def _per_role(values: object, form: re.Pattern[str], name: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"Expected {name} to map roles to lists")
+    _validate.known_keys(values, ROLES, where=name)
+    found = {role: tuple(_strings(listed, f"{name}[{role}]")) for role, listed in values.items()}
+    for listed in found.values():
+        for value in listed:
+            if not form.fullmatch(value):
+                raise ConfigurationError(f"Expected every value of {name} to match {form.pattern}, got {value!r}")
+    return found
+
+
+def _strings(values: object, name: str) -> list[str]:
+    # A lone string is a sequence of strings too, and would pin single letters.
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
+        raise ConfigurationError(f"Expected {name} to be a list of strings")
+    return list(values)

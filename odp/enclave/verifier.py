@@ -1,0 +1,171 @@
+"""The verifier: whether evidence of an enclave is good enough to send it anything.
+
+A pure function of the evidence, the caller's nonce, the pinned reference values and the time. It denies by default, and
+every denial carries one ``Reason`` of a closed set. The order of the checks is part of the contract: nothing inside a
+token is believed before the chain and the signature hold.
+
+1. form of the token                       ``malformed``
+2. chain down from a pinned root           ``wrong_root``, ``chain_invalid``, ``chain_expired``
+3. signature by the chain's chip           ``bad_signature``
+4. form of the claims                      ``malformed``
+5. time                                    ``not_yet_valid``, ``expired``
+6. the caller's own nonce                  ``wrong_nonce``
+7. debug status, emulation                 ``debug_enabled``, ``emulated_not_allowed``
+8. role, code and policy                   ``wrong_role``, ``wrong_image``, ``wrong_policy``
+9. keys, nonce and policy bound together   ``key_binding``
+
+Source: RFC 9334 (appraisal of evidence).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+from odp import _validate
+from odp.enclave import chain
+from odp.enclave.evidence import (
+    DEBUG_DISABLED,
+    DEBUG_ENABLED,
+    EMULATED_HARDWARE,
+    NONCE_BYTES,
+    Claims,
+    Reason,
+    read_token,
+    report_data,
+    signature_is_valid,
+)
+from odp.enclave.policy import ROLES, EnclavePolicy, Role
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import AttestationError, ConfigurationError
+
+# Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.
+CLOCK_SKEW_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifiedEnclave:
+    """An enclave whose evidence was accepted; public.
+
+    Attributes:
+        role: ``"aggregator"`` or ``"distributor"``.
+        hpke_key: seal to this key what only the enclave may read (32 bytes).
+        signing_key: the enclave's signatures verify under this key (32 bytes).
+        policy: the limits that the enclave holds.
+        image_digest: measurement of its code.
+        expires: seconds since the epoch after which fresh evidence is needed.
+        emulated: True: no hardware protects this enclave.
+    """
+
+    role: Role
+    hpke_key: bytes
+    signing_key: bytes
+    policy: EnclavePolicy
+    image_digest: str
+    expires: float
+    emulated: bool
+
+
+def verify_evidence(
+    *, token: str, policy: bytes, nonce: bytes, role: str, reference_values: ReferenceValues, now: float
+) -> VerifiedEnclave:
+    """Checks evidence as the module docstring lists it.
+
+    Args:
+        token: the evidence, as received.
+        policy: the policy bytes that came with it.
+        nonce: what the caller sent, 16 to 64 random bytes, used once.
+        role: the role that the caller is looking for.
+        reference_values: what the caller pins.
+        now: seconds since the epoch.
+
+    Returns:
+        The enclave's attested keys, policy and measurement.
+
+    Raises:
+        AttestationError: the evidence is not accepted; ``reason`` is a ``Reason``.
+        ConfigurationError: the caller's own nonce, role or clock is unusable.
+    """
+    if len(nonce) not in NONCE_BYTES:
+        raise ConfigurationError(
+            f"Expected a nonce of {NONCE_BYTES.start} to {NONCE_BYTES.stop - 1} bytes, got {len(nonce)}"
+        )
+    _validate.finite(now=now)
+    wanted = _role(role)
+
+    parsed = read_token(token)
+    chip = chain.verify(parsed.chain, roots=reference_values.roots, now=now)
+    if not signature_is_valid(parsed, chip.key):
+        raise AttestationError(
+            Reason.BAD_SIGNATURE, "the token was changed, or not signed by the platform that it names"
+        )
+    claims = Claims.from_json(parsed.claims)
+
+    expires = _check_time(claims, reference_values, now)
+    if claims.nonce != nonce:
+        raise AttestationError(Reason.WRONG_NONCE, "the evidence answers another caller's nonce: it may be replayed")
+    _check_debug(claims, reference_values)
+    emulated = claims.emulated or claims.hardware_model == EMULATED_HARDWARE or chip.emulated
+    if emulated and not reference_values.allow_emulated:
+        raise AttestationError(
+            Reason.EMULATED_NOT_ALLOWED,
+            "the enclave runs on an emulated platform; set allow_emulated in the reference values to accept that",
+        )
+    if claims.software_name != f"odp-{wanted}":
+        raise AttestationError(
+            Reason.WRONG_ROLE, f"wanted odp-{wanted}, the evidence is for {claims.software_name[:40]!r}"
+        )
+    if claims.image_digest not in reference_values.image_digests.get(wanted, ()):
+        raise AttestationError(
+            Reason.WRONG_IMAGE, f"its code {claims.image_digest[:40]!r}.. is not listed for role {wanted!r}"
+        )
+    accepted = _check_policy(policy, wanted, reference_values)
+    bound = report_data(nonce=nonce, hpke_key=claims.hpke_key, signing_key=claims.signing_key, policy=policy)
+    if claims.report_data != bound:
+        raise AttestationError(Reason.KEY_BINDING, "the report does not bind these keys to this nonce and this policy")
+    return VerifiedEnclave(
+        role=wanted,
+        hpke_key=claims.hpke_key,
+        signing_key=claims.signing_key,
+        policy=accepted,
+        image_digest=claims.image_digest,
+        expires=min(expires, chip.expires),
+        emulated=emulated,
+    )
+
+
+def _role(role: str) -> Role:
+    for known in ROLES:
+        if known == role:
+            return known
+    raise ConfigurationError(f"Expected role={role!r} to be one of {', '.join(ROLES)}{_validate.nearest(role, ROLES)}")
+
+
+def _check_time(claims: Claims, reference_values: ReferenceValues, now: float) -> float:
+    if claims.issued > now + CLOCK_SKEW_SECONDS:
+        raise AttestationError(
+            Reason.NOT_YET_VALID, f"issued {claims.issued - now:.0f} s in the future; check the clock"
+        )
+    expires = min(float(claims.expires), claims.issued + reference_values.max_age_seconds)
+    if now >= expires:
+        raise AttestationError(Reason.EXPIRED, f"expired {now - expires:.0f} s ago; ask for fresh evidence")
+    return expires
+
+
+def _check_debug(claims: Claims, reference_values: ReferenceValues) -> None:
+    accepted = {DEBUG_DISABLED, DEBUG_ENABLED} if reference_values.allow_debug else {DEBUG_DISABLED}
+    if claims.debug_status not in accepted:
+        raise AttestationError(Reason.DEBUG_ENABLED, "a debugger may read the enclave's memory")
+
+
+def _check_policy(policy: bytes, role: Role, reference_values: ReferenceValues) -> EnclavePolicy:
+    digest = hashlib.sha256(policy).hexdigest()
+    if digest not in reference_values.policy_sha256.get(role, ()):
+        raise AttestationError(Reason.WRONG_POLICY, f"its policy {digest[:12]}.. is not listed for role {role!r}")
+    try:
+        accepted = EnclavePolicy.from_bytes(policy)
+    except ConfigurationError as error:
+        raise AttestationError(Reason.WRONG_POLICY, f"its policy is listed but cannot be read: {error}") from None
+    if accepted.role != role:
+        raise AttestationError(Reason.WRONG_ROLE, f"its policy is for role {accepted.role!r}, wanted {role!r}")
+    return accepted

@@ -1,0 +1,1 @@
+"""Simulated populations: the algorithm's four computations in one process."""

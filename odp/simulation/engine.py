@@ -1,0 +1,186 @@
+"""Simulates a task on one machine: the algorithm's own four computations, vectorised over users.
+
+The release path is the enclave's (same query, same grid, same noise), so the printed ε is the ε of the same task on
+real devices. The noise comes from a seeded generator, so that a run can be repeated: a simulated model protects nobody
+who is not already in the hands of the person who simulates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import charges_of, draw_noise, to_values
+from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, LocalRatings, NoisyTensors, Slices
+from odp.datasets.ratings import Ratings, Split, merge, random_split
+from odp.errors import DataError
+from odp.privacy.accounting import epsilon as epsilon_of
+from odp.privacy.events import GaussianRelease
+from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.simulation.baselines import rmse
+from odp.simulation.noise import NoNoise, SeededNoise
+from odp.task import Task, check_delta_for
+from odp.v1 import common_pb2
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced."""
+
+    round: int
+    contributions: int
+    epsilon: float
+    validation_rmse: float
+    test_rmse: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished simulation.
+
+    Attributes:
+      test_rmse: RMSE on the test ratings of the final model, each user solved on train and validation ratings.
+      epsilon: Spent by all releases at ``delta``; infinity where noise was off.
+      model: The final broadcast, as devices would fetch it.
+    """
+
+    task: Task
+    rounds: tuple[RoundResult, ...]
+    charges: tuple[tuple[GaussianRelease, ...], ...]
+    model: Broadcast
+    test_rmse: float
+    validation_rmse: float
+    epsilon: float
+    delta: float
+    seconds: float
+    history: Ratings = field(repr=False)
+
+    def recommend(self, user: int, *, count: int = 10) -> list[tuple[int, float]]:
+        """The ``count`` items with the highest predicted value that ``user`` has not rated, best first."""
+        items, values = self.history.user(user)
+        table = self.model.keyed.rows
+        everything = Slices(self.model.version, np.arange(len(table)), table, self.model.dense)
+        unseen = np.setdiff1d(np.arange(len(table)), items)
+        client = algorithm_for(self.task.definition()).client()
+        scores = client.predict(everything, LocalRatings(items.astype(np.int64), values.astype(np.float64)), unseen)
+        best = np.argsort(-scores, kind="stable")[:count]
+        return [(int(unseen[index]), float(scores[index])) for index in best]
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON-able summary; the keys that scripts may rely on."""
+        return {
+            "task": self.task.name,
+            "test_rmse": self.test_rmse,
+            "validation_rmse": self.validation_rmse,
+            "epsilon": self.epsilon if np.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "rounds": len(self.rounds),
+            "seconds": round(self.seconds, 3),
+            "charges": [event.to_json() for events in self.charges for event in events],
+        }
+
+
+def user_seeds(n_users: int, seed: int) -> np.ndarray:
+    """Seeds uint64 [n_users] of simulated users; a real device draws its own from the operating system."""
+    return np.random.default_rng([seed, 1]).integers(0, 2**64, size=n_users, dtype=np.uint64)
+
+
+def simulate(
+    task: Task,
+    population: Ratings | Split,
+    *,
+    seed: int = 1,
+    noise: bool | IntegerNoise = True,
+    on_round: Callable[[RoundResult], None] | None = None,
+) -> RunResult:
+    """Runs ``task`` on every user of ``population``.
+
+    Args:
+      task: What to train; ``task.model.items`` must be the population's number of items.
+      population: Ratings, which are split 80/10/10 at random by ``seed``; or a Split, taken as it is.
+      seed: Decides the split, the users' samples and the noise: the same seed repeats the run.
+      noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
+      on_round: Called after each round, for progress.
+
+    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at this population.
+    """
+    started = time.perf_counter()
+    split = population if isinstance(population, Split) else random_split(population, seed=seed)
+    check_population(task, split.train)
+    definition = task.definition()
+    algorithm = algorithm_for(definition)
+    if task.privacy.epsilon == math.inf:
+        noise = False
+    source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
+    seeds = user_seeds(split.train.n_users, seed)
+    history = merge(split.train, split.validation)
+
+    server, population_side = algorithm.server(), algorithm.population()
+    state = server.start()
+    broadcast = server.broadcast(state)
+    rounds: list[RoundResult] = []
+    charges: list[tuple[GaussianRelease, ...]] = []
+    for number in range(server.rounds):
+        began = time.perf_counter()
+        query = algorithm.query(number)
+        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds)
+        charges.append(charges_of(query))
+        tensors: dict[str, Float64Array] = {}
+        for release in query.releases:
+            noisy: Int64Array = totals[release.name].reshape(release.shape) + draw_noise(release, source)
+            tensors[release.name] = to_values(release, noisy)
+        state = server.step(state, NoisyTensors(number, tensors, split.train.n_users))
+        broadcast = server.broadcast(state)
+        rounds.append(
+            RoundResult(
+                round=number,
+                contributions=split.train.n_users,
+                epsilon=_spent(charges, definition, noise),
+                validation_rmse=rmse(population_side.predict(broadcast, split.train, split.validation), split.validation),
+                test_rmse=rmse(population_side.predict(broadcast, history, split.test), split.test),
+                seconds=time.perf_counter() - began,
+            )
+        )
+        if on_round is not None:
+            on_round(rounds[-1])
+    return RunResult(
+        task=task,
+        rounds=tuple(rounds),
+        charges=tuple(charges),
+        model=broadcast,
+        test_rmse=rounds[-1].test_rmse,
+        validation_rmse=rounds[-1].validation_rmse,
+        epsilon=rounds[-1].epsilon,
+        delta=task.privacy.delta,
+        seconds=time.perf_counter() - started,
+        history=history,
+    )
+
+
+def check_population(task: Task, ratings: Ratings) -> None:
+    """Raises DataError where ``ratings`` do not fit the task, PrivacyError where delta is too large for them."""
+    if ratings.n_items != task.model.items:
+        raise DataError(
+            f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
+            f"set items={ratings.n_items} in the model"
+        )
+    if ratings.n_ratings and not (task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high):
+        raise DataError(
+            f"the data set {ratings.name!r} holds values outside the task's bounds low={task.data.low}, high={task.data.high}; "
+            "set the bounds that the data declares"
+        )
+    check_delta_for(task.privacy.delta, ratings.n_users)
+
+
+def _spent(
+    charges: list[tuple[GaussianRelease, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
+) -> float:
+    if noise is False or isinstance(noise, NoNoise):
+        return float("inf")
+    return epsilon_of([event for events in charges for event in events], delta=definition.privacy.delta)

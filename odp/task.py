@@ -1,0 +1,174 @@
+"""What a developer writes: a model, the data it reads, the privacy it keeps, how it trains, and whom it needs.
+
+Example::
+
+    import odp
+
+    task = odp.Task(
+        name="films",
+        model=odp.MatrixFactorization(items=3706, rank=4),
+        data=odp.RatingsData(low=1, high=5),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=50),
+        training=odp.DPAM(),
+        cohort=odp.Cohort(minimum=100, goal=6040),
+    )
+    odp.connect("127.0.0.1:7200", state="odp-state").submit(task)
+
+Everything is frozen and checked when it is constructed, so a Task that exists can be submitted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from odp._validate import identifier, integer, positive, strict_keywords, within
+from odp.algorithms.dpam.config import DPAM
+from odp.errors import ConfigurationError, PrivacyError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.v1 import common_pb2
+
+
+@strict_keywords
+@dataclass(frozen=True)
+class RatingsData:
+    """Explicit ratings of items in the device's local store.
+
+    Attributes:
+      table: Name of the local table of (item, value).
+      low, high: Declared range; a device refuses a value outside of it.
+    """
+
+    table: str = "ratings"
+    low: float = 1.0
+    high: float = 5.0
+
+    def __post_init__(self) -> None:
+        identifier(table=self.table)
+        within(low=-1e6, high=1e6, data_low=self.low, data_high=self.high)
+        if not self.low < self.high:
+            raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
+
+    def to_proto(self) -> common_pb2.RatingsData:
+        """The wire form."""
+        return common_pb2.RatingsData(table=self.table, low=self.low, high=self.high)
+
+
+@strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class UserLevelDP:
+    """(epsilon, delta)-differential privacy of a user's whole contribution to a task, adding or removing the user.
+
+    Attributes:
+      epsilon: Budget of the task, all its releases included; above 0. ``math.inf`` asks for no noise, to see in a
+        simulation what privacy costs; no enclave accepts it.
+      delta: Above 0 and below 1 / number of users; a tenth of that is usual.
+      max_items_per_user: So many items of one user touch a release at most; more means more signal and more noise.
+    """
+
+    epsilon: float
+    delta: float
+    max_items_per_user: int = 50
+
+    def __post_init__(self) -> None:
+        positive(delta=self.delta)
+        if self.epsilon != math.inf:
+            positive(epsilon=self.epsilon)
+            within(low=0.0, high=100.0, epsilon=self.epsilon)
+        within(low=0.0, high=1e-2, delta=self.delta)
+        integer(low=1, high=4096, max_items_per_user=self.max_items_per_user)
+
+    def to_proto(self) -> common_pb2.PrivacyTerms:
+        """The wire form."""
+        return common_pb2.PrivacyTerms(
+            epsilon=self.epsilon, delta=self.delta, max_items_per_user=self.max_items_per_user
+        )
+
+
+@strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """When a round may close.
+
+    Attributes:
+      minimum: The enclave releases nothing below so many contributions.
+      goal: The round closes as soon as so many have come; default the minimum.
+      round_seconds: Or after so many seconds, given the minimum.
+    """
+
+    minimum: int = 100
+    goal: int | None = None
+    round_seconds: int = 3600
+
+    def __post_init__(self) -> None:
+        integer(low=1, high=2**31, minimum=self.minimum)
+        if self.goal is not None:
+            integer(low=self.minimum, high=2**31, goal=self.goal)
+        integer(low=1, high=10**7, round_seconds=self.round_seconds)
+
+    def to_proto(self) -> common_pb2.CohortTerms:
+        """The wire form."""
+        goal = self.minimum if self.goal is None else self.goal
+        return common_pb2.CohortTerms(minimum=self.minimum, goal=goal, round_seconds=self.round_seconds)
+
+
+@strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One model to be trained by a population of devices.
+
+    Attributes:
+      name: For people: [a-z0-9_.-], at most 64 characters.
+      population: Devices enrol in a population; its tasks share one privacy ledger. Default: the task's name.
+
+    Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
+    """
+
+    name: str
+    model: MatrixFactorization
+    data: RatingsData
+    privacy: UserLevelDP
+    training: DPAM = field(default_factory=DPAM)
+    cohort: Cohort = field(default_factory=Cohort)
+    population: str = ""
+
+    def __post_init__(self) -> None:
+        identifier(name=self.name)
+        if not self.population:
+            object.__setattr__(self, "population", self.name)
+        identifier(population=self.population)
+        for name, kind in (
+            ("model", MatrixFactorization),
+            ("data", RatingsData),
+            ("privacy", UserLevelDP),
+            ("training", DPAM),
+            ("cohort", Cohort),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"Expected {name} to be an odp.{kind.__name__}, got a {type(value).__name__}")
+        if self.privacy.max_items_per_user > self.model.items:
+            raise ConfigurationError(
+                f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
+            )
+        check_delta_for(self.privacy.delta, self.cohort.to_proto().goal)
+
+    def definition(self) -> common_pb2.TaskDefinition:
+        """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
+        return common_pb2.TaskDefinition(
+            name=self.name,
+            population=self.population,
+            model=self.model.to_proto(),
+            data=self.data.to_proto(),
+            privacy=self.privacy.to_proto(),
+            dpam=self.training.resolve(self.model.to_proto(), self.data.to_proto(), self.privacy.to_proto()),
+            cohort=self.cohort.to_proto(),
+        )
+
+
+def check_delta_for(delta: float, users: int) -> None:
+    """Raises PrivacyError unless ``delta`` < 1 / users: at 1 / users, publishing one random user's data would be allowed."""
+    if delta * users >= 1:
+        raise PrivacyError(
+            f"Expected delta={delta!r} to be below 1/users={1 / users:.3g} (users={users}); take a tenth of that, {0.1 / users:.1g}"
+        )

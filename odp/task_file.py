@@ -1,0 +1,146 @@
+"""A task as a TOML file, for the CLI: the same names and checks as the Python API, errors with file:line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any
+
+from odp._validate import known_keys, nearest
+from odp.algorithms.dpam.config import DPAM
+from odp.errors import ConfigurationError, PrivacyError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.task import Cohort, RatingsData, Task, UserLevelDP
+
+_MODELS = {"matrix_factorization": MatrixFactorization}
+_TRAININGS = {"dpam": DPAM}
+_SECTIONS: dict[str, dict[str, type]] = {
+    "model": dict(_MODELS),
+    "data": {"ratings": RatingsData},
+    "privacy": {"user_level_dp": UserLevelDP},
+    "training": dict(_TRAININGS),
+    "cohort": {"cohort": Cohort},
+}
+_REQUIRED = ("model", "data", "privacy")
+_LARGEST = 2**20
+
+
+def load_task(path: str | Path) -> Task:
+    """Reads a task file. Raises ConfigurationError (one line, with file:line and the nearest valid name) or PrivacyError."""
+    source = Path(path)
+    try:
+        if source.stat().st_size > _LARGEST:
+            raise ConfigurationError(f"{source} is larger than {_LARGEST} bytes; that is not a task file")
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the task file {source}: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{source} is not UTF-8 text; write the task as TOML") from error
+    return parse_task(text, where=str(source))
+
+
+def parse_task(text: str, *, where: str = "task.toml") -> Task:
+    """The task of a TOML text; ``where`` stands in messages."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
+    _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
+    for required in ("name", *_REQUIRED):
+        if required not in content:
+            raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
+    parts = {
+        section: _build(section, content[section], where=where, text=text)
+        for section in _SECTIONS
+        if section in content
+    }
+    try:
+        return Task(name=content["name"], population=content.get("population", ""), **parts)
+    except (ConfigurationError, PrivacyError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def render_task(task: Task) -> str:
+    """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task."""
+    lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
+    for section, kinds in _SECTIONS.items():
+        part = getattr(task, section)
+        kind = next(name for name, known in kinds.items() if isinstance(part, known))
+        lines += ["", f"[{section}]"]
+        if len(kinds) > 1 or section in ("model", "training"):
+            lines.append(f"kind = {_toml(kind)}")
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            # TOML has no null: an absent key is the rule's own choice, which `odp task show` prints resolved.
+            lines.append(f"# {field.name}: chosen by rule" if value is None else f"{field.name} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _build(section: str, given: Any, *, where: str, text: str) -> Any:
+    line = _line_of(text, section, None)
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
+    kinds = _SECTIONS[section]
+    values = dict(given)
+    kind = values.pop("kind", next(iter(kinds)))
+    if kind not in kinds:
+        raise ConfigurationError(
+            f"{where}:{_line_of(text, section, 'kind')}: Unknown kind {kind!r} in [{section}]{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
+        )
+    cls = kinds[kind]
+    names = [field.name for field in dataclasses.fields(cls)]
+    _check_keys(values, names, where=where, text=text, section=section)
+    hints = typing.get_type_hints(cls)
+    values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in values]
+        if missing:
+            raise ConfigurationError(f"{where}:{line}: [{section}] lacks {missing[0]!r}") from error
+        raise ConfigurationError(f"{where}:{line}: [{section}] holds a value of a wrong type") from error
+    except (ConfigurationError, PrivacyError) as error:
+        named = next((name for name in names if f"{name}=" in str(error)), None)
+        raise type(error)(f"{where}:{_line_of(text, section, named)}: {error}") from error
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _is_float(hint: Any, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and (hint is float or float in typing.get_args(hint)) and (
+        int not in typing.get_args(hint)
+    )
+
+
+def _check_keys(given: dict[str, Any], valid: list[str], *, where: str, text: str, section: str) -> None:
+    for key in given:
+        if key not in valid and not (section and key == "kind"):
+            line = _line_of(text, section if section else key, key)
+            known_keys([key], valid, where=f"{where}:{line}" + (f" [{section}]" if section else ""))
+
+
+def _line_of(text: str, section: str, key: str | None) -> int:
+    """The line of ``key`` within ``[section]`` (or at the top), else the section's own, else 1."""
+    current, found = "", 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", line)
+        if header:
+            current = header[1]
+            if current == section:
+                found = number
+        elif key is not None and current in (section, "") and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*=", line):
+            return number
+    return found
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

@@ -1,0 +1,190 @@
+"""The emulated platform's folder: created whole, private, stable; counters that never go down."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from odp.enclave.platform import EmulatedPlatform, Platform
+from odp.errors import ConfigurationError, StateError
+
+NOW = 1_750_000_000.0
+DIGEST = "sha384:" + "ab" * 48
+
+
+def test_the_folder_and_every_file_in_it_are_private(tmp_path: Path) -> None:
+    platform = EmulatedPlatform.open(tmp_path / "p", now=NOW)
+    platform.counter("ledger").raise_to(1)
+    assert stat.S_IMODE((tmp_path / "p").stat().st_mode) == 0o700
+    files = list((tmp_path / "p").iterdir())
+    assert {path.name for path in files} == {"platform.json", "platform.lock", "counters.json", "counters.lock"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_a_platform_is_the_same_after_it_was_opened_again(tmp_path: Path) -> None:
+    first = EmulatedPlatform.open(tmp_path, now=NOW)
+    before = (tmp_path / "platform.json").read_bytes()
+    again: Platform = EmulatedPlatform.open(tmp_path, now=NOW + 1e6)
+    assert again.root_certificate_pem == first.root_certificate_pem
+    assert again.sealing_key(DIGEST) == first.sealing_key(DIGEST)
+    assert (tmp_path / "platform.json").read_bytes() == before
+
+
+def test_two_platforms_share_neither_root_nor_sealing_key(tmp_path: Path) -> None:
+    first, second = (EmulatedPlatform.open(tmp_path / name, now=NOW) for name in "ab")
+    assert first.root_certificate_pem != second.root_certificate_pem
+    assert first.sealing_key(DIGEST) != second.sealing_key(DIGEST)
+
+
+def test_a_sealing_key_belongs_to_one_measurement(tmp_path: Path) -> None:
+    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    assert len(platform.sealing_key(DIGEST)) == 32
+    assert platform.sealing_key(DIGEST) != platform.sealing_key("sha384:" + "ac" * 48)
+
+
+def test_a_platform_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    EmulatedPlatform.open(tmp_path, now=NOW)
+    (tmp_path / "platform.json").chmod(0o640)
+    with pytest.raises(StateError, match="chmod 600"):
+        EmulatedPlatform.open(tmp_path, now=NOW)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 2}', b'{"format": 1}', b'"format"', b"\xff"])
+def test_a_damaged_platform_is_reported_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    EmulatedPlatform.open(tmp_path, now=NOW)
+    (tmp_path / "platform.json").write_bytes(content)
+    with pytest.raises(StateError, match=r"platform\.json"):
+        EmulatedPlatform.open(tmp_path, now=NOW)
+    assert (tmp_path / "platform.json").read_bytes() == content
+
+
+def test_a_chip_key_that_the_certificate_does_not_name_is_corruption(tmp_path: Path) -> None:
+    for name in "ab":
+        EmulatedPlatform.open(tmp_path / name, now=NOW)
+    first, second = ((tmp_path / name / "platform.json").read_text().splitlines() for name in "ab")
+    mixed = [b if '"chip_key"' in b else a for a, b in zip(first, second, strict=True)]
+    assert mixed != first
+    (tmp_path / "a" / "platform.json").write_text("\n".join(mixed))
+    with pytest.raises(StateError, match="do not belong together"):
+        EmulatedPlatform.open(tmp_path / "a", now=NOW)
+
+
+def test_a_crash_before_the_last_write_leaves_a_folder_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def crash(source: Path, target: Path) -> Path:
+        if target.name == "platform.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", crash)
+        with pytest.raises(StateError, match="disk full"):
+            EmulatedPlatform.open(tmp_path, now=NOW)
+    assert not (tmp_path / "platform.json").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").value == 0
+
+
+def _open(folder: Path) -> str:
+    return EmulatedPlatform.open(folder, now=NOW).root_certificate_pem
+
+
+def test_openers_of_a_new_platform_at_the_same_time_get_the_same_one(tmp_path: Path) -> None:
+    # Each opener has its own lock file handle, so threads exclude each other exactly as programs do.
+    with ThreadPoolExecutor(4) as pool:
+        roots = list(pool.map(_open, [tmp_path / "p"] * 8))
+    assert len(set(roots)) == 1
+
+
+def test_a_counter_starts_at_zero_goes_up_and_survives(tmp_path: Path) -> None:
+    counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
+    assert counter.value == 0
+    counter.raise_to(3)
+    counter.raise_to(3)
+    again = EmulatedPlatform.open(tmp_path, now=NOW)
+    assert again.counter("ledger").value == 3
+    assert again.counter("other").value == 0
+
+
+def test_a_counter_never_goes_down(tmp_path: Path) -> None:
+    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    first, second = platform.counter("ledger"), platform.counter("ledger")
+    first.raise_to(5)
+    for value in (0, 4):
+        with pytest.raises(StateError, match="stands at 5 and cannot go down"):
+            second.raise_to(value)
+    assert first.value == 5
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, 2**63])
+def test_a_counter_counts_in_whole_numbers(tmp_path: Path, value: int) -> None:
+    with pytest.raises(ConfigurationError, match="value"):
+        EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").raise_to(value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"ledger": -1}', b'{"ledger": "5"}', b'{"ledger": 4.0}', b"\xff"])
+def test_damaged_counters_are_never_read_as_zero(tmp_path: Path, content: bytes) -> None:
+    counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
+    counter.raise_to(5)
+    (tmp_path / "counters.json").write_bytes(content)
+    with pytest.raises(StateError, match="corrupt"):
+        _ = counter.value
+
+
+def test_lost_counters_do_not_start_again_at_zero(tmp_path: Path) -> None:
+    EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").raise_to(5)
+    (tmp_path / "counters.json").unlink()
+    counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
+    with pytest.raises(StateError, match="is gone"):
+        _ = counter.value
+    with pytest.raises(StateError, match="is gone"):
+        counter.raise_to(1)
+
+
+def _raise_to(folder: Path, value: int) -> None:
+    try:
+        EmulatedPlatform.open(folder, now=NOW).counter("ledger").raise_to(value)
+    except StateError:
+        return
+
+
+def test_raising_one_counter_from_many_sides_leaves_the_largest_value(tmp_path: Path) -> None:
+    EmulatedPlatform.open(tmp_path, now=NOW)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda value: _raise_to(tmp_path, value), (7, 3, 40, 12, 1, 25, 39, 2)))
+    assert EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").value == 40
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "a" * 65])
+def test_names_are_identifiers(tmp_path: Path, name: str) -> None:
+    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    with pytest.raises(ConfigurationError, match="name"):
+        platform.counter(name)
+    with pytest.raises(ConfigurationError, match="name"):
+        platform.launch(DIGEST, b"", bytes(32), bytes(32), name)
+
+
+@pytest.mark.parametrize("length", [0, 15, 65])
+def test_a_nonce_of_a_wrong_length_gets_no_evidence(tmp_path: Path, length: int) -> None:
+    launched = EmulatedPlatform.open(tmp_path, now=NOW).launch(DIGEST, b"", bytes(32), bytes(32), "aggregator")
+    with pytest.raises(ConfigurationError, match=f"16 to 64 bytes, got {length}"):
+        launched.token(bytes(length), NOW)
+
+
+def test_a_key_of_a_wrong_length_is_not_launched(tmp_path: Path) -> None:
+    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    with pytest.raises(ConfigurationError, match="signing_public"):
+        platform.launch(DIGEST, b"", bytes(32), bytes(31), "aggregator")
+
+
+def test_a_launch_shows_no_secret_in_its_repr(tmp_path: Path) -> None:
+    launched = EmulatedPlatform.open(tmp_path, now=NOW).launch(DIGEST, b"p", bytes(32), bytes(32), "aggregator")
+    assert "EllipticCurve" not in repr(launched)
+    assert "IssuedChain" not in repr(launched)

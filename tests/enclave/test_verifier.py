@@ -1,0 +1,468 @@
+"""Attacks on evidence: each fails closed, with its own reason."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odp.enclave import chain
+from odp.enclave.evidence import Reason
+from odp.enclave.platform import TOKEN_SECONDS, EmulatedPlatform
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import CLOCK_SKEW_SECONDS, VerifiedEnclave, verify_evidence
+from odp.errors import AttestationError, ConfigurationError
+
+NOW = 1_750_000_000.0
+NONCE = bytes(range(32))
+HPKE, SIGNING = b"h" * 32, b"s" * 32
+DIGESTS = {"aggregator": "sha384:" + "aa" * 48, "distributor": "sha384:" + "dd" * 48}
+POLICIES = {
+    "aggregator": EnclavePolicy(role="aggregator").to_bytes(),
+    "distributor": EnclavePolicy(role="distributor").to_bytes(),
+}
+RELAXED = EnclavePolicy(role="aggregator", minimum_cohort=1, population_epsilon=1e6).to_bytes()
+
+FUZZ = settings(
+    derandomize=True, database=None, deadline=None, max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+
+
+class Rig:
+    """A chip under test: its private key is at hand, so a test can sign whatever a lying platform might."""
+
+    def __init__(self, folder: Path) -> None:
+        self.platform = EmulatedPlatform.open(folder, now=NOW)
+        self.issued = self.platform._issued
+        self.pinned = ReferenceValues(
+            roots=(self.platform.root_certificate_pem,),
+            image_digests={role: (digest,) for role, digest in DIGESTS.items()},
+            policy_sha256={role: (hashlib.sha256(policy).hexdigest(),) for role, policy in POLICIES.items()},
+            allow_emulated=True,
+        )
+
+    def token(self, *, role: str = "aggregator", policy: bytes | None = None, at: float = NOW) -> str:
+        policy = POLICIES[role] if policy is None else policy
+        return self.platform.launch(DIGESTS[role], policy, HPKE, SIGNING, role).token(NONCE, at)
+
+    def claims(self) -> dict[str, Any]:
+        return dict(parts(self.token())[1])
+
+    def sign(self, claims: object, header: object | None = None) -> str:
+        """A token of any claims and header, genuinely signed: written here, apart from the code under test."""
+        if header is None:
+            header = parts(self.token())[0]
+        return sign_raw(json.dumps(header).encode(), json.dumps(claims).encode(), self.issued.key)
+
+    def verify(self, token: str | None = None, **changes: Any) -> VerifiedEnclave:
+        given: dict[str, Any] = {
+            "token": self.token() if token is None else token,
+            "policy": POLICIES["aggregator"],
+            "nonce": NONCE,
+            "role": "aggregator",
+            "reference_values": self.pinned,
+            "now": NOW,
+        }
+        return verify_evidence(**{**given, **changes})
+
+
+def encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    header, claims, _ = token.split(".")
+    return json.loads(decode(header)), json.loads(decode(claims))
+
+
+def sign_raw(header: bytes, claims: bytes, key: ec.EllipticCurvePrivateKey) -> str:
+    signed = f"{encode(header)}.{encode(claims)}"
+    r, s = utils.decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(hashes.SHA384())))
+    return f"{signed}.{encode(r.to_bytes(48, 'big') + s.to_bytes(48, 'big'))}"
+
+
+def report(*, hpke: bytes = HPKE, signing: bytes = SIGNING, nonce: bytes = NONCE, policy: bytes | None = None) -> str:
+    """report_data by the formula of attestation.proto, written apart from the code under test."""
+    policy_sha256 = hashlib.sha256(POLICIES["aggregator"] if policy is None else policy).digest()
+    data = b"odp/v1/report" + hashlib.sha256(nonce).digest() + hpke + signing + policy_sha256
+    return encode(hashlib.sha512(data).digest())
+
+
+def reason(call: Callable[[], object]) -> str:
+    with pytest.raises(AttestationError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(tmp_path_factory.mktemp("platform"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(tmp_path_factory.mktemp("other"))
+
+
+@pytest.mark.parametrize("role", ["aggregator", "distributor"])
+def test_genuine_evidence_gives_the_attested_keys_policy_and_measurement(rig: Rig, role: str) -> None:
+    found = rig.verify(rig.token(role=role), role=role, policy=POLICIES[role])
+    assert found == VerifiedEnclave(
+        role=role,  # type: ignore[arg-type]
+        hpke_key=HPKE,
+        signing_key=SIGNING,
+        policy=EnclavePolicy.from_bytes(POLICIES[role]),
+        image_digest=DIGESTS[role],
+        expires=NOW + TOKEN_SECONDS,
+        emulated=True,
+    )
+
+
+def test_the_token_is_a_jwt_in_the_shape_of_confidential_space(rig: Rig) -> None:
+    token = rig.token()
+    header, claims = parts(token)
+    assert (header["alg"], header["typ"], len(header["x5c"])) == ("ES384", "JWT", 3)
+    assert claims == {
+        "iss": "urn:odp:emulated-platform",
+        "aud": "odp",
+        "iat": int(NOW),
+        "exp": int(NOW) + 3600,
+        "eat_nonce": encode(NONCE),
+        "eat_profile": "urn:odp:evidence:v1",
+        "dbgstat": "disabled-since-boot",
+        "hwmodel": "ODP-EMULATED",
+        "swname": "odp-aggregator",
+        "emulated": True,
+        "submods": {"container": {"image_digest": DIGESTS["aggregator"]}},
+        "report_data": report(),
+        "hpke_key": encode(HPKE),
+        "signing_key": encode(SIGNING),
+    }
+    signed, signature = token.rsplit(".", 1)
+    raw = decode(signature)
+    assert len(raw) == 96
+    der = utils.encode_dss_signature(int.from_bytes(raw[:48], "big"), int.from_bytes(raw[48:], "big"))
+    rig.issued.key.public_key().verify(der, signed.encode(), ec.ECDSA(hashes.SHA384()))
+
+
+def test_a_token_written_by_the_test_itself_verifies_so_that_attacks_fail_for_their_own_reason(rig: Rig) -> None:
+    assert rig.verify(rig.sign(rig.claims())).hpke_key == HPKE
+    assert rig.verify(rig.sign({**rig.claims(), "a claim of the future": [1, {}]})).hpke_key == HPKE
+
+
+def test_the_same_evidence_gives_the_same_answer_for_as_long_as_it_lasts(rig: Rig) -> None:
+    token = rig.token()
+    assert rig.verify(token) == rig.verify(token, now=NOW + TOKEN_SECONDS - 1)
+
+
+# What a host or a network can do to the evidence of a genuine enclave, without any key.
+
+
+def test_a_replayed_token_is_refused_by_its_nonce(rig: Rig) -> None:
+    assert reason(lambda: rig.verify(nonce=bytes(32))) == Reason.WRONG_NONCE
+    assert reason(lambda: rig.verify(nonce=NONCE[:16])) == Reason.WRONG_NONCE
+
+
+@pytest.mark.parametrize("claim", ["hpke_key", "signing_key", "eat_nonce", "report_data"])
+def test_a_swapped_key_or_nonce_breaks_the_signature(rig: Rig, claim: str) -> None:
+    header, claims, signature = rig.token().split(".")
+    changed = {**json.loads(decode(claims)), claim: encode(b"x" * 32)}
+    token = f"{header}.{encode(json.dumps(changed).encode())}.{signature}"
+    assert reason(lambda: rig.verify(token)) == Reason.BAD_SIGNATURE
+
+
+def test_the_signature_of_another_token_of_the_same_chip_does_not_fit(rig: Rig) -> None:
+    head = rig.token().rsplit(".", 1)[0]
+    signature = rig.token(at=NOW + 1).rsplit(".", 1)[1]
+    assert reason(lambda: rig.verify(f"{head}.{signature}")) == Reason.BAD_SIGNATURE
+    assert reason(lambda: rig.verify(f"{head}.{encode(bytes(96))}")) == Reason.BAD_SIGNATURE
+    assert reason(lambda: rig.verify(f"{head}.{encode(bytes([255]) * 96)}")) == Reason.BAD_SIGNATURE
+
+
+def test_a_genuine_chain_around_a_signature_by_another_key_is_refused(rig: Rig, other: Rig) -> None:
+    header, _ = parts(rig.token())
+    token = sign_raw(json.dumps(header).encode(), json.dumps(rig.claims()).encode(), other.issued.key)
+    assert reason(lambda: rig.verify(token)) == Reason.BAD_SIGNATURE
+
+
+def test_a_relaxed_policy_shown_with_the_evidence_of_a_strict_enclave_is_refused(rig: Rig) -> None:
+    assert reason(lambda: rig.verify(policy=RELAXED)) == Reason.WRONG_POLICY
+
+
+@pytest.mark.parametrize("policy", [b"", POLICIES["aggregator"] + b" ", POLICIES["distributor"]])
+def test_a_missing_reserialized_or_foreign_policy_is_refused(rig: Rig, policy: bytes) -> None:
+    assert reason(lambda: rig.verify(policy=policy)) == Reason.WRONG_POLICY
+
+
+# What the operator of a genuine platform can do: launch the wrong thing.
+
+
+def test_an_enclave_with_a_relaxed_policy_is_refused_whichever_policy_its_host_shows(rig: Rig) -> None:
+    token = rig.token(policy=RELAXED)
+    assert reason(lambda: rig.verify(token, policy=RELAXED)) == Reason.WRONG_POLICY
+    assert reason(lambda: rig.verify(token)) == Reason.KEY_BINDING
+
+
+def test_a_distributor_cannot_stand_in_for_an_aggregator_nor_the_other_way_round(rig: Rig) -> None:
+    for is_role, wanted in (("distributor", "aggregator"), ("aggregator", "distributor")):
+        token = rig.token(role=is_role)
+        for policy in POLICIES.values():
+            call = functools.partial(rig.verify, token, role=wanted, policy=policy)
+            assert reason(call) == Reason.WRONG_ROLE
+
+
+def test_a_distributors_code_that_calls_itself_aggregator_is_refused_by_its_measurement(rig: Rig) -> None:
+    policy = POLICIES["aggregator"]
+    token = rig.platform.launch(DIGESTS["distributor"], policy, HPKE, SIGNING, "aggregator").token(NONCE, NOW)
+    assert reason(lambda: rig.verify(token)) == Reason.WRONG_IMAGE
+
+
+def test_a_policy_of_another_role_is_refused_even_where_it_was_listed_by_mistake(rig: Rig) -> None:
+    policy = POLICIES["distributor"]
+    listed = {"aggregator": (hashlib.sha256(policy).hexdigest(),)}
+    pinned = dataclasses.replace(rig.pinned, policy_sha256=listed)
+    token = rig.token(policy=policy)
+    assert reason(lambda: rig.verify(token, policy=policy, reference_values=pinned)) == Reason.WRONG_ROLE
+
+
+def test_a_listed_policy_that_cannot_be_read_is_refused(rig: Rig) -> None:
+    pinned = dataclasses.replace(rig.pinned, policy_sha256={"aggregator": (hashlib.sha256(b"{}").hexdigest(),)})
+    token = rig.token(policy=b"{}")
+    assert reason(lambda: rig.verify(token, policy=b"{}", reference_values=pinned)) == Reason.WRONG_POLICY
+
+
+# What an enclave or a platform could say wrongly: genuinely signed, and still refused.
+
+SIGNED_ATTACKS: list[tuple[str, dict[str, Any], str]] = [
+    ("report for other HPKE key", {"hpke_key": encode(b"x" * 32)}, Reason.KEY_BINDING),
+    ("report for other signing key", {"signing_key": encode(b"x" * 32)}, Reason.KEY_BINDING),
+    ("keys exchanged", {"hpke_key": encode(SIGNING), "signing_key": encode(HPKE)}, Reason.KEY_BINDING),
+    ("report over an old nonce", {"report_data": report(nonce=bytes(32))}, Reason.KEY_BINDING),
+    ("report over a relaxed policy", {"report_data": report(policy=RELAXED)}, Reason.KEY_BINDING),
+    ("report of zeros", {"report_data": encode(bytes(64))}, Reason.KEY_BINDING),
+    ("debugger attached", {"dbgstat": "enabled"}, Reason.DEBUG_ENABLED),
+    ("debugger attached earlier", {"dbgstat": "disabled"}, Reason.DEBUG_ENABLED),
+    ("unknown debug status", {"dbgstat": "DISABLED-SINCE-BOOT"}, Reason.DEBUG_ENABLED),
+    ("unknown image", {"submods": {"container": {"image_digest": "sha384:" + "00" * 48}}}, Reason.WRONG_IMAGE),
+    ("image without algorithm", {"submods": {"container": {"image_digest": "aa" * 48}}}, Reason.WRONG_IMAGE),
+    ("role as suffix", {"swname": "not-odp-aggregator"}, Reason.WRONG_ROLE),
+    ("role in capitals", {"swname": "odp-Aggregator"}, Reason.WRONG_ROLE),
+    ("issued in the future", {"iat": int(NOW) + 61}, Reason.NOT_YET_VALID),
+    ("expired", {"iat": int(NOW) - 10, "exp": int(NOW)}, Reason.EXPIRED),
+    ("long-lived but old", {"iat": int(NOW) - 3600, "exp": int(NOW) + 10**6}, Reason.EXPIRED),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"), [row[1:] for row in SIGNED_ATTACKS], ids=[row[0] for row in SIGNED_ATTACKS]
+)
+def test_a_genuinely_signed_lie_is_refused_with_its_own_reason(
+    rig: Rig, changes: dict[str, Any], expected: str
+) -> None:
+    token = rig.sign({**rig.claims(), **changes})
+    assert reason(lambda: rig.verify(token)) == expected
+
+
+def test_every_claim_has_to_be_there(rig: Rig) -> None:
+    for name in rig.claims():
+        claims = rig.claims()
+        del claims[name]
+        token = rig.sign(claims)
+        assert reason(functools.partial(rig.verify, token)) == Reason.MALFORMED, name
+
+
+def test_debugging_is_accepted_only_where_it_is_pinned(rig: Rig) -> None:
+    pinned = dataclasses.replace(rig.pinned, allow_debug=True)
+    assert rig.verify(rig.sign({**rig.claims(), "dbgstat": "enabled"}), reference_values=pinned).hpke_key == HPKE
+    assert reason(
+        lambda: rig.verify(rig.sign({**rig.claims(), "dbgstat": "maybe"}), reference_values=pinned)
+    ) == Reason.DEBUG_ENABLED  # fmt: skip
+
+
+# What the verifier pins.
+
+
+def test_the_emulation_is_refused_unless_pinned_even_where_its_claims_deny_it(rig: Rig) -> None:
+    pinned = dataclasses.replace(rig.pinned, allow_emulated=False)
+    lies: list[dict[str, Any]] = [
+        {},
+        {"emulated": False},
+        {"hwmodel": "GCP_AMD_SEV"},
+        {"emulated": False, "hwmodel": "GCP_AMD_SEV", "iss": "https://confidentialcomputing.googleapis.com"},
+    ]
+    for lie in lies:
+        token = rig.sign({**rig.claims(), **lie})
+        assert reason(functools.partial(rig.verify, token, reference_values=pinned)) == Reason.EMULATED_NOT_ALLOWED
+        assert rig.verify(token).emulated
+
+
+def test_evidence_of_a_platform_with_another_root_is_refused(rig: Rig, other: Rig) -> None:
+    token = other.token()
+    assert other.verify(token).hpke_key == HPKE
+    assert reason(lambda: rig.verify(token)) == Reason.WRONG_ROOT
+
+
+def test_evidence_of_another_platform_under_a_stolen_root_certificate_is_refused(rig: Rig, other: Rig) -> None:
+    header, claims = parts(other.token())
+    header["x5c"][2] = parts(rig.token())[0]["x5c"][2]
+    token = sign_raw(json.dumps(header).encode(), json.dumps(claims).encode(), other.issued.key)
+    assert reason(lambda: rig.verify(token)) == Reason.CHAIN_INVALID
+
+
+def test_an_expired_chain_is_refused(rig: Rig) -> None:
+    later = NOW + 8 * 365 * 24 * 3600
+    token = rig.token(at=later)
+    assert reason(lambda: rig.verify(token, now=later)) == Reason.CHAIN_EXPIRED
+
+
+def test_reference_values_that_list_nothing_accept_nothing(rig: Rig) -> None:
+    for field, expected in (
+        ("roots", Reason.WRONG_ROOT),
+        ("image_digests", Reason.WRONG_IMAGE),
+        ("policy_sha256", Reason.WRONG_POLICY),
+    ):
+        empty: Any = () if field == "roots" else {}
+        pinned = dataclasses.replace(rig.pinned, **{field: empty})
+        assert reason(functools.partial(rig.verify, reference_values=pinned)) == expected
+
+
+def test_evidence_lasts_to_its_expiry_or_to_the_pinned_age_whichever_is_first(rig: Rig) -> None:
+    token = rig.token()
+    assert reason(lambda: rig.verify(token, now=NOW + TOKEN_SECONDS)) == Reason.EXPIRED
+    pinned = dataclasses.replace(rig.pinned, max_age_seconds=60.0)
+    assert rig.verify(token, reference_values=pinned, now=NOW + 59).expires == NOW + 60
+    assert reason(lambda: rig.verify(token, reference_values=pinned, now=NOW + 60)) == Reason.EXPIRED
+
+
+def test_a_clock_that_is_a_minute_behind_still_works_and_more_does_not(rig: Rig) -> None:
+    token = rig.token()
+    rig.verify(token, now=NOW - CLOCK_SKEW_SECONDS)
+    assert reason(lambda: rig.verify(token, now=NOW - CLOCK_SKEW_SECONDS - 1)) == Reason.NOT_YET_VALID
+
+
+def test_the_callers_own_mistakes_are_not_blamed_on_the_evidence(rig: Rig) -> None:
+    with pytest.raises(ConfigurationError, match="nonce of 16 to 64 bytes, got 0"):
+        rig.verify(nonce=b"")
+    with pytest.raises(ConfigurationError, match="did you mean 'aggregator'"):
+        rig.verify(role="agregator")
+    with pytest.raises(ConfigurationError, match="now"):
+        rig.verify(now=float("nan"))
+
+
+# What is not a token at all.
+
+
+def test_a_truncated_token_is_refused_at_every_length(rig: Rig) -> None:
+    token = rig.token()
+    for length in range(0, len(token), 37):
+        assert reason(functools.partial(rig.verify, token[:length])) == Reason.MALFORMED
+    assert reason(lambda: rig.verify(token[:-1])) == Reason.MALFORMED
+
+
+@FUZZ
+@given(text=st.text(max_size=300) | st.text("ABCabc019-_.=", max_size=300))
+def test_any_text_is_refused_as_malformed(rig: Rig, text: str) -> None:
+    assert reason(lambda: rig.verify(text)) == Reason.MALFORMED
+
+
+@FUZZ
+@given(data=st.data())
+def test_any_change_to_a_genuine_token_is_refused(rig: Rig, data: st.DataObject) -> None:
+    token = rig.token()
+    start = data.draw(st.integers(0, len(token)))
+    end = data.draw(st.integers(start, min(len(token), start + 40)))
+    filling = data.draw(st.text("ABCXYZabcxyz0189-_.", max_size=40) | st.text(max_size=10))
+    changed = token[:start] + filling + token[end:]
+    if changed != token:
+        assert reason(lambda: rig.verify(changed)) in set(Reason)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=6,
+)
+
+
+@FUZZ
+@given(data=st.data())
+def test_genuinely_signed_nonsense_raises_nothing_but_attestation_errors(rig: Rig, data: st.DataObject) -> None:
+    header, claims = parts(rig.token())
+    name = data.draw(st.sampled_from([*claims, *header]))
+    value = data.draw(JSON)
+    target = claims if name in claims else header
+    unchanged = target[name] == value and type(target[name]) is type(value)
+    target[name] = value
+    token = rig.sign(claims, header)
+    # Issuer, hardware model, and `emulated` false do not decide under a root that is marked as emulated.
+    if not unchanged and name not in {"iss", "hwmodel", "emulated", "exp", "iat"}:
+        assert reason(lambda: rig.verify(token)) in set(Reason)
+        return
+    with contextlib.suppress(AttestationError):
+        rig.verify(token)
+
+
+@FUZZ
+@given(place=st.integers(0, 2), data=st.data())
+def test_a_changed_certificate_raises_nothing_but_attestation_errors(rig: Rig, place: int, data: st.DataObject) -> None:
+    header, claims = parts(rig.token())
+    certificate = bytearray(base64.b64decode(header["x5c"][place]))
+    certificate[data.draw(st.integers(0, len(certificate) - 1))] ^= data.draw(st.integers(1, 255))
+    header["x5c"][place] = base64.b64encode(bytes(certificate)).decode()
+    token = rig.sign(claims, header)
+    assert reason(lambda: rig.verify(token)) in {Reason.CHAIN_INVALID, Reason.WRONG_ROOT, Reason.CHAIN_EXPIRED}
+
+
+@pytest.fixture(scope="module")
+def unmarked() -> chain.IssuedChain:
+    """A chain whose root does not say that it is emulated, as that of real hardware would not."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(chain, "EMULATED_ORGANIZATION", "A maker of hardware")
+        return chain.issue(now=NOW)
+
+
+def verify_unmarked(rig: Rig, unmarked: chain.IssuedChain, changes: dict[str, Any], **given: Any) -> VerifiedEnclave:
+    real = {"emulated": False, "hwmodel": "AMD-SEV-SNP", "iss": "https://platform.example"}
+    header = {**parts(rig.token())[0], "x5c": [base64.b64encode(der).decode() for der in unmarked.certificates[:2]]}
+    claims = {**rig.claims(), **real, **changes}
+    token = sign_raw(json.dumps(header).encode(), json.dumps(claims).encode(), unmarked.key)
+    root = base64.encodebytes(unmarked.certificates[-1]).decode()
+    pem = f"-----BEGIN CERTIFICATE-----\n{root}-----END CERTIFICATE-----\n"
+    pinned = dataclasses.replace(rig.pinned, roots=(pem,), allow_emulated=False)
+    return rig.verify(token, reference_values=pinned, **given)
+
+
+def test_the_same_verifier_accepts_hardware_once_its_root_is_pinned(rig: Rig, unmarked: chain.IssuedChain) -> None:
+    assert not verify_unmarked(rig, unmarked, {}).emulated
+
+
+@pytest.mark.parametrize("mark", [{"emulated": True}, {"hwmodel": "ODP-EMULATED"}])
+def test_each_mark_of_the_emulation_alone_is_enough(
+    rig: Rig, unmarked: chain.IssuedChain, mark: dict[str, Any]
+) -> None:
+    assert reason(lambda: verify_unmarked(rig, unmarked, mark)) == Reason.EMULATED_NOT_ALLOWED
+
+
+def test_acceptance_never_outlasts_the_chain(rig: Rig, unmarked: chain.IssuedChain) -> None:
+    end = NOW + 7 * 365 * 24 * 3600
+    times = {"iat": int(end) - 10, "exp": int(end) + 1000}
+    assert verify_unmarked(rig, unmarked, times, now=end - 5).expires == end
