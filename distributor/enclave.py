@@ -1,0 +1,277 @@
+"""The distributor's enclave: verified model tables, and rows of them by encrypted keys.
+
+What leaves the enclave about a request is one ciphertext whose length depends on the task and the model alone, or one
+refusal that is the same for every malformed request. Messages and bytes come in and go out; nothing here reads files,
+opens sockets or logs. Which memory pages a request touches is a side channel of real hardware that this code does not
+close (docs/threat-model.md).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.protobuf.message import DecodeError
+
+from odp.crypto import hpke
+from odp.crypto.domains import select_info, selected_aad
+from odp.errors import ConfigurationError, OdpError, StateError
+from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
+from odp.tables import keyed_entry, table_from_bytes
+from odp.v1 import common_pb2, distributor_pb2
+
+#: Versions of one task that stay selectable: a device that checked in just before a release still finds its model.
+KEPT_VERSIONS = 3
+#: Contents that a developer may sign for one version: all are kept, each under its own id.
+SAME_VERSION = 4
+#: Memory for models, all tasks together.
+CAPACITY_BYTES = 8 * 2**30
+#: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
+MAX_REPLY_BYTES = 15 * 2**20
+#: Largest model, all tables together.
+MAX_MODEL_BYTES = 2**30
+
+_REPLY_KEY_BYTES = 32
+# One key encrypts one reply, so that a constant nonce never meets the same key with another plaintext: models are
+# immutable, and a replayed request gets the same bytes again.
+_NONCE = bytes(12)
+_KEY_DTYPE = np.dtype("<u4")
+_VALUE_BYTES = 4
+_MALFORMED = "malformed select request"
+
+
+class UnknownModel(OdpError):
+    """No model of this id is held: it was never published here, or newer versions replaced it."""
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__(f"model {model[:6].hex()} is not held here; check in again for a newer version")
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """A manifest whose signatures and sizes were checked; its tables' contents were not.
+
+    ``table_bytes`` are the lengths of the tables in the manifest's order.
+    """
+
+    model_sha256: bytes
+    task_sha256: bytes
+    task: common_pb2.TaskDefinition
+    manifest: common_pb2.ModelManifest
+    table_bytes: tuple[int, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Length of all tables together."""
+        return sum(self.table_bytes)
+
+
+@dataclass(frozen=True)
+class _Model:
+    header: ModelHeader
+    table: str  # name of the keyed table
+    rows: npt.NDArray[np.float32]  # [rows, width] of it
+    slices: int  # keys per request
+    sealed_bytes: int  # length of every well-formed request
+    dense: tuple[bytes, ...]
+
+    @property
+    def version(self) -> int:
+        return self.header.manifest.version
+
+
+def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> ModelHeader:
+    """Checks a publish header: both signatures of the task's developer, the task's hash, and the tables' declarations.
+
+    Host and enclave run the same check: the host to refuse early, the enclave because it trusts no host.
+
+    Raises SignatureError where a signature is not the developer's, and ConfigurationError where a field is out of its
+    range, the manifest is of another task or has not exactly one keyed table, where the tables together exceed 1 GiB,
+    or where a reply to Select would not fit one message.
+    """
+    definition = open_task(signed_task)
+    manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
+    header = ModelHeader(
+        model_sha256=model_sha256(signed_manifest),
+        task_sha256=task_sha256(signed_task),
+        task=definition,
+        manifest=manifest,
+        table_bytes=tuple(_bytes_of(table) for table in manifest.tables),
+    )
+    if header.total_bytes > MAX_MODEL_BYTES:
+        raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
+    reply = _reply_bytes(header)
+    if reply > MAX_REPLY_BYTES:
+        raise ConfigurationError(
+            f"Expected reply_bytes={reply} (slices and dense tables together) to be at most {MAX_REPLY_BYTES}; "
+            "lower slices_per_device or the rank"
+        )
+    return header
+
+
+class DistributorCore:
+    """Holds published models and answers selections; thread-safe.
+
+    ``key`` is the enclave's private HPKE key, whose public half its evidence carries. ``kept_versions`` counts distinct
+    versions per task; a version that was published with several contents keeps them all.
+    """
+
+    def __init__(
+        self, key: hpke.HpkeKey, *, kept_versions: int = KEPT_VERSIONS, capacity_bytes: int = CAPACITY_BYTES
+    ) -> None:
+        self._key = key
+        self._kept_versions = kept_versions
+        self._capacity_bytes = capacity_bytes
+        self._lock = threading.Lock()
+        self._models: dict[bytes, _Model] = {}
+
+    def install(
+        self,
+        signed_task: common_pb2.SignedTask,
+        signed_manifest: common_pb2.SignedManifest,
+        tables: Mapping[str, bytes],
+    ) -> tuple[bytes, ...]:
+        """Verifies a model and makes it selectable; answers the ids of the models that it replaced.
+
+        ``tables`` holds each declared table's rows * width float32, little-endian, row-major. Idempotent.
+
+        Raises SignatureError and ConfigurationError as ``open_header``; ConfigurationError also where a table is
+        missing, undeclared, of another length or hash, or holds a value that is not finite, and where the version is
+        older than those kept or was published with too many contents; StateError where the enclave's memory is used up.
+        """
+        header = open_header(signed_task, signed_manifest)
+        with self._lock:
+            if header.model_sha256 in self._models:
+                return ()
+        self.check_room(header)
+        model = _verified(header, tables)
+        with self._lock:
+            self._check_room(header)
+            self._models[header.model_sha256] = model
+            replaced = self._outdated(header.task_sha256)
+            for model_id in replaced:
+                del self._models[model_id]
+        return replaced
+
+    def holds(self, model: bytes) -> bool:
+        """Whether the model of this id can be selected from."""
+        with self._lock:
+            return model in self._models
+
+    def models(self) -> tuple[bytes, ...]:
+        """The ids of all models held."""
+        with self._lock:
+            return tuple(self._models)
+
+    def check_room(self, header: ModelHeader) -> None:
+        """Raises, before any table is sent, what ``install`` would raise for want of room: see there."""
+        with self._lock:
+            self._check_room(header)
+
+    def forget(self, model_sha256: bytes) -> None:
+        """Drops a model. Unknown ids are ignored, so that a host can repeat it after a crash."""
+        with self._lock:
+            self._models.pop(model_sha256, None)
+
+    def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
+        """Answers ``SelectResponse.sealed_rows`` for ``SelectRequest.sealed_keys``.
+
+        Its length follows from the task and the model alone. Raises UnknownModel, and ConfigurationError with one and
+        the same message for everything else: not decryptable under this model, of another length, another table,
+        another number of keys, a key out of range, or a reply key of another length.
+        """
+        with self._lock:
+            model = self._models.get(model_sha256)
+        if model is None:
+            raise UnknownModel(model_sha256)
+        return self._answer(model, sealed_keys)
+
+    def _answer(self, model: _Model, sealed_keys: bytes) -> bytes:
+        model_id = model.header.model_sha256
+        if len(sealed_keys) != model.sealed_bytes:
+            raise ConfigurationError(_MALFORMED)
+        try:
+            request = distributor_pb2.SelectKeys.FromString(self._key.open(sealed_keys, select_info(model_id)))
+        except (OdpError, DecodeError, ValueError):
+            # From None: the cause would say at which step the request failed.
+            raise ConfigurationError(_MALFORMED) from None
+        keys = request.keys
+        if (
+            request.table != model.table
+            or len(keys) != model.slices * _KEY_DTYPE.itemsize
+            or len(request.reply_key) != _REPLY_KEY_BYTES
+        ):
+            raise ConfigurationError(_MALFORMED)
+        indices = np.frombuffer(keys, dtype=_KEY_DTYPE)
+        if int(indices.max()) >= len(model.rows):
+            raise ConfigurationError(_MALFORMED)
+        rows = model.rows[indices].tobytes()
+        plaintext = distributor_pb2.SelectedRows(rows=rows, dense=model.dense).SerializeToString()
+        return AESGCM(request.reply_key).encrypt(_NONCE, plaintext, selected_aad(model_id))
+
+    def _check_room(self, header: ModelHeader) -> None:
+        if header.model_sha256 in self._models:
+            return
+        version = header.manifest.version
+        versions = [model.version for model in self._of_task(header.task_sha256).values()]
+        newest = self._newest(versions)
+        if len(newest) == self._kept_versions and version < newest[-1]:
+            raise ConfigurationError(
+                f"Expected version={version} to be at least {newest[-1]}, the oldest one kept here"
+            )
+        if versions.count(version) >= SAME_VERSION:
+            raise ConfigurationError(
+                f"version={version} was published with {SAME_VERSION} contents already; publish the next version"
+            )
+        held = sum(model.header.total_bytes for model in self._models.values())
+        if held + header.total_bytes > self._capacity_bytes:
+            raise StateError(
+                f"the distributor holds {held} of {self._capacity_bytes} bytes of models, no room for "
+                f"{header.total_bytes} more; stop it and delete models of finished tasks from its state folder"
+            )
+
+    def _outdated(self, task: bytes) -> tuple[bytes, ...]:
+        models = self._of_task(task)
+        newest = self._newest([model.version for model in models.values()])
+        return tuple(model_id for model_id, model in models.items() if model.version not in newest)
+
+    def _newest(self, versions: list[int]) -> list[int]:
+        return sorted(set(versions), reverse=True)[: self._kept_versions]
+
+    def _of_task(self, task: bytes) -> dict[bytes, _Model]:
+        return {model_id: model for model_id, model in self._models.items() if model.header.task_sha256 == task}
+
+
+def _verified(header: ModelHeader, tables: Mapping[str, bytes]) -> _Model:
+    declared = {table.name: table for table in header.manifest.tables}
+    if set(tables) != set(declared):
+        raise ConfigurationError(f"Expected tables={sorted(tables)} to be {sorted(declared)}, as in the manifest")
+    verified = {name: table_from_bytes(entry, tables[name]) for name, entry in declared.items()}
+    keyed = verified[keyed_entry(header.manifest).name]
+    slices = header.task.dpam.slices_per_device
+    request = distributor_pb2.SelectKeys(
+        table=keyed.name, keys=bytes(slices * _KEY_DTYPE.itemsize), reply_key=bytes(_REPLY_KEY_BYTES)
+    )
+    return _Model(
+        header=header,
+        table=keyed.name,
+        rows=keyed.rows,
+        slices=slices,
+        sealed_bytes=request.ByteSize() + hpke.OVERHEAD,
+        dense=tuple(tables[table.name] for table in verified.values() if not table.keyed),
+    )
+
+
+def _reply_bytes(header: ModelHeader) -> int:
+    """Length of a Select reply, but for its few bytes of framing."""
+    dense = header.total_bytes - sum(_bytes_of(table) for table in header.manifest.tables if table.keyed)
+    row = keyed_entry(header.manifest).width * _VALUE_BYTES
+    return header.task.dpam.slices_per_device * row + dense
+
+
+def _bytes_of(table: common_pb2.TableManifest) -> int:
+    return table.rows * table.width * _VALUE_BYTES

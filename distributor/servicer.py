@@ -1,0 +1,253 @@
+"""The distributor's host: receives models, keeps them on disk, and carries sealed requests to the enclave.
+
+The host reads models and sizes, never keys or rows. Its log says which model was asked for and how many bytes went
+where; what a device asks for stays ciphertext here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from distributor.enclave import DistributorCore, ModelHeader, UnknownModel, open_header
+from distributor.model_store import ModelStore
+from odp._validate import identifier, one_of
+from odp.crypto.signing import SignatureError
+from odp.errors import ConfigurationError, OdpError, ServiceUnavailable, StateError
+from odp.signed_task import HASH_BYTES, check_length
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound, answers
+from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
+
+NAME = "odp.v1.DistributorService"
+#: Threads of the server. Streams may hold theirs for minutes, so that their number is limited and the other threads
+#: answer Select whatever the streams do.
+WORKERS = 16
+MAX_PUBLISHES = 2
+MAX_DOWNLOADS = 8
+
+_LONGEST_NAME = 64
+
+
+class DistributorService:
+    """Serves ``core`` and keeps ``store`` equal to what it holds; thread-safe.
+
+    ``stream_seconds`` bounds one Publish or Download, whatever deadline its caller set.
+    """
+
+    def __init__(
+        self, core: DistributorCore, store: ModelStore, log: Log, *, stream_seconds: float = LONG_DEADLINE
+    ) -> None:
+        self._core = core
+        self._store = store
+        self._log = log
+        self._stream_seconds = stream_seconds
+        # Held while disk and enclave change together, never while a stream is read.
+        self._changing = threading.Lock()
+        self._publishes = threading.BoundedSemaphore(MAX_PUBLISHES)
+        self._downloads = threading.BoundedSemaphore(MAX_DOWNLOADS)
+
+    def restore(self) -> None:
+        """Installs every stored model again; the enclave verifies each. Call once, before serving.
+
+        A folder that the enclave refuses is deleted: its content is not what its developer signed, or newer versions
+        replaced it. Raises StateError where the disk cannot be read.
+        """
+        with self._changing:
+            for model in self._store.models():
+                try:
+                    replaced = self._install(model)
+                except (ConfigurationError, SignatureError) as error:
+                    self._log.warning("model_dropped", model=short(model), reason=str(error))
+                    self._store.remove(model)
+                else:
+                    self._log.event("model_restored", model=short(model))
+                    for old in replaced:
+                        self._store.remove(old)
+
+    def publish(
+        self, requests: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
+    ) -> distributor_pb2.PublishResponse:
+        """Receives one model: held by disk and enclave when this returns, by neither when it raises."""
+        with _permit(self._publishes, "publishes"), _time_limit(context, self._stream_seconds):
+            first = next(requests, None)
+            if first is None or first.WhichOneof("part") != "header":
+                raise ConfigurationError("the first message of a publish stream must be its header")
+            header = open_header(first.header.task, first.header.model)
+            reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
+            fields = {"model": short(header.model_sha256), "task": short(header.task_sha256)}
+            if self._core.holds(header.model_sha256):
+                self._log.event("publish_known", **fields)
+                return reply
+            self._core.check_room(header)
+            self._log.event("publishing", version=header.manifest.version, bytes=header.total_bytes, **fields)
+            try:
+                with self._store.receive(
+                    header.model_sha256, first.header.task, first.header.model, header.total_bytes
+                ) as incoming:
+                    for pieces in _tables(requests, header):
+                        incoming.write_table(pieces)
+                    with self._changing:
+                        incoming.commit()
+                        self._install_or_remove(header.model_sha256)
+            except (grpc.RpcError, OdpError) as error:
+                # A cut stream may also look like one that ended early: both leave nothing.
+                reason = str(error) if isinstance(error, OdpError) else "the stream was cut"
+                self._log.warning("publish_failed", reason=reason, **fields)
+                raise
+            self._log.event("published", **fields)
+            return reply
+
+    def select(self, request: distributor_pb2.SelectRequest) -> distributor_pb2.SelectResponse:
+        """Carries sealed keys to the enclave and sealed rows back."""
+        model = _checked_id(request.model_sha256)
+        try:
+            sealed_rows = self._core.select(model, request.sealed_keys)
+        except UnknownModel as error:
+            raise NotFound(str(error)) from None
+        self._log.event("select", model=short(model), bytes_in=len(request.sealed_keys), bytes_out=len(sealed_rows))
+        return distributor_pb2.SelectResponse(sealed_rows=sealed_rows)
+
+    def download(
+        self, request: distributor_pb2.DownloadRequest, context: grpc.ServicerContext
+    ) -> Iterator[distributor_pb2.DownloadResponse]:
+        """Checks the request at once; the iterator reads the table in chunks of 1 MiB."""
+        model = _checked_id(request.model_sha256)
+        if not self._core.holds(model):
+            raise NotFound(str(UnknownModel(model)))
+        if len(request.table) > _LONGEST_NAME:
+            raise ConfigurationError(
+                f"Expected table={request.table[:16]!r}.. to have at most {_LONGEST_NAME} characters"
+            )
+        identifier(table=request.table)
+        names = [table.name for table in self._manifest(model).tables]
+        one_of(names, table=request.table)
+        permit = contextlib.ExitStack()
+        permit.enter_context(_permit(self._downloads, "downloads"))
+        permit.enter_context(_time_limit(context, self._stream_seconds))
+        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
+        if not context.add_callback(permit.close):
+            permit.close()
+        try:
+            chunks = self._store.chunks(model, names.index(request.table), CHUNK_BYTES)
+        except FileNotFoundError:
+            raise NotFound(str(UnknownModel(model))) from None
+        self._log.event("download", model=short(model), table=request.table)
+        return (distributor_pb2.DownloadResponse(chunk=chunk) for chunk in chunks)
+
+    def _manifest(self, model: bytes) -> common_pb2.ModelManifest:
+        stored = self._store.load(model)
+        return common_pb2.ModelManifest.FromString(stored.manifest.manifest)
+
+    def _install_or_remove(self, model: bytes) -> None:
+        try:
+            replaced = self._install(model)
+        except BaseException:
+            self._store.remove(model)
+            raise
+        for old in replaced:
+            self._log.event("model_replaced", model=short(old))
+            with contextlib.suppress(StateError):  # the new model is safe; a restart deletes the old one
+                self._store.remove(old)
+
+    def _install(self, model: bytes) -> tuple[bytes, ...]:
+        stored = self._store.load(model)
+        header = open_header(stored.task, stored.manifest)
+        if header.model_sha256 != model or len(stored.tables) != len(header.table_bytes):
+            raise ConfigurationError(f"the folder of model {short(model)} does not hold that model")
+        contents = self._store.contents(stored)
+        names = [table.name for table in header.manifest.tables]
+        return self._core.install(stored.task, stored.manifest, dict(zip(names, contents, strict=True)))
+
+
+def distributor_servicer(service: DistributorService, log: Log) -> distributor_pb2_grpc.DistributorServiceServicer:
+    """``service`` as gRPC methods, its errors as statuses."""
+
+    class Servicer(distributor_pb2_grpc.DistributorServiceServicer):
+        @answers(log)
+        def Publish(
+            self, request_iterator: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
+        ) -> distributor_pb2.PublishResponse:
+            return service.publish(request_iterator, context)
+
+        @answers(log)
+        def Select(
+            self, request: distributor_pb2.SelectRequest, context: grpc.ServicerContext
+        ) -> distributor_pb2.SelectResponse:
+            return service.select(request)
+
+        @answers(log)
+        def Download(
+            self, request: distributor_pb2.DownloadRequest, context: grpc.ServicerContext
+        ) -> Iterator[distributor_pb2.DownloadResponse]:
+            return service.download(request, context)
+
+    return Servicer()
+
+
+def _checked_id(model: bytes) -> bytes:
+    check_length("model_sha256", model, HASH_BYTES)
+    return model
+
+
+def _tables(requests: Iterator[distributor_pb2.PublishRequest], header: ModelHeader) -> Iterator[Iterator[memoryview]]:
+    """The pieces of each table in turn, checked against the manifest; read each table to its end before the next.
+
+    Raises ConfigurationError where the stream holds fewer or more bytes than declared, a chunk is empty or above 1 MiB,
+    or a table has another SHA-256.
+    """
+    chunks = _chunks(requests, header)
+    rest = memoryview(b"")
+
+    def pieces(size: int, sha256: bytes, name: str) -> Iterator[memoryview]:
+        nonlocal rest
+        digest = hashlib.sha256()
+        left = size
+        while left:
+            chunk = rest or next(chunks)
+            piece, rest = chunk[:left], chunk[left:]
+            left -= len(piece)
+            digest.update(piece)
+            yield piece
+        if digest.digest() != sha256:
+            raise ConfigurationError(f"table {name!r}: its bytes do not have the manifest's SHA-256")
+
+    for table, size in zip(header.manifest.tables, header.table_bytes, strict=True):
+        yield pieces(size, table.sha256, table.name)
+    if rest or next(requests, None) is not None:
+        raise ConfigurationError(f"the publish stream holds more than the {header.total_bytes} bytes of the manifest")
+
+
+def _chunks(requests: Iterator[distributor_pb2.PublishRequest], header: ModelHeader) -> Iterator[memoryview]:
+    for request in requests:
+        if request.WhichOneof("part") != "chunk" or not 0 < len(request.chunk) <= CHUNK_BYTES:
+            raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the publish header")
+        yield memoryview(request.chunk)
+    raise ConfigurationError(f"the publish stream ended before the {header.total_bytes} bytes of the manifest")
+
+
+@contextlib.contextmanager
+def _permit(permits: threading.BoundedSemaphore, what: str) -> Iterator[None]:
+    if not permits.acquire(blocking=False):
+        raise ServiceUnavailable(f"the distributor is busy with other {what}; try again in a moment")
+    try:
+        yield
+    finally:
+        permits.release()
+
+
+@contextlib.contextmanager
+def _time_limit(context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
+    """Cancels a call that lasts longer: a peer that stops reading or sending must not keep a thread for ever."""
+    timer = threading.Timer(seconds, context.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from distributor import Config, Running, program, start
+from odp.enclave.measurement import DISTRIBUTOR_PACKAGES, image_digest
+from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave, verify_evidence
+from odp.errors import ConfigurationError, StateError
+from odp.transport.channel import connect
+from odp.transport.logs import Log
+from odp.v1 import attestation_pb2, attestation_pb2_grpc, distributor_pb2_grpc
+
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def measured() -> str:
+    """The digest of the code as it lies on disk, taken once: an edit while the tests run would change it half-way."""
+    return image_digest(DISTRIBUTOR_PACKAGES)
+
+
+@pytest.fixture(autouse=True)
+def image(measured: str, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], str]:
+    """What a program measures from now on, by packages."""
+    digests = {DISTRIBUTOR_PACKAGES: measured}
+    monkeypatch.setattr(program, "image_digest", lambda packages: digests[packages])
+    return digests
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(state=tmp_path / "state", platform=tmp_path / "platform", listen="127.0.0.1:0")
+
+
+def run(config: Config, kit: Any) -> Running:
+    return start(config, log=Log("distributor", stream=kit.Lines()))
+
+
+@pytest.fixture
+def running(config: Config, kit: Any) -> Iterator[Running]:
+    distributor = run(config, kit)
+    yield distributor
+    distributor.stop()
+
+
+def attested(channel: grpc.Channel, platform: Path, digest: str) -> VerifiedEnclave:
+    """What a device knows of the enclave behind ``channel`` once its evidence is accepted."""
+    nonce = secrets.token_bytes(32)
+    stub = attestation_pb2_grpc.AttestationServiceStub(channel)
+    evidence = stub.GetEvidence(attestation_pb2.GetEvidenceRequest(nonce=nonce), timeout=SECONDS)
+    policy = EnclavePolicy(role="distributor")
+    values = ReferenceValues(
+        roots=(EmulatedPlatform.open(platform).root_certificate_pem,),
+        image_digests={"distributor": (digest,)},
+        policy_sha256={"distributor": (policy.sha256.hex(),)},
+        allow_emulated=True,
+    )
+    return verify_evidence(
+        token=evidence.token, policy=evidence.policy, nonce=nonce, role="distributor", reference_values=values,
+        now=time.time(),
+    )  # fmt: skip
+
+
+def test_a_device_attests_then_selects(
+    running: Running, config: Config, measured: str, developer: Any, kit: Any
+) -> None:
+    model = developer.model()
+    with connect(running.address, running.ca_pem) as channel:
+        stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        stub.Publish(model.stream(), timeout=SECONDS)
+        public = attested(channel, config.platform, measured).hpke_key
+        question = kit.ask(model, public, range(8))
+        sealed = stub.Select(question.request, timeout=SECONDS).sealed_rows
+    rows = kit.answered_rows(model, question, sealed)
+    np.testing.assert_array_equal(rows, model.broadcast.keyed.rows[:8])
+
+
+def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, measured: str, developer: Any, kit: Any) -> None:
+    model = developer.model()
+    keys = []
+    question = None
+    for _ in range(2):
+        running = run(config, kit)
+        with connect(running.address, running.ca_pem) as channel:
+            stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+            keys.append(attested(channel, config.platform, measured).hpke_key)
+            if question is None:
+                stub.Publish(model.stream(), timeout=SECONDS)
+                question = kit.ask(model, keys[0], range(8))
+            sealed = stub.Select(question.request, timeout=SECONDS).sealed_rows
+            kit.answered_rows(model, question, sealed)
+        running.stop()
+    assert keys[0] == keys[1]
+
+
+def test_another_image_starts_with_new_keys_and_the_same_models(
+    config: Config, image: dict[tuple[str, ...], str], measured: str, developer: Any, kit: Any
+) -> None:
+    model = developer.model()
+    keys = []
+    for digest in (measured, "sha384:" + "ab" * 48):
+        image[DISTRIBUTOR_PACKAGES] = digest
+        running = run(config, kit)
+        with connect(running.address, running.ca_pem) as channel:
+            stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+            stub.Publish(model.stream(), timeout=SECONDS)
+            keys.append(attested(channel, config.platform, digest).hpke_key)
+            question = kit.ask(model, keys[-1], range(8))
+            kit.answered_rows(model, question, stub.Select(question.request, timeout=SECONDS).sealed_rows)
+        running.stop()
+    assert keys[0] != keys[1]
+
+
+def test_another_platform_starts_with_new_keys_and_the_same_models(
+    config: Config, tmp_path: Path, measured: str, developer: Any, kit: Any
+) -> None:
+    model = developer.model()
+    first = run(config, kit)
+    with connect(first.address, first.ca_pem) as channel:
+        old = attested(channel, config.platform, measured).hpke_key
+        distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=SECONDS)
+    first.stop()
+    moved = Config(state=config.state, platform=tmp_path / "other", listen="127.0.0.1:0")
+    second = run(moved, kit)
+    with connect(second.address, second.ca_pem) as channel:
+        new = attested(channel, moved.platform, measured).hpke_key
+        assert new != old
+        stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        question = kit.ask(model, new, range(8))
+        kit.answered_rows(model, question, stub.Select(question.request, timeout=SECONDS).sealed_rows)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Select(kit.ask(model, old, range(8)).request, timeout=SECONDS)
+        assert caught.value.details() == "malformed select request"
+    second.stop()
+
+
+def test_a_client_that_pins_another_ca_reaches_nobody(running: Running, tmp_path: Path, kit: Any) -> None:
+    other = run(Config(state=tmp_path / "other", listen="127.0.0.1:0"), kit)
+    other.stop()
+    with connect(running.address, other.ca_pem) as channel, pytest.raises(grpc.RpcError) as caught:
+        attestation_pb2_grpc.AttestationServiceStub(channel).GetEvidence(
+            attestation_pb2.GetEvidenceRequest(nonce=bytes(32)), timeout=SECONDS
+        )
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_second_program_on_the_state_folder_is_refused(running: Running, config: Config, kit: Any) -> None:
+    with pytest.raises(StateError, match=str(os.getpid())):
+        run(config, kit)
+
+
+def test_a_port_in_use_is_one_line_and_frees_the_state_folder(config: Config, tmp_path: Path, kit: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=address):
+            run(Config(state=config.state, platform=config.platform, listen=address), kit)
+    run(config, kit).stop()
+
+
+def test_half_of_a_tls_identity_and_a_policy_of_another_role_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="all three"):
+        Config(state=tmp_path, certificate=tmp_path / "cert.pem")
+    with pytest.raises(ConfigurationError, match="role"):
+        Config(state=tmp_path, policy=EnclavePolicy(role="aggregator"))
+
+
+_PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+import distributor
+from distributor.model_store import IncomingModel
+
+commit = IncomingModel.commit
+
+def killed(self):
+    if sys.argv[2] == "after":
+        commit(self)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+IncomingModel.commit = killed
+state = Path(sys.argv[1])
+running = distributor.start(distributor.Config(state=state, platform=state.parent / "platform", listen="127.0.0.1:0"))
+(state / "ca.pem").write_bytes(running.ca_pem)
+print(running.address, flush=True)
+running.wait()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_kill_9_around_the_rename_leaves_the_whole_model_or_nothing(
+    moment: str, config: Config, measured: str, developer: Any, kit: Any
+) -> None:
+    model = developer.model()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(config.state), moment], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with (
+            connect(address, (config.state / "ca.pem").read_bytes()) as channel,
+            pytest.raises(grpc.RpcError),
+        ):
+            distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=SECONDS)
+        assert process.wait(SECONDS) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS)
+    again = run(config, kit)
+    left = [path.name for path in (config.state / "models").iterdir()]
+    assert left == ([] if moment == "before" else [model.id.hex()])
+    with connect(again.address, again.ca_pem) as channel:
+        stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        stub.Publish(model.stream(), timeout=SECONDS)
+        question = kit.ask(model, attested(channel, config.platform, measured).hpke_key, range(8))
+        kit.answered_rows(model, question, stub.Select(question.request, timeout=SECONDS).sealed_rows)
+    again.stop()
