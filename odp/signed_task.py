@@ -23,8 +23,8 @@ SIGNATURE_BYTES = 64
 #: Nobody needs more; a longer message is refused before it is parsed.
 LARGEST_DEFINITION = 64 * 2**10
 LARGEST_MANIFEST = 64 * 2**10
-MOST_ITEMS = 2**26
-MOST_RANK = 256
+MOST_ITEMS = 2**24
+MOST_RANK = 64
 MOST_ITEMS_PER_USER = 4096
 
 _Message = TypeVar("_Message", common_pb2.TaskDefinition, common_pb2.ModelManifest, aggregator_pb2.RoundOrder)

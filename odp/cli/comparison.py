@@ -40,7 +40,7 @@ def draw_progress(path: Path, *, rmse: Sequence[float], epsilon: Sequence[float]
     ):
         left.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name} {value:.3f}")
     left.set(xlabel="rounds done", ylabel="test RMSE", title="error on held-out ratings")
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3, frameon=False)
     right.step(rounds, epsilon, where="mid", marker="o", color="C0", label="spent")
     right.axhline(budget, color="C3", linestyle="--", linewidth=1, label=f"budget {budget:g}")
     right.set(xlabel="rounds done", ylabel="ε", title="privacy budget, per user", ylim=(0, budget * 1.08))

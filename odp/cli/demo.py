@@ -75,20 +75,21 @@ def demo(
         services = stack.enter_context(Services(root, policy=policy))
         for name, child in services.children.items():
             out.print(f"  started {name:<12} {child.address}  (process {child.process.pid}, TLS)")
+        connection = stack.enter_context(connect(services.server_address, state=root))
+        # Submitted first: a host that finds no task at all comes back only after half a minute.
+        handle = connection.submit(task)
         host = Child(
             "device host",
             [
                 "device", "run", "--population", _POPULATION, "--server", services.server_address, "--services", str(root),
-                "--data", source, "--devices", str(ratings.n_users), "--split-seed", str(seed),
+                "--data", source, "--devices", str(ratings.n_users), "--split-seed", str(seed), "--no-durable",
                 "--max-epsilon", repr(epsilon), "--max-total-epsilon", repr(epsilon), "--max-delta", repr(delta),
             ],
             state=root / "devices",
             log=root / "logs" / "devices.log",
         )  # fmt: skip
         stack.callback(host.stop)
-        out.print(f"  started device host   {ratings.n_users:,} devices (process {host.process.pid})")
-        connection = stack.enter_context(connect(services.server_address, state=root))
-        handle = connection.submit(task)
+        out.print(f"  started device host  {ratings.n_users:,} devices (process {host.process.pid})")
         watched = _watch(handle, services, host, split, task, out, stop.wait, timeout=timeout)
         recommended = _recommend(services, root, source)
         traffic = _traffic(root)
@@ -166,7 +167,7 @@ def _watch(
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports a metric.
                 model = handle.model()
                 seen.rmse.append(rmse(population.predict(model, history, split.test), split.test))
-            live.update(_live_table(status, seen, _traffic(services.root), task))
+            live.update(_live_table(status, seen, _traffic(services.root)))
             if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(seen.rmse) == status.planned_rounds + 1:
                 return seen
             if status.state in (server_pb2.TaskStatus.STATE_FAILED, server_pb2.TaskStatus.STATE_CANCELLED):
@@ -180,14 +181,13 @@ def _watch(
                 raise KeyboardInterrupt
 
 
-def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]], task: Task) -> Table:
+def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
     from rich.table import Table
 
     from odp.v1 import server_pb2
 
-    table = Table("round", "releases", "devices in", "out", "down / device", "up / device", "ε spent", "test RMSE")
+    table = Table("round", "releases", "in", "out", "down each", "up each", "ε spent", "RMSE")
     table.add_row("before", "", "", "", "", "", "0", f"{seen.rmse[0]:.4f}")
-    goal = task.cohort.to_proto().goal
     for round in status.rounds:
         counted = traffic.get(round.round, {})
         devices = max(counted.get("devices_in", 0), 1)
@@ -196,7 +196,7 @@ def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int
         table.add_row(
             f"{round.round + 1}/{status.planned_rounds}",
             names or ("[dim]open[/dim]" if round.state == server_pb2.RoundStatus.STATE_OPEN else "[dim]summing[/dim]"),
-            f"{max(round.contributions, counted.get('devices_in', 0)):,}/{goal:,}",
+            f"{max(round.contributions, counted.get('devices_in', 0)):,}",
             str(counted.get("refused", 0) + counted.get("declined", 0)),
             f"{counted.get('bytes_down', 0) / devices:,.0f} B",
             f"{counted.get('bytes_up', 0) / devices:,.0f} B",

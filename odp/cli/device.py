@@ -42,6 +42,9 @@ def run(
     max_delta: Annotated[float, typer.Option(help="No task with a larger delta.")] = 1e-5,
     max_total_epsilon: Annotated[float, typer.Option(help="Sum of epsilons of all tasks.")] = 20.0,
     min_cohort: Annotated[int, typer.Option(help="No task that may release below so many contributions.")] = 100,
+    durable: Annotated[
+        bool, typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store.")
+    ] = True,
     until_finished: Annotated[bool, typer.Option(help="End when the population's task is finished.")] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
@@ -62,6 +65,7 @@ def run(
         first=first,
         count=devices,
         threads=threads,
+        durable=durable,
         limits=Limits(
             max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
         ),

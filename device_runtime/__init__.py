@@ -1,0 +1,27 @@
+"""What runs on a person's device, and a host that runs many such devices in one process."""
+
+from device_runtime.limits import Limits
+from device_runtime.program import Config, Running, run, start
+from device_runtime.provision import provision
+from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
+from device_runtime.services import Services
+from device_runtime.store import Participation, State, Store, store_path
+
+__all__ = [
+    "Config",
+    "DownloadedModel",
+    "Limits",
+    "Participation",
+    "Recommendation",
+    "Running",
+    "Services",
+    "State",
+    "Store",
+    "download_model",
+    "predict",
+    "provision",
+    "recommend",
+    "run",
+    "start",
+    "store_path",
+]

@@ -1,0 +1,366 @@
+"""A device host: many devices in one process, each with its own store, checking in and taking part.
+
+The host looks at what the server offers; while a round is open, every device that has not settled it checks in for
+itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. A service
+that cannot be used is one outage for the whole host: one line in the log, one growing pause, and no device asks on.
+
+What a device sent is known from its store. The host keeps in memory which devices have settled which round, so that a
+device with nothing to do costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent import futures
+from dataclasses import dataclass, field
+from random import SystemRandom
+
+from device_runtime.assignment import AssignmentReader, Work
+from device_runtime.participation import Outcome, Participant
+from device_runtime.services import Traffic
+from device_runtime.statistics import FILE, Statistics
+from device_runtime.store import State, Store, store_path
+from odp.crypto.signing import SignatureError
+from odp.errors import (
+    AttestationError,
+    ConfigurationError,
+    DataError,
+    OdpError,
+    PrivacyError,
+    ServiceError,
+    ServiceUnavailable,
+    StateError,
+)
+from odp.transport.logs import Log, short
+from odp.transport.state_folder import StateFolder
+from odp.v1 import server_pb2
+
+_LONGEST_RETRY_SECONDS = 3600.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
+#: So many attempts in a row that fail mean that a service is at fault and not a device.
+_FAILURES_OF_A_SERVICE = 20
+_LINES_PER_SWEEP = 3
+_STATISTICS_SECONDS = 1.0
+#: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
+_QUIET_SECONDS = 120.0
+
+
+@dataclass
+class _Sweep:
+    """One pass over the devices that have something to do; shared by the workers."""
+
+    devices: deque[int]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stop: threading.Event = field(default_factory=threading.Event)
+    outage: OdpError | None = None
+    retry: server_pb2.RetryWindow | None = None
+    settled: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
+
+    def end(self, *, outage: OdpError | None = None, retry: server_pb2.RetryWindow | None = None) -> None:
+        """Lets no worker begin with another device."""
+        with self.lock:
+            self.outage = self.outage or outage
+            self.retry = self.retry or retry
+        self.stop.set()
+
+
+class Fleet:
+    """Runs devices ``first`` .. ``first + count - 1`` of a state folder.
+
+    Args:
+      state: the locked state folder; the stores of all devices are in it.
+      population: what the devices check in for.
+      participant: how one device takes part.
+      first, count: the devices.
+      threads: how many take part at once.
+      durable: whether what a device sent survives a power cut (see ``Store.open``).
+      until_finished: return once the task that was seen has no round left.
+      stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
+      log: where events go.
+      clock: seconds that only grow.
+      wait: sleeps for some seconds and returns True when ``stop`` was set; default ``stop.wait``.
+      uniform: a random number between two bounds, for retry windows.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: StateFolder,
+        population: str,
+        participant: Participant,
+        first: int,
+        count: int,
+        stop: threading.Event,
+        log: Log,
+        threads: int = 3,
+        durable: bool = True,
+        until_finished: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+        uniform: Callable[[float, float], float] | None = None,
+    ) -> None:
+        self._state = state
+        self._population = population
+        self._participant = participant
+        self._devices = range(first, first + count)
+        self._stop = stop
+        self._log = log
+        self._threads = threads
+        self._durable = durable
+        self._until_finished = until_finished
+        self._clock = clock
+        self._wait = wait if wait is not None else stop.wait
+        self._uniform = uniform if uniform is not None else SystemRandom().uniform
+        self._reader = AssignmentReader(population)
+        self._lock = threading.Lock()
+        self._settled: dict[tuple[bytes, int], bytearray] = {}
+        self._declined: dict[bytes, bytearray] = {}
+        self._aside = bytearray(count)
+        self._pause = _FIRST_PAUSE
+        self._outage_pause = 0.0
+        self._last: Work | None = None
+        self._idle_answers = 0
+        self._idle_since: float | None = None
+        self.statistics = Statistics(population=population, devices=count, stored=state.read(FILE))
+
+    def run(self) -> None:
+        """Works until it is stopped, or finished.
+
+        Raises:
+          StateError: the state folder cannot be used, for example because the disk is full.
+        """
+        self._recover()
+        self._log.event("devices_started", devices=len(self._devices), population=self._population)
+        with futures.ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="device") as pool:
+            while not self._stop.is_set():
+                try:
+                    pause = self._step(pool)
+                except (ServiceError, AttestationError, SignatureError, ConfigurationError) as error:
+                    pause = self._outage(error)
+                self._write_statistics()
+                if pause is None:
+                    self.statistics.finish()
+                    self._log.event("devices_finished", population=self._population)
+                    break
+                if pause > 0 and self._wait(pause):
+                    break
+        self._write_statistics()
+        self._log.event("devices_stopped", devices=len(self._devices))
+
+    def _recover(self) -> None:
+        """Reads from the stores what was settled before; a store that cannot be read is set aside."""
+        counts: dict[tuple[bytes, int], list[int]] = {}
+        missing = 0
+        for device in self._devices:
+            path = store_path(self._state.root, device)
+            if not path.exists():
+                missing += 1
+                continue
+            try:
+                with Store.open(path) as store:
+                    for task, round, state in store.settled():
+                        self._mark((task, round), device)
+                        entry = counts.setdefault((task, round), [0, 0])
+                        entry[0] += state is State.SENT
+                        entry[1] += state is State.REFUSED
+            except StateError as error:
+                self._set_aside(device)
+                self._log.error("device_set_aside", device=device, reason=str(error))
+        if missing:
+            raise StateError(
+                f"{missing} of the devices {self._devices.start} to {self._devices.stop - 1} have no store in "
+                f"{self._state.root}; give them data first (--data)"
+            )
+        for key, (sent, refused) in counts.items():
+            self.statistics.recovered(key, sent, refused)
+
+    def _step(self, pool: futures.Executor) -> float | None:
+        """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
+        traffic = Traffic()
+        answer = self._participant.services.check_in(self._population, traffic)
+        work = self._read(answer)
+        if work is None:
+            self.statistics.waited(traffic)
+            self._recovered_from_outage()
+            return self._idle(answer.retry)
+        self._idle_answers, self._idle_since = 0, None
+        if self._last is None or self._last.key != work.key:
+            self._log.event("round_open", task=short(work.key[0]), round=work.round)
+            self._pause = _FIRST_PAUSE
+        self._last = work
+        self.statistics.count(work.key, "", traffic, now=self._clock())
+        pending = self._pending(work)
+        if not pending:
+            self._recovered_from_outage()
+            return self._next_pause()
+        sweep = self._sweep(pool, pending)
+        counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
+        self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
+        if sweep.outage is not None:
+            raise sweep.outage
+        self._recovered_from_outage()
+        if sweep.retry is not None:
+            return self._idle(sweep.retry)
+        return 0.0 if sweep.settled and not sweep.failures else self._next_pause()
+
+    def _read(self, answer: server_pb2.CheckInResponse) -> Work | None:
+        """The checked work of an answer, or None for a retry window."""
+        kind = answer.WhichOneof("answer")
+        if kind == "retry":
+            return None
+        if kind != "assignment":
+            raise ServiceError("the server answered a check-in with nothing; is it of another version?")
+        return self._reader.open(answer.assignment)
+
+    def _idle(self, window: server_pb2.RetryWindow) -> float | None:
+        """Seconds to wait when no round is open, or None when there is nothing left to wait for."""
+        now = self._clock()
+        self._idle_answers += 1
+        if self._idle_since is None:
+            self._idle_since = now
+        if self._until_finished and self._last is not None:
+            was_last = self._last.round == self._last.model.rounds - 1
+            # The server may be between two answers for one moment: devices that still wanted the round ask once more.
+            if was_last and (self._idle_answers > 1 or not self._pending(self._last)):
+                return None
+            if now - self._idle_since > _QUIET_SECONDS:
+                self._log.warning("no_open_round", seconds=round(now - self._idle_since))
+                return None
+        low = min(float(window.min_seconds), _LONGEST_RETRY_SECONDS)
+        high = min(max(float(window.max_seconds), low), _LONGEST_RETRY_SECONDS)
+        return max(self._uniform(low, high), _FIRST_PAUSE)
+
+    def _next_pause(self) -> float:
+        """A pause that grows while one and the same round has nothing to do."""
+        pause = self._pause
+        self._pause = min(self._pause * 1.6, _LONGEST_PAUSE)
+        return pause
+
+    def _outage(self, error: OdpError) -> float:
+        """One line for the whole host when a service stops being usable; the pause doubles while it lasts."""
+        if self._outage_pause == 0.0:
+            self.statistics.outage()
+            self._log.warning("outage", reason=str(error))
+        self._outage_pause = min(max(self._outage_pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
+        return self._outage_pause * self._uniform(0.75, 1.25)
+
+    def _recovered_from_outage(self) -> None:
+        if self._outage_pause:
+            self._outage_pause = 0.0
+            self._log.event("outage_over")
+
+    def _pending(self, work: Work) -> list[int]:
+        """Devices that may still take part in ``work``."""
+        count = len(self._devices)
+        with self._lock:
+            settled = self._settled.get(work.key, bytearray(count))
+            declined = self._declined.get(work.key[0], bytearray(count))
+            aside = bytes(self._aside)
+        return [
+            device
+            for place, device in enumerate(self._devices)
+            if not (settled[place] or declined[place] or aside[place])
+        ]
+
+    def _sweep(self, pool: futures.Executor, pending: list[int]) -> _Sweep:
+        sweep = _Sweep(deque(pending))
+        workers = [pool.submit(self._work, sweep) for _ in range(self._threads)]
+        while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
+            self._write_statistics()
+        for worker in workers:
+            worker.result()
+        return sweep
+
+    def _work(self, sweep: _Sweep) -> None:
+        """One worker: device after device until none is left or the sweep ends."""
+        while not (sweep.stop.is_set() or self._stop.is_set()):
+            try:
+                device = sweep.devices.popleft()
+            except IndexError:
+                return
+            self._one(sweep, device)
+
+    def _one(self, sweep: _Sweep, device: int) -> None:
+        """One device checks in and takes part; whatever goes wrong is the device's, or the sweep's, and ends here."""
+        traffic = Traffic()
+        work: Work | None = None
+        what = ""
+        try:
+            answer = self._participant.services.check_in(self._population, traffic)
+            work = self._read(answer)
+            if work is None:
+                sweep.end(retry=answer.retry)
+            elif not self._has_settled(work.key, device):
+                with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+                    outcome = self._participant.take_part(store, work, traffic)
+                self._mark(work.key, device)
+                what = {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
+                with sweep.lock:
+                    sweep.settled += 1
+                    sweep.failures_in_a_row = 0
+        except (ServiceUnavailable, AttestationError) as error:
+            what = "failed"
+            sweep.end(outage=error)
+        except PrivacyError as error:
+            what = "declined"
+            self._decline(work, device, error)
+        except OdpError as error:
+            what = "failed"
+            if isinstance(error, (StateError, DataError)):
+                self._set_aside(device)
+            self._failed(sweep, device, error)
+        except Exception as error:  # one device must not take the others down; its data must not reach the log
+            what = "failed"
+            self._log.crash("device_crashed", error)
+            self._set_aside(device)
+        if work is None:
+            self.statistics.waited(traffic)
+        else:
+            self.statistics.count(work.key, what, traffic, now=self._clock())
+
+    def _failed(self, sweep: _Sweep, device: int, error: OdpError) -> None:
+        with sweep.lock:
+            sweep.failures += 1
+            # Wrong data are one device's own affair, however many devices have them.
+            sweep.failures_in_a_row += not isinstance(error, DataError)
+            telling = sweep.failures <= _LINES_PER_SWEEP
+            hopeless = sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
+        if telling:
+            self._log.warning("device_failed", device=device, reason=str(error))
+        if hopeless:
+            # A store that fails is the device's, but so many of them are the disk's: the host cannot go on.
+            sweep.end(outage=error)
+
+    def _decline(self, work: Work | None, device: int, error: PrivacyError) -> None:
+        if work is None:
+            return
+        with self._lock:
+            first = work.key[0] not in self._declined
+            self._declined.setdefault(work.key[0], bytearray(len(self._devices)))[device - self._devices.start] = 1
+        if first:
+            self._log.warning("task_declined", device=device, task=short(work.key[0]), reason=str(error))
+
+    def _set_aside(self, device: int) -> None:
+        """Leaves a device out until the next start: asking it again would give the same failure."""
+        with self._lock:
+            self._aside[device - self._devices.start] = 1
+
+    def _has_settled(self, key: tuple[bytes, int], device: int) -> bool:
+        with self._lock:
+            entry = self._settled.get(key)
+            return entry is not None and entry[device - self._devices.start] == 1
+
+    def _mark(self, key: tuple[bytes, int], device: int) -> None:
+        with self._lock:
+            self._settled.setdefault(key, bytearray(len(self._devices)))[device - self._devices.start] = 1
+
+    def _write_statistics(self) -> None:
+        content = self.statistics.take_changes()
+        if content is not None:
+            self._state.write_atomically(FILE, content)

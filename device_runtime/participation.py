@@ -1,0 +1,218 @@
+"""One device takes part in one round, once.
+
+Steps, in this order, each of which may be the last one before the device dies:
+
+1. the person's limits against the task's terms           nothing was asked of anybody
+2. evidence of both enclaves                               nothing private was sent
+3. ``Select``: the rows that the device needs              keys encrypted, their count padded
+4. ``contribute``: clip, quantise, encrypt                 in memory
+5. the store: PREPARED, bytes to send, local parameters    one transaction
+6. ``Submit``                                              the enclave counts one contribution per id
+7. the store: SENT or REFUSED, bytes erased                one transaction
+
+Before 5 a device that comes back starts again, after 5 it sends the stored bytes again. So the server sees at most one
+contribution of a device to a round, whatever the device's local data became in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.protobuf.message import DecodeError
+
+from device_runtime.assignment import Work
+from device_runtime.enclaves import Enclaves
+from device_runtime.limits import Limits
+from device_runtime.services import Services, Traffic
+from device_runtime.store import Identity, Participation, State, Store
+from odp.algorithms.seam import LocalRatings, Slices
+from odp.crypto import domains, hpke
+from odp.enclave.verifier import VerifiedEnclave
+from odp.errors import ConfigurationError, DataError, Refusal, ServiceError
+from odp.tables import keyed_entry, padded_keys, slices_from
+from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
+
+_REPLY_KEY_BYTES = 32
+_REPLY_NONCE = bytes(12)
+
+
+class Outcome(enum.Enum):
+    """How an attempt to take part ended."""
+
+    SENT = "sent"
+    REFUSED = "refused"
+    #: The device had an answer for this round already, or gave the round up: nothing was sent.
+    SETTLED = "settled"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Participant:
+    """Takes part for one device after another; holds what they share, and nothing of any device; thread-safe.
+
+    Args:
+      services: whom to talk to.
+      enclaves: which enclaves were verified.
+      limits: the limits of devices whose person set none of their own.
+      clock: seconds since the epoch.
+      random_bytes: source of reply keys.
+    """
+
+    services: Services
+    enclaves: Enclaves
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    clock: Callable[[], float] = time.time
+    random_bytes: Callable[[int], bytes] = os.urandom
+
+    def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
+        """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
+
+        Raises:
+          PrivacyError: the person's limits decline the task; nothing was sent.
+          AttestationError: an enclave's evidence was refused; nothing was sent to it.
+          DataError: the device's data break the task's declared range; nothing was sent.
+          ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
+          StateError: the store cannot be used.
+        """
+        model, task = work.model, work.model.task_sha256
+        prepared = store.participation(task, work.round)
+        if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
+            return Outcome.SETTLED
+        limits = store.limits() or self.limits
+        limits.check(model.definition, spent_elsewhere=store.spent_elsewhere(task))
+        # Both, before anything is encrypted to either: a round with one of them missing is no round.
+        distributor = self.enclaves.verified("distributor", work.distributor)
+        aggregator = self.enclaves.verified("aggregator", work.aggregator)
+        if prepared is None:
+            prepared = self._prepare(store, work, distributor, aggregator, traffic)
+        return self._send(store, work, prepared, aggregator, traffic)
+
+    def _prepare(
+        self, store: Store, work: Work, distributor: VerifiedEnclave, aggregator: VerifiedEnclave, traffic: Traffic
+    ) -> Participation:
+        model = work.model
+        identity = store.identity()
+        data = usable_ratings(store.ratings(), model.definition)
+        keys = model.client.keys(data, round=work.round, seed=identity.seed)
+        slices = self._select(work, keys, distributor, traffic)
+        try:
+            payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
+        except np.linalg.LinAlgError as error:
+            raise ServiceError(f"round {work.round}: nothing can be trained on the model of the server") from error
+        terms = model.definition.privacy
+        participation = Participation(
+            task_sha256=model.task_sha256,
+            round=work.round,
+            contribution_id=domains.contribution_id(identity.secret, model.task_sha256, work.round),
+            model_sha256=model.model_sha256,
+            recipient=b"",
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            policy_sha256=b"",
+            image_digest="",
+            time=self.clock(),
+            payload=payload,
+        )
+        participation = _sealed_to(aggregator, participation, identity)
+        store.prepare(participation, local_parameters=local)
+        return participation
+
+    def _select(self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, traffic: Traffic) -> Slices:
+        model = work.model
+        entry = keyed_entry(model.manifest)
+        count = model.definition.dpam.slices_per_device
+        # A device without data asks for some row too: whether it has data is its own affair.
+        wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), count)
+        reply_key = self.random_bytes(_REPLY_KEY_BYTES)
+        wanted = distributor_pb2.SelectKeys(table=entry.name, keys=wire_keys, reply_key=reply_key)
+        sealed = hpke.seal(distributor.hpke_key, wanted.SerializeToString(), domains.select_info(model.model_sha256))
+        request = distributor_pb2.SelectRequest(model_sha256=model.model_sha256, sealed_keys=sealed)
+        reply = self.services.select(work.distributor, request, traffic)
+        try:
+            context = domains.selected_aad(model.model_sha256)
+            opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, context)
+            rows = distributor_pb2.SelectedRows.FromString(opened)
+            if len(rows.rows) != count * entry.width * 4:
+                raise ConfigurationError(f"Expected {count} rows, got {len(rows.rows)} bytes")
+            return slices_from(model.manifest, keys, rows)
+        except (InvalidTag, DecodeError):
+            raise ServiceError(f"the distributor at {work.distributor} sent rows that do not open; try again") from None
+        except ConfigurationError as error:
+            raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
+
+    def _send(
+        self, store: Store, work: Work, prepared: Participation, aggregator: VerifiedEnclave, traffic: Traffic
+    ) -> Outcome:
+        if prepared.recipient != aggregator.hpke_key:
+            prepared = _reseal(store, prepared, aggregator)
+        refusal = self._submit(work, prepared, traffic)
+        if refusal is Refusal.MALFORMED:
+            # An enclave that came back with a new key cannot open what was sealed to the old one.
+            fresh = self.enclaves.verified("aggregator", work.aggregator, unlike=prepared.recipient)
+            if fresh.hpke_key != prepared.recipient:
+                prepared = _reseal(store, prepared, fresh)
+                refusal = self._submit(work, prepared, traffic)
+        if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
+            store.settle(prepared.task_sha256, prepared.round, State.SENT)
+            return Outcome.SENT
+        store.settle(prepared.task_sha256, prepared.round, State.REFUSED, refusal)
+        return Outcome.REFUSED
+
+    def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Refusal | None:
+        request = aggregator_pb2.SubmitRequest(
+            task_sha256=prepared.task_sha256, round=prepared.round, sealed_contribution=prepared.sealed
+        )
+        number = self.services.submit(work.aggregator, request, traffic).refusal
+        if number == aggregator_pb2.REFUSAL_UNSPECIFIED:
+            return None
+        try:
+            return Refusal(number)
+        except ValueError:
+            raise ServiceError(f"the aggregator at {work.aggregator} gave an unknown refusal={number}") from None
+
+
+def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) -> LocalRatings:
+    """The ratings of items that the model has.
+
+    Raises:
+      DataError: a value is outside the task's declared range; the message counts them and shows none.
+    """
+    known = (data.items >= 0) & (data.items < definition.model.items)
+    items, values = data.items[known], data.values[known]
+    low, high = definition.data.low, definition.data.high
+    wrong = int(np.count_nonzero(~((values >= low) & (values <= high))))
+    if wrong:
+        raise DataError(f"{wrong} of the device's ratings are outside the range [{low:g}, {high:g}]; correct them")
+    return LocalRatings(items, values)
+
+
+def _sealed_to(aggregator: VerifiedEnclave, participation: Participation, identity: Identity) -> Participation:
+    one = participation
+    contribution = aggregator_pb2.Contribution(
+        task_sha256=one.task_sha256,
+        round=one.round,
+        model_sha256=one.model_sha256,
+        contribution_id=one.contribution_id,
+        pseudonym=domains.pseudonym(identity.secret, one.task_sha256),
+        payload=one.payload,
+    )
+    info = domains.contribution_info(one.task_sha256, one.round, one.model_sha256)
+    return dataclasses.replace(
+        one,
+        sealed=hpke.seal(aggregator.hpke_key, contribution.SerializeToString(), info),
+        recipient=aggregator.hpke_key,
+        policy_sha256=aggregator.policy.sha256,
+        image_digest=aggregator.image_digest,
+    )
+
+
+def _reseal(store: Store, prepared: Participation, aggregator: VerifiedEnclave) -> Participation:
+    resealed = _sealed_to(aggregator, prepared, store.identity())
+    store.reseal(resealed)
+    return resealed

@@ -1,0 +1,186 @@
+"""The device host as a program: ``start(config)`` runs it in this process, ``run(config)`` until a signal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device_runtime.enclaves import Enclaves
+from device_runtime.fleet import Fleet
+from device_runtime.limits import Limits
+from device_runtime.participation import Participant
+from device_runtime.provision import provision
+from device_runtime.services import Services
+from device_runtime.statistics import RoundStatistics
+from odp import _validate
+from odp.datasets.ratings import Ratings
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError
+from odp.transport.channel import parse_address
+from odp.transport.logs import Log
+from odp.transport.service import stop_event
+from odp.transport.state_folder import StateFolder
+
+ROLE = "devices"
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a device host needs to know.
+
+    Attributes:
+      state: folder of the devices' stores; one host at a time.
+      server: ``host:port`` of the developer's server.
+      ca: PEM file of the authority of all services' certificates.
+      reference_values: JSON file of what this host accepts as an enclave.
+      population: what the devices check in for.
+      first, count: the devices that this host runs; by default the ``count`` that the given data provide.
+      threads: devices that take part at once.
+      durable: every step of a device is synced to the disk and survives a power cut; without it, it survives the death
+        of the host, which is enough where one host plays thousands of devices, and faster.
+      limits: for devices whose person set none of their own.
+      until_finished: end when the task has no round left.
+
+    Raises:
+      ConfigurationError: a value is out of range.
+    """
+
+    state: Path
+    server: str
+    ca: Path
+    reference_values: Path
+    population: str
+    first: int = 0
+    count: int | None = None
+    threads: int = 3
+    durable: bool = True
+    limits: Limits = field(default_factory=Limits)
+    until_finished: bool = False
+
+    def __post_init__(self) -> None:
+        parse_address(self.server)
+        _validate.identifier(population=self.population)
+        _validate.integer(low=0, high=2**31, first=self.first)
+        if self.count is not None:
+            _validate.integer(low=1, high=2**20, count=self.count)
+        _validate.integer(low=1, high=64, threads=self.threads)
+
+
+class Running:
+    """A device host at work. It listens on nothing, so it has no address."""
+
+    def __init__(self, fleet: Fleet, stop: threading.Event, services: Services, state: StateFolder) -> None:
+        self._fleet = fleet
+        self._stop = stop
+        self._services = services
+        self._state = state
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
+        self._thread.start()
+
+    def statistics(self) -> list[RoundStatistics]:
+        """What was done so far, per round; the same numbers stand in ``stats.json`` of the state folder."""
+        return self._fleet.statistics.rounds()
+
+    def wait(self) -> None:
+        """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Call from the main thread.
+
+        Raises:
+          StateError: the state folder became unusable.
+        """
+        asked = stop_event()
+        while not self.join(_POLL_SECONDS):
+            if asked.is_set():
+                self._stop.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until the host has ended; False when ``timeout`` seconds passed first. Raises as ``wait``."""
+        self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Lets devices finish what they are in the middle of, then ends. Idempotent."""
+        self._stop.set()
+        self.join()
+
+    def _run(self) -> None:
+        try:
+            self._fleet.run()
+        except BaseException as error:  # reported to whoever waits
+            self._error = error
+        finally:
+            self._services.close()
+            self._state.close()
+
+
+def start(
+    config: Config, *, ratings: Ratings | None = None, log: Log | None = None, clock: Callable[[], float] = time.time
+) -> Running:
+    """Starts a device host in this process.
+
+    Args:
+      config: see Config.
+      ratings: data to give the devices first, one user per device from ``config.first`` on; devices that hold them
+        already keep them.
+      log: where events go; standard error by default.
+      clock: seconds since the epoch.
+
+    Raises:
+      ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
+      StateError: the folder is in use or cannot be used.
+    """
+    count = config.count
+    if ratings is not None:
+        count = ratings.n_users if count is None else count
+        if count > ratings.n_users:
+            raise ConfigurationError(f"Expected count={count} to be at most {ratings.n_users}, the users of the data")
+        if count < ratings.n_users:
+            ratings = ratings.select_users(range(count))
+    if count is None:
+        raise ConfigurationError("Expected count, the number of devices to run, where no data are given")
+    stopped = threading.Event()
+    events = log if log is not None else Log("devices")
+    reference_values = ReferenceValues.load(config.reference_values)
+    services = Services(config.server, config.ca)
+    try:
+        state = StateFolder.open(config.state, ROLE)
+        try:
+            if ratings is not None:
+                filled = provision(state.root, ratings, first=config.first)
+                events.event("devices_filled", devices=count, new=filled)
+            fleet = Fleet(
+                state=state,
+                population=config.population,
+                participant=Participant(
+                    services=services,
+                    enclaves=Enclaves(services, reference_values, clock=clock),
+                    limits=config.limits,
+                    clock=clock,
+                ),
+                first=config.first,
+                count=count,
+                threads=config.threads,
+                durable=config.durable,
+                until_finished=config.until_finished,
+                stop=stopped,
+                log=events,
+            )
+        except BaseException:
+            state.close()
+            raise
+    except BaseException:
+        services.close()
+        raise
+    return Running(fleet, stopped, services, state)
+
+
+def run(config: Config, *, ratings: Ratings | None = None, log: Log | None = None) -> None:
+    """``start`` and ``wait``: until the work is finished, or SIGINT or SIGTERM. Raises as these two."""
+    start(config, ratings=ratings, log=log).wait()

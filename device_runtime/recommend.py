@@ -1,0 +1,95 @@
+"""Inference on the device: predictions and recommendations from its own store, which never leave it.
+
+The device downloads the *whole* model, which tells nobody anything, checks it against its developer's signature, and
+solves its own row from its own history: personalisation is local, and costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_runtime.assignment import Model, open_model
+from device_runtime.participation import usable_ratings
+from device_runtime.services import Services
+from device_runtime.store import Store
+from odp import _validate
+from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
+from odp.errors import ConfigurationError, ServiceError
+from odp.tables import broadcast_from
+from odp.v1 import common_pb2
+
+
+@dataclass(frozen=True)
+class DownloadedModel:
+    """A whole model version, checked against its signed manifest: one download serves every device of a process."""
+
+    model: Model
+    broadcast: Broadcast
+
+    @property
+    def slices(self) -> Slices:
+        """Every row, as if a device had asked for all of them."""
+        rows = self.broadcast.keyed.rows
+        return Slices(self.broadcast.version, np.arange(len(rows), dtype=np.int64), rows, self.broadcast.dense)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k]."""
+
+    items: Int64Array
+    scores: Float64Array
+
+
+def download_model(
+    services: Services, task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest, *, distributor: str
+) -> DownloadedModel:
+    """Fetches all tables of one model version.
+
+    Raises:
+      SignatureError, ConfigurationError: task or manifest are not what their developer signed.
+      ServiceError: a table is not the one of the manifest, or the distributor failed.
+      ServiceUnavailable: nobody answers.
+    """
+    model = open_model(task, manifest)
+    tables = {entry.name: services.download(distributor, model.model_sha256, entry) for entry in model.manifest.tables}
+    try:
+        return DownloadedModel(model, broadcast_from(model.manifest, tables))
+    except ConfigurationError as error:
+        raise ServiceError(f"the distributor at {distributor} sent a wrong model: {error}") from error
+
+
+def predict(store: Store, downloaded: DownloadedModel, items: Sequence[int] | Int64Array) -> Float64Array:
+    """Predicted values float64 [n] of ``items`` for the device of ``store``; not cut to the task's declared range.
+
+    Raises:
+      ConfigurationError: an item is not one of the model's.
+      DataError: the device's data break the task's declared range.
+    """
+    definition = downloaded.model.definition
+    wanted = np.asarray(items, dtype=np.int64)
+    if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
+        raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
+    data = usable_ratings(store.ratings(), definition)
+    return downloaded.model.client.predict(downloaded.slices, data, wanted)
+
+
+def recommend(store: Store, downloaded: DownloadedModel, *, k: int = 10) -> Recommendation:
+    """The ``k`` items of highest prediction that the device has not rated; fewer where fewer are left.
+
+    Equal predictions rank by item number.
+
+    Raises:
+      ConfigurationError: ``k`` is not positive.
+      DataError: the device's data break the task's declared range.
+    """
+    _validate.integer(low=1, high=2**31, k=k)
+    definition = downloaded.model.definition
+    data = usable_ratings(store.ratings(), definition)
+    candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), data.items, assume_unique=True)
+    scores = downloaded.model.client.predict(downloaded.slices, data, candidates)
+    best = np.argsort(-scores, kind="stable")[:k]
+    return Recommendation(candidates[best], scores[best])

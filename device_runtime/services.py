@@ -1,0 +1,168 @@
+"""The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
+
+A device says four things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), which rows it
+wants, encrypted (Select), and its contribution, encrypted (Submit). Download names a whole table and so tells nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from odp.errors import ServiceError
+from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
+from odp.transport.tls import read_ca
+from odp.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    attestation_pb2,
+    attestation_pb2_grpc,
+    common_pb2,
+    distributor_pb2,
+    distributor_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
+)
+
+# An untrusted server names the addresses: it must not make a device hold ever more connections.
+_MOST_CHANNELS = 16
+
+
+@dataclass
+class Traffic:
+    """Bytes of serialized messages that went out (``up``) and came in (``down``); counted by one thread."""
+
+    up: int = 0
+    down: int = 0
+
+    def add(self, request: Any, reply: Any) -> None:
+        """Counts one exchange of protobuf messages."""
+        self.up += request.ByteSize()
+        self.down += reply.ByteSize()
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """The stubs of one address."""
+
+    channel: grpc.Channel
+    attestation: attestation_pb2_grpc.AttestationServiceStub
+    distributor: distributor_pb2_grpc.DistributorServiceStub
+    aggregator: aggregator_pb2_grpc.AggregatorServiceStub
+    server: server_pb2_grpc.ServerServiceStub
+
+
+class Services:
+    """Everyone that a device talks to; thread-safe, closed once.
+
+    Every method raises ServiceUnavailable when nobody answers, and ServiceError with the other party's one line.
+
+    Args:
+      server: ``host:port`` of the developer's server.
+      ca: PEM file (or its bytes) of the authority that all services' certificates descend from.
+
+    Raises:
+      ConfigurationError: the file is missing or no certificate, or an address is malformed.
+    """
+
+    def __init__(self, server: str, ca: Path | bytes) -> None:
+        self._ca = ca if isinstance(ca, bytes) else read_ca(ca)
+        self._server = server
+        self._lock = threading.Lock()
+        self._peers: dict[str, _Peer] = {}
+        self._peer(server)
+
+    def check_in(self, population: str, traffic: Traffic) -> server_pb2.CheckInResponse:
+        """Asks the server for work; says the population and nothing else."""
+        request = server_pb2.CheckInRequest(population=population)
+        reply: server_pb2.CheckInResponse = self._call(
+            self._peer(self._server).server.CheckIn, request, self._server, "check in with the server", traffic
+        )
+        return reply
+
+    def newest_model(self, population: str) -> server_pb2.GetModelResponse:
+        """The newest model of a population, for inference; says the population and nothing else."""
+        request = server_pb2.GetModelRequest(population=population)
+        reply: server_pb2.GetModelResponse = self._call(
+            self._peer(self._server).server.GetModel, request, self._server, "ask the server for its model", Traffic()
+        )
+        return reply
+
+    def evidence(self, address: str, nonce: bytes, *, role: str) -> attestation_pb2.GetEvidenceResponse:
+        """Evidence of the enclave behind ``address`` over ``nonce``."""
+        request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
+        reply: attestation_pb2.GetEvidenceResponse = self._call(
+            self._peer(address).attestation.GetEvidence, request, address, f"get the evidence of the {role}", Traffic()
+        )
+        return reply
+
+    def select(
+        self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
+    ) -> distributor_pb2.SelectResponse:
+        """Rows of a keyed table, both ways encrypted."""
+        reply: distributor_pb2.SelectResponse = self._call(
+            self._peer(address).distributor.Select, request, address, "fetch rows from the distributor", traffic
+        )
+        return reply
+
+    def submit(
+        self, address: str, request: aggregator_pb2.SubmitRequest, traffic: Traffic
+    ) -> aggregator_pb2.SubmitResponse:
+        """Hands in an encrypted contribution."""
+        reply: aggregator_pb2.SubmitResponse = self._call(
+            self._peer(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
+        )
+        return reply
+
+    def download(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
+        """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
+        what = f"download table {entry.name!r} from the distributor"
+        request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
+        expected = entry.rows * entry.width * 4
+        data = bytearray()
+        replies: Iterator[distributor_pb2.DownloadResponse] = call(
+            self._peer(address).distributor.Download, request, timeout=LONG_DEADLINE, what=what, address=address
+        )
+        for reply in read_stream(replies, what=what, address=address):
+            data += reply.chunk
+            if len(data) > expected:
+                break
+        if len(data) != expected:
+            raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
+        return bytes(data)
+
+    def close(self) -> None:
+        """Closes all channels; calls in flight end with ServiceUnavailable."""
+        with self._lock:
+            peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            peer.channel.close()
+
+    def _call(self, method: Callable[..., Any], request: Any, address: str, what: str, traffic: Traffic) -> Any:
+        reply = call(method, request, timeout=SHORT_DEADLINE, what=what, address=address)
+        traffic.add(request, reply)
+        return reply
+
+    def _peer(self, address: str) -> _Peer:
+        with self._lock:
+            peer = self._peers.get(address)
+            if peer is None:
+                if len(self._peers) >= _MOST_CHANNELS:
+                    raise ServiceError(
+                        f"refused to connect to {address}: the server named {_MOST_CHANNELS} other addresses before"
+                    )
+                channel = connect(address, self._ca)
+                peer = _Peer(
+                    channel,
+                    attestation_pb2_grpc.AttestationServiceStub(channel),
+                    distributor_pb2_grpc.DistributorServiceStub(channel),
+                    aggregator_pb2_grpc.AggregatorServiceStub(channel),
+                    server_pb2_grpc.ServerServiceStub(channel),
+                )
+                self._peers[address] = peer
+            return peer

@@ -1,0 +1,83 @@
+"""Exact sums of contributions: weighted outer products and right-hand sides per item, in integers.
+
+Products of one entry stay below 2^32 (row * row * weight) or 2^30 (row * weight * target) in units of ``codec.py``, so
+float64 sums over at most 2^20 users are below 2^53 and exact whatever their order; blocks are added into int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dpam import codec
+from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
+
+Int64Array = npt.NDArray[np.int64]
+
+_BLOCK = 2**14  # users per sparse product: bounds memory, and is far below the 2^20 of exactness
+
+
+class Accumulator:
+    """The running sums of one round, by release name, int64; ``add`` trusts that its input was checked.
+
+    Args:
+      terms: the task.
+      round: which round.
+      count_units: grid steps per counted item in the round of counts.
+    """
+
+    def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
+        self.count = 0
+        self._terms = terms
+        self._round = round
+        self._count_units = count_units
+        width = 1 + terms.rank_of(round)
+        self._first, self._second = np.triu_indices(width)
+        self._squares = np.zeros((terms.items, len(self._first)), dtype=np.int64)
+        self._products = np.zeros((terms.items, width), dtype=np.int64)
+
+    def add(self, payloads: Sequence[bytes]) -> None:
+        """Adds checked payloads."""
+        for start in range(0, len(payloads), _BLOCK):
+            self.add_decoded(codec.decode(self._terms, self._round, payloads[start : start + _BLOCK]))
+
+    def add_decoded(self, contributions: Contributions) -> None:
+        """Adds contributions in integer units."""
+        for start in range(0, len(contributions.items), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            self._add_block(
+                contributions.rows[block],
+                contributions.items[block],
+                contributions.weights[block],
+                contributions.targets[block],
+            )
+        self.count += len(contributions.items)
+
+    def totals(self) -> dict[str, Int64Array]:
+        """Copies of the sums so far, by release name."""
+        if self._round == COUNTS_ROUND:
+            return {"counts": self._squares[:, 0] * self._count_units}
+        if self._round == BIASES_ROUND:
+            return {"mass": self._squares[:, 0].copy(), "sums": self._products[:, 0].copy()}
+        return {"gram": self._squares.copy(), "targets": self._products.copy()}
+
+    def _add_block(self, rows: Int64Array, items: Int64Array, weights: Int64Array, targets: Int64Array) -> None:
+        user, place = np.nonzero(weights)
+        item, weight, target = items[user, place], weights[user, place], targets[user, place]
+        if self._round < FIRST_FACTOR_ROUND:
+            size = self._terms.items
+            self._squares[:, 0] += np.bincount(item, weights=weight, minlength=size).astype(np.int64)
+            self._products[:, 0] += np.bincount(item, weights=weight * target, minlength=size).astype(np.int64)
+            return
+        from scipy import sparse  # only enclaves and simulations sum
+
+        shape = (self._terms.items, len(rows))
+        rows = np.insert(rows, 0, codec.constant_units(self._terms), axis=1)
+        outer = (rows[:, self._first] * rows[:, self._second]).astype(np.float64)
+        weighting = sparse.csr_array((weight.astype(np.float64), (item, user)), shape=shape)
+        self._squares += (weighting @ outer).astype(np.int64)
+        weighting = sparse.csr_array(((weight * target).astype(np.float64), (item, user)), shape=shape)
+        self._products += (weighting @ rows.astype(np.float64)).astype(np.int64)

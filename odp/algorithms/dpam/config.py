@@ -1,0 +1,190 @@
+"""What a developer chooses for DPAM, and how it becomes the numbers of a task definition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odp import _validate
+from odp.algorithms.dpam.terms import DERIVED_FACTORS
+from odp.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2
+
+_MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True)
+class DPAM:
+    """Differentially private alternating minimization: item biases first, then factors.
+
+    Attributes:
+      steps: alternating steps on the factors; None is 0 for a rank of 0, else 3. A rank of 1 or 2 can do with 0 steps:
+        its item rows are then functions of the released biases and counts.
+      row_clip: L2 bound of a user's row; None is ``min(sqrt(rank), 1.8)``: rows have covariance 1, and longer ones cost
+        more noise than their clip costs accuracy.
+      bias_target_clip: bound of |value - centre - user bias| in the round of biases, in units of the values.
+      factor_target_clip: bound of |residual| in the factor rounds.
+      weighting: "adaptive" gives rarely rated items more weight (noisy count ** -weight_exponent), "uniform" none.
+      weight_exponent: from 0 to 1.
+      count_share, bias_share: parts of mu^2 for counts and for biases; factors get the rest. Without steps, biases
+        get all that counts leave.
+      mass_share: part of the biases' mu^2 for weight masses; the rest is for target sums.
+      gram_share: part of each factor round's mu^2 for Gram matrices; the rest is for right-hand sides.
+      centre: public constant subtracted from every value; None is the 5/8 point of the declared range (3.5 for 1 .. 5).
+      user_ridge, user_bias_ridge: ridges of a device's own solve, in ratings.
+      item_ridge: ridge of an item's row, in ratings; the solve adds to it what the noise level asks for.
+      start_seed: seed of the public random start.
+      slices_per_device: rows that every device fetches per round; None is min(items, max(items per user, 320)).
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    steps: int | None = None
+    row_clip: float | None = None
+    bias_target_clip: float = 1.2
+    factor_target_clip: float = 1.2
+    weighting: str = "adaptive"
+    weight_exponent: float = 0.25
+    count_share: float = 0.05
+    bias_share: float = 0.3
+    mass_share: float = 0.25
+    gram_share: float = 0.1
+    centre: float | None = None
+    user_ridge: float = 0.5
+    user_bias_ridge: float = 5.0
+    item_ridge: float = 1.0
+    start_seed: int = 1
+    slices_per_device: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        if self.steps is not None:
+            _validate.integer(steps=self.steps, low=0, high=64)
+        if self.row_clip is not None:
+            _validate.positive(row_clip=self.row_clip)
+        _validate.positive(
+            bias_target_clip=self.bias_target_clip,
+            factor_target_clip=self.factor_target_clip,
+            user_ridge=self.user_ridge,
+            user_bias_ridge=self.user_bias_ridge,
+        )
+        _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
+        _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
+        _validate.within(item_ridge=self.item_ridge, low=0.0, high=1e9)
+        shares = {"count_share": self.count_share, "bias_share": self.bias_share}
+        shares |= {"mass_share": self.mass_share, "gram_share": self.gram_share}
+        for name, share in shares.items():
+            _validate.within(**{name: share}, low=1e-3, high=1.0 - 1e-3)
+        if self.count_share + self.bias_share >= 1.0:
+            given = self.count_share + self.bias_share
+            raise ConfigurationError(f"Expected count_share + bias_share={given!r} to be < 1: factors get the rest")
+        if self.centre is not None:
+            _validate.finite(centre=self.centre)
+        _validate.integer(start_seed=self.start_seed, low=0, high=2**64 - 1)
+        if self.slices_per_device is not None:
+            _validate.integer(slices_per_device=self.slices_per_device, low=1, high=2**31 - 1)
+
+    @classmethod
+    def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, DPAM]:
+        """(rank, configuration) for a budget and a population, from public numbers alone.
+
+        Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from biases
+        and counts alone below 1, those refined by two rounds below 4, further ones by five or six rounds above. The
+        configuration without privacy (epsilon infinite) has wide clips for ratings of range 4, and expects
+        ``max_items_per_user`` not to bind.
+
+        Raises:
+          ConfigurationError: a number is out of range.
+        """
+        _validate.integer(n_users=n_users, low=1, high=10**12)
+        _validate.integer(n_items=n_items, low=1, high=2**31 - 1)
+        if math.isinf(epsilon):
+            return 16, cls(
+                steps=14,
+                row_clip=30.0,
+                bias_target_clip=4.0,
+                factor_target_clip=4.0,
+                weighting="uniform",
+                user_ridge=0.8,
+                item_ridge=4.0,
+            )
+        from odp.privacy.accounting import mu_for
+
+        strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
+        if strength < 1.0:
+            return 2, cls(steps=0)
+        if strength < 4.0:
+            return 2, cls(steps=2)
+        rank, steps = (6, 5) if strength < 40.0 else (16, 6)
+        return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.6, item_ridge=2.0)
+
+    def resolve(
+        self,
+        model: common_pb2.MatrixFactorizationModel,
+        data: common_pb2.RatingsData,
+        privacy: common_pb2.PrivacyTerms,
+    ) -> common_pb2.DpamTraining:
+        """Every number of the task, with the noise that makes all planned releases together (epsilon, delta)-DP.
+
+        An infinite epsilon means no noise at all: for comparison in simulations; no enclave accepts it.
+
+        Raises:
+          ConfigurationError: a number is out of range, or the noise is beyond what the sampler covers.
+          PrivacyError: so many numbers are noised that sampling alone uses up delta.
+        """
+        from odp.v1 import common_pb2
+
+        rank, items, places = model.rank, model.items, privacy.max_items_per_user
+        steps = (3 if self.steps is None else self.steps) if rank else 0
+        if rank > DERIVED_FACTORS and not steps:
+            raise ConfigurationError(
+                f"Expected steps={self.steps!r} to be 1 or more for rank={rank}; a rank of {DERIVED_FACTORS} needs none"
+            )
+        slices = max(places, 320) if self.slices_per_device is None else self.slices_per_device
+        weightings = {
+            "adaptive": common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
+            "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
+        }
+        training = common_pb2.DpamTraining(
+            steps=steps,
+            row_clip=(min(math.sqrt(rank), 1.8) if self.row_clip is None else self.row_clip) if steps else 0.0,
+            bias_target_clip=self.bias_target_clip,
+            factor_target_clip=self.factor_target_clip if steps else 0.0,
+            weighting=weightings[self.weighting],
+            weight_exponent=self.weight_exponent if self.weighting == "adaptive" else 0.0,
+            centre=data.low + 0.625 * (data.high - data.low) if self.centre is None else self.centre,
+            user_ridge=self.user_ridge if rank else 0.0,
+            user_bias_ridge=self.user_bias_ridge,
+            item_ridge=self.item_ridge if rank else 0.0,
+            start_seed=self.start_seed,
+            slices_per_device=min(slices, items),
+        )
+        if math.isinf(privacy.epsilon) and privacy.epsilon > 0:
+            return training
+        from odp.privacy.accounting import mu_for
+
+        draws = items * (3 + steps * ((rank + 1) * (rank + 2) // 2 + rank + 1))
+        total = mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=draws)
+        biases = self.bias_share if steps else 1.0 - self.count_share
+        factors = (1.0 - self.count_share - biases) / steps if steps else 0.0
+
+        def noise(share: float) -> float:
+            """Std of a release of sensitivity sqrt(K), in units of its clips, whose mu^2 is ``share`` of the total."""
+            return math.sqrt(places / share) / total
+
+        training.count_noise_std = noise(self.count_share)
+        training.bias_mass_noise = noise(biases * self.mass_share)
+        training.bias_sum_noise = noise(biases * (1.0 - self.mass_share))
+        if steps:
+            training.gram_noise = noise(factors * self.gram_share)
+            training.target_noise = noise(factors * (1.0 - self.gram_share))
+        if max(training.gram_noise, training.target_noise) / math.sqrt(places) * 2.0**32 > _MAX_RATIO:
+            raise ConfigurationError(
+                f"epsilon={privacy.epsilon!r} asks for more noise than can be sampled: raise epsilon or choose rank 0"
+            )
+        return training

@@ -1,0 +1,215 @@
+"""DPAM's server half: from noisy releases to the next model. Untrusted: it sees nothing but releases.
+
+State: a header (magic, next round) and float64 arrays, little-endian, whose shapes follow from the task definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dpam import codec, estimation
+from odp.algorithms.dpam.terms import (
+    BIASES_ROUND,
+    COUNTS_ROUND,
+    DERIVED_FACTORS,
+    FIRST_FACTOR_ROUND,
+    GLOBALS_TABLE,
+    ITEMS_TABLE,
+    Terms,
+)
+from odp.algorithms.seam import Broadcast, NoisyTensors, Table
+from odp.errors import ConfigurationError, StateError
+from odp.v1 import common_pb2
+
+Float64Array = npt.NDArray[np.float64]
+
+_HEADER = struct.Struct("<8sI")
+_MAGIC = b"odpdpam1"
+_START_STD = 0.1
+_DERIVED_STD = 0.18
+
+
+@dataclass(frozen=True)
+class _State:
+    """``round`` is the next one to run. Arrays float64: [m] each, ``factors`` [m, rank], ``ridges`` [2]."""
+
+    round: int
+    counts: Float64Array
+    bias: Float64Array
+    bias_variance: Float64Array
+    mass: Float64Array
+    factors: Float64Array
+    ridges: Float64Array
+
+
+class DpamServer:
+    """``odp.algorithms.seam.Server`` of one task.
+
+    Raises:
+      ConfigurationError: the definition is no valid DPAM task.
+    """
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._terms = Terms.of(definition)
+        self.rounds = self._terms.rounds
+
+    def start(self) -> bytes:
+        """The state before the round of counts: every item looks alike."""
+        terms = self._terms
+        ones, zeros = np.ones(terms.items), np.zeros(terms.items)
+        ridges = np.array([max(terms.user_ridge, 1e-6), terms.user_bias_ridge])
+        return _packed(_State(0, ones, zeros, zeros, ones, np.zeros((terms.items, terms.rank)), ridges))
+
+    def broadcast(self, state: bytes) -> Broadcast:
+        """Keyed table "items" [m, 3 + rank]: count, bias, trust, factors. Dense table "globals" [1, 2]: user ridges.
+
+        Raises:
+          StateError: ``state`` is not of this task.
+        """
+        current = self._unpacked(state)
+        counts = self._popularity(current).mean if current.round else current.counts
+        variance = self._terms.residual_variance
+        trust = variance / (variance + current.bias_variance)
+        columns = (counts[:, None], current.bias[:, None], trust[:, None], current.factors)
+        rows = np.concatenate(columns, axis=1).astype(np.float32)
+        dense = current.ridges[None].astype(np.float32)
+        return Broadcast(
+            version=current.round,
+            tables=(Table(ITEMS_TABLE, rows, keyed=True), Table(GLOBALS_TABLE, dense, keyed=False)),
+        )
+
+    def step(self, state: bytes, release: NoisyTensors) -> bytes:
+        """The state after a round's release.
+
+        Raises:
+          StateError: ``state`` is not of this task.
+          ConfigurationError: the release is of another round, or its tensors are not the declared ones.
+        """
+        current = self._unpacked(state)
+        if release.round != current.round or current.round >= self.rounds:
+            raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
+        if current.round == COUNTS_ROUND:
+            following = replace(current, counts=self._tensor(release, "counts"))
+        elif current.round == BIASES_ROUND:
+            following = self._after_biases(current, release)
+        else:
+            following = self._after_factors(current, release)
+        return _packed(replace(following, round=current.round + 1))
+
+    def _after_biases(self, current: _State, release: NoisyTensors) -> _State:
+        terms = self._terms
+        known = self._popularity(current)
+        mass = estimation.masses(
+            self._tensor(release, "mass"),
+            known,
+            known.mean,
+            terms.weight_exponent if terms.adaptive else 0.0,
+            noise_std=terms.bias_mass_noise,
+        )
+        bias = estimation.biases(
+            self._tensor(release, "sums"),
+            mass,
+            known.mean,
+            noise_std=terms.bias_sum_noise * terms.bias_target_clip,
+            residual_variance=terms.residual_variance,
+        )
+        stretch = estimation.unclipped(terms.bias_target_clip, terms.residual_variance)
+        following = replace(
+            current, bias=stretch * bias.mean, bias_variance=stretch**2 * bias.variance, mass=mass.mean
+        )
+        return replace(following, factors=self._first_factors(following))
+
+    def _first_factors(self, current: _State) -> Float64Array:
+        """Derived columns (bias, log count), as far as the rank goes; then random ones, larger for popular items."""
+        counts = self._popularity(current).mean
+        derived = np.stack((current.bias, np.log(counts)), axis=1)[:, : self._terms.rank]
+        derived = derived - np.average(derived, axis=0, weights=current.mass)
+        derived /= np.sqrt(np.average(derived**2, axis=0, weights=current.mass)) + 1e-9
+        random = public_normals(self._terms.start_seed, (self._terms.items, self._terms.rank - derived.shape[1]))
+        return np.concatenate((_DERIVED_STD * derived, _START_STD * random), axis=1)
+
+    def _after_factors(self, current: _State, release: NoisyTensors) -> _State:
+        terms = self._terms
+        width = 1 + terms.rank
+        constant = codec.constant(terms)
+        scale = np.concatenate(([1.0 / constant], np.ones(terms.rank)))
+        first, second = np.triu_indices(width)
+        gram = estimation.grams(
+            self._tensor(release, "gram") * scale[first] * scale[second],
+            current.mass,
+            width=width,
+            noise_std=terms.gram_noise * terms.full_row_bound**2,
+        )
+        start = np.concatenate((np.zeros((terms.items, 1)), current.factors), axis=1)
+        if current.round == FIRST_FACTOR_ROUND:
+            start[:, 1 + DERIVED_FACTORS :] = 0.0  # a random start is no estimate
+        rows = estimation.rows(
+            self._tensor(release, "targets") * scale,
+            gram,
+            current.mass / self._popularity(current).mean,
+            start,
+            current.bias_variance,
+            noise_std=terms.target_noise * terms.full_row_bound * terms.factor_target_clip,
+            residual_variance=terms.residual_variance,
+            ridge=terms.item_ridge,
+        )
+        # Gauge: rows of users get mean 0 and covariance 1, so that the same ridge and clip fit every step; what their
+        # mean contributed moves to the item biases.
+        mean = gram.common[0, 1:] / gram.common[0, 0]
+        spread = gram.common[1:, 1:] / gram.common[0, 0] - np.outer(mean, mean)
+        spread = estimation.nearest_psd(spread[None])[0] + 1e-6 * np.eye(terms.rank)
+        factors = rows.mean[:, 1:]
+        return replace(
+            current,
+            bias=current.bias + rows.mean[:, 0] + factors @ mean,
+            bias_variance=rows.variance[:, 0],
+            factors=(factors - np.average(factors, axis=0, weights=current.mass)) @ np.linalg.cholesky(spread),
+        )
+
+    def _popularity(self, current: _State) -> estimation.Popularity:
+        return estimation.popularity(current.counts, noise_std=self._terms.count_noise_std)
+
+    def _tensor(self, release: NoisyTensors, name: str) -> Float64Array:
+        shapes = {"gram": (self._terms.items, self._terms.pairs), "targets": (self._terms.items, 1 + self._terms.rank)}
+        expected = shapes.get(name, (self._terms.items,))
+        tensor = release.tensors.get(name)
+        if tensor is None or tensor.shape != expected:
+            raise ConfigurationError(f"Expected release {name!r} of shape {list(expected)} in round {release.round}")
+        return np.asarray(tensor, dtype=np.float64)
+
+    def _unpacked(self, state: bytes) -> _State:
+        terms = self._terms
+        shapes = [(terms.items,)] * 4 + [(terms.items, terms.rank), (2,)]
+        length = sum(math.prod(shape) for shape in shapes)
+        if len(state) != _HEADER.size + 8 * length or state[:8] != _MAGIC:
+            raise StateError("Expected the state of this very DPAM task: restore it, or start the task again")
+        round = int(_HEADER.unpack_from(state)[1])
+        flat = np.frombuffer(state, dtype="<f8", offset=_HEADER.size)
+        arrays, start = [], 0
+        for shape in shapes:
+            size = math.prod(shape)
+            arrays.append(flat[start : start + size].reshape(shape))
+            start += size
+        return _State(round, *arrays)
+
+
+def _packed(state: _State) -> bytes:
+    arrays = [np.asarray(getattr(state, field.name), dtype="<f8").tobytes() for field in fields(state)[1:]]
+    return _HEADER.pack(_MAGIC, state.round) + b"".join(arrays)
+
+
+def public_normals(seed: int, shape: tuple[int, ...]) -> Float64Array:
+    """Reproducible standard normals for the public random start: SHAKE-256 of the seed, then Box and Muller."""
+    count = math.prod(shape)
+    half = (count + 1) // 2
+    stream = hashlib.shake_256(b"odp/dpam/start" + seed.to_bytes(8, "little")).digest(16 * half)
+    uniform = (np.frombuffer(stream, dtype="<u8") >> np.uint64(11)).astype(np.float64).reshape(2, half)
+    radius = np.sqrt(-2.0 * np.log((uniform[0] + 1.0) * 2.0**-53))
+    angle = 2.0 * np.pi * uniform[1] * 2.0**-53
+    return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count].reshape(shape)

@@ -1,0 +1,162 @@
+"""The numbers of one DPAM task, read from its definition and checked: one source for devices, enclave and server."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from odp import _validate
+from odp.errors import ConfigurationError
+from odp.v1 import common_pb2
+
+COUNTS_ROUND = 0
+BIASES_ROUND = 1
+FIRST_FACTOR_ROUND = 2
+
+MAX_RANK = 64
+MAX_ITEMS = 2**31 - 1
+MAX_ITEMS_PER_USER = 2**12
+MAX_STEPS = 64
+
+# Columns of the keyed table "items"; the factors follow.
+COUNT_COLUMN = 0
+BIAS_COLUMN = 1
+TRUST_COLUMN = 2
+FACTOR_COLUMNS = 3
+
+# The first factors start as functions of the released biases and counts; a model of no more needs no factor round.
+DERIVED_FACTORS = 2
+
+ITEMS_TABLE = "items"
+GLOBALS_TABLE = "globals"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A :class:`odp.v1.TaskDefinition` with DPAM training, checked. Fields: see the messages of ``common.proto``."""
+
+    items: int
+    rank: int
+    low: float
+    high: float
+    max_items: int
+    steps: int
+    row_clip: float
+    bias_target_clip: float
+    factor_target_clip: float
+    count_noise_std: float
+    bias_mass_noise: float
+    bias_sum_noise: float
+    gram_noise: float
+    target_noise: float
+    adaptive: bool
+    weight_exponent: float
+    centre: float
+    user_ridge: float
+    user_bias_ridge: float
+    item_ridge: float
+    start_seed: int
+    slices_per_device: int
+
+    @property
+    def rounds(self) -> int:
+        """Counts, biases, and one round per factor step."""
+        return FIRST_FACTOR_ROUND + self.steps
+
+    @property
+    def width(self) -> int:
+        """Columns of the item table."""
+        return FACTOR_COLUMNS + self.rank
+
+    @property
+    def pairs(self) -> int:
+        """Entries of the packed symmetric matrix of a full row, (constant, row)."""
+        return (self.rank + 1) * (self.rank + 2) // 2
+
+    @property
+    def full_row_bound(self) -> float:
+        """L2 bound of (1, row): what the sensitivities of the factor rounds are made of."""
+        return math.hypot(1.0, self.row_clip)
+
+    @property
+    def residual_variance(self) -> float:
+        """Public guess of a rating's variance around its prediction: a 4.5th of the declared range, squared."""
+        return ((self.high - self.low) / 4.5) ** 2
+
+    def rank_of(self, round: int) -> int:
+        """Width of the row that a contribution of ``round`` carries.
+
+        Raises:
+          ConfigurationError: the task has no such round.
+        """
+        if not 0 <= round < self.rounds:
+            raise ConfigurationError(f"Expected round={round!r} to be from 0 to {self.rounds - 1}")
+        return self.rank if round >= FIRST_FACTOR_ROUND else 0
+
+    def target_clip(self, round: int) -> float:
+        """Bound of the absolute target in a round of biases or factors."""
+        return self.factor_target_clip if round >= FIRST_FACTOR_ROUND else self.bias_target_clip
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
+        """Reads and checks a task definition.
+
+        Raises:
+          ConfigurationError: the task is no DPAM task, or a number is missing or out of range.
+        """
+        if definition.WhichOneof("training") != "dpam":
+            raise ConfigurationError(f"Expected the training of task {definition.name!r} to be dpam")
+        model, data, privacy, dpam = definition.model, definition.data, definition.privacy, definition.dpam
+        _validate.integer(items=model.items, low=1, high=MAX_ITEMS)
+        _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
+        most = min(model.items, MAX_ITEMS_PER_USER)
+        _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
+        _validate.integer(steps=dpam.steps, low=int(model.rank > DERIVED_FACTORS), high=MAX_STEPS if model.rank else 0)
+        _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
+        _validate.finite(low=data.low, high=data.high, centre=dpam.centre, weight_exponent=dpam.weight_exponent)
+        if not data.low < data.high:
+            raise ConfigurationError(f"Expected low={data.low!r} to be below high={data.high!r}")
+        _validate.positive(bias_target_clip=dpam.bias_target_clip, user_bias_ridge=dpam.user_bias_ridge)
+        _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
+        noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
+        noises["bias_sum_noise"] = dpam.bias_sum_noise
+        if model.rank:
+            _validate.positive(user_ridge=dpam.user_ridge)
+        if dpam.steps:
+            _validate.positive(row_clip=dpam.row_clip, factor_target_clip=dpam.factor_target_clip)
+            noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
+        for name, noise in noises.items():
+            # An infinite epsilon is the only way to ask for no noise, so that a forgotten field is an error.
+            if math.isinf(privacy.epsilon):
+                _validate.within(low=0.0, high=0.0, **{name: noise})
+            else:
+                _validate.positive(**{name: noise})
+        if dpam.item_ridge < 0 or not math.isfinite(dpam.item_ridge):
+            raise ConfigurationError(f"Expected item_ridge={dpam.item_ridge!r} to be a finite number >= 0")
+        weightings = (common_pb2.DpamTraining.WEIGHTING_UNIFORM, common_pb2.DpamTraining.WEIGHTING_ADAPTIVE)
+        if dpam.weighting not in weightings:
+            raise ConfigurationError(f"Expected weighting={dpam.weighting!r} to be one of uniform (1), adaptive (2)")
+        return cls(
+            items=model.items,
+            rank=model.rank,
+            low=data.low,
+            high=data.high,
+            max_items=privacy.max_items_per_user,
+            steps=dpam.steps,
+            row_clip=dpam.row_clip,
+            bias_target_clip=dpam.bias_target_clip,
+            factor_target_clip=dpam.factor_target_clip,
+            count_noise_std=dpam.count_noise_std,
+            bias_mass_noise=dpam.bias_mass_noise,
+            bias_sum_noise=dpam.bias_sum_noise,
+            gram_noise=dpam.gram_noise,
+            target_noise=dpam.target_noise,
+            adaptive=dpam.weighting == common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
+            weight_exponent=dpam.weight_exponent,
+            centre=dpam.centre,
+            user_ridge=dpam.user_ridge,
+            user_bias_ridge=dpam.user_bias_ridge,
+            item_ridge=dpam.item_ridge,
+            start_seed=dpam.start_seed,
+            slices_per_device=dpam.slices_per_device,
+        )

@@ -1,0 +1,64 @@
+"""From a task definition to its algorithm: the four computations of the seam, each imported when asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odp.algorithms.seam import Client, DeclaredRelease, Population, Query, Server
+from odp.errors import ConfigurationError
+from odp.v1 import common_pb2
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The computations of one task; each method imports its own module alone, so a device never loads server code."""
+
+    definition: common_pb2.TaskDefinition
+
+    def check(self) -> None:
+        """Raises ConfigurationError naming the first number of the definition that is missing or out of range."""
+        from odp.algorithms.dpam.terms import Terms
+
+        Terms.of(self.definition)
+
+    def server(self) -> Server:
+        """The server's half. Raises ConfigurationError for an invalid definition."""
+        from odp.algorithms.dpam.server import DpamServer
+
+        return DpamServer(self.definition)
+
+    def client(self) -> Client:
+        """The device's half. Raises ConfigurationError for an invalid definition."""
+        from odp.algorithms.dpam.client import DpamClient
+
+        return DpamClient(self.definition)
+
+    def query(self, round: int) -> Query:
+        """The declared query of a round. Raises ConfigurationError for an invalid definition or round."""
+        from odp.algorithms.dpam.query import query_for
+
+        return query_for(self.definition, round)
+
+    def planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        """The releases of every round, in order. Raises ConfigurationError for an invalid definition."""
+        from odp.algorithms.dpam.query import planned_releases
+
+        return planned_releases(self.definition)
+
+    def population(self) -> Population:
+        """The client for many users at once. Raises ConfigurationError for an invalid definition."""
+        from odp.algorithms.dpam.population import DpamPopulation
+
+        return DpamPopulation(self.definition)
+
+
+def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
+    """The algorithm that the definition's training field names.
+
+    Raises:
+      ConfigurationError: the field is missing, or of an algorithm that this version does not know.
+    """
+    training = definition.WhichOneof("training")
+    if training != "dpam":
+        raise ConfigurationError(f"Expected training={training!r} of task {definition.name!r} to be one of dpam")
+    return Algorithm(definition)

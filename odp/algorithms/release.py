@@ -1,0 +1,45 @@
+"""From exact sums to a release: the noise of a declared release, its charge, and the values that a server reads.
+
+Shared by the aggregator's enclave and the simulator, so that both release the same thing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array, Query
+from odp.privacy.events import GaussianRelease
+from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
+
+
+def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
+    """Integer noise in grid units, int64 of the release's shape: column c has standard deviation column_std[c] / step.
+
+    It lives on the grid of the sums themselves (rule P18): noise of a coarser grid would show the sums modulo that grid.
+    """
+    width = release.shape[-1]
+    rows = release.coordinates // width
+    drawn = np.empty((rows, width), dtype=np.int64)
+    ratios = release.column_std / release.step
+    for ratio in np.unique(ratios):
+        columns = np.flatnonzero(ratios == ratio)
+        drawn[:, columns] = noise.sample(float(ratio), rows * len(columns)).reshape(rows, len(columns))
+    return drawn.reshape(release.shape)
+
+
+def charges_of(query: Query) -> tuple[GaussianRelease, ...]:
+    """What the ledger is charged for one round, one event per release."""
+    return tuple(
+        GaussianRelease(
+            name=release.name,
+            sensitivity=release.sensitivity,
+            noise_std=release.noise_std,
+            coordinates=release.coordinates,
+        )
+        for release in query.releases
+    )
+
+
+def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:
+    """The released float64 values: integers times the grid's step."""
+    return integers.reshape(release.shape) * release.step

@@ -1,0 +1,190 @@
+"""The algorithm seam: an algorithm is four computations, one per party.
+
+=================  ======================================================  =====================
+module             computation                                             runs at
+=================  ======================================================  =====================
+``server.py``      initial state; state -> broadcast; (state, release)     server (untrusted)
+                   -> next state
+``client.py``      (slices, local data, local parameters) ->               one device
+                   (payload, new local parameters)
+``query.py``       the declared DP query of a round: what is checked,      aggregator's enclave
+                   summed, noised and charged
+``population.py``  ``client.py`` vectorised over many users                simulator
+=================  ======================================================  =====================
+
+The networked platform and the simulator run the same four; with equal inputs and no noise they agree to 1e-6.
+Everything that a query declares follows from the task definition alone: an enclave trusts nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole."""
+
+    name: str
+    rows: Float32Array
+    keyed: bool
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Model version ``version``, trained on by the round of the same number. At most one table is keyed."""
+
+    version: int
+    tables: tuple[Table, ...]
+
+    @property
+    def keyed(self) -> Table:
+        """The keyed table. Raises StopIteration where the model has none."""
+        return next(table for table in self.tables if table.keyed)
+
+    @property
+    def dense(self) -> dict[str, Float32Array]:
+        """The dense tables by name."""
+        return {table.name: table.rows for table in self.tables if not table.keyed}
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and ascending.
+
+    Shapes: keys int64 [k], rows float32 [k, width], dense by name.
+    """
+
+    version: int
+    keys: Int64Array
+    rows: Float32Array
+    dense: Mapping[str, Float32Array]
+
+
+@dataclass(frozen=True)
+class LocalRatings:
+    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k] within the declared range."""
+
+    items: Int64Array
+    values: Float64Array
+
+
+@dataclass(frozen=True)
+class DeclaredRelease:
+    """One tensor that a round releases: int64 sums on the grid ``step`` plus rounded Gaussian noise.
+
+    ``sensitivity`` and ``noise_std`` are what the ledger charges: L2 over the whole tensor, in data units, under
+    add/remove of one user. ``column_std`` float64 [shape[-1]] is the noise's standard deviation per entry of the last
+    axis, in data units; entries that the norm counts twice (off-diagonals of a packed symmetric matrix) have
+    ``noise_std / sqrt(2)``, all others ``noise_std``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    step: float
+    sensitivity: float
+    noise_std: float
+    column_std: Float64Array
+
+    @property
+    def coordinates(self) -> int:
+        """Number of noise draws."""
+        return int(np.prod(self.shape))
+
+
+class Sum(Protocol):
+    """A running exact sum: independent of the order of contributions and of the BLAS in use."""
+
+    count: int
+
+    def add(self, payloads: Sequence[bytes]) -> None:
+        """Adds payloads that ``Query.check`` accepted."""
+        ...
+
+    def totals(self) -> dict[str, Int64Array]:
+        """The sums so far, by release name, in units of the release's ``step``; shapes as declared."""
+        ...
+
+
+class Query(Protocol):
+    """The declared query of one round, enforced inside the enclave."""
+
+    payload_bytes: int
+    releases: tuple[DeclaredRelease, ...]
+
+    def check(self, payload: bytes) -> None:
+        """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
+        ...
+
+    def new_sum(self) -> Sum:
+        """An empty sum."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoisyTensors:
+    """What a server receives of a round: float64 arrays (integer * step) by release name, and how many contributed."""
+
+    round: int
+    tensors: Mapping[str, Float64Array]
+    contributions: int
+
+
+class Server(Protocol):
+    """The server's half. State is bytes, so that the host can store it and a restart continues from it."""
+
+    rounds: int
+
+    def start(self) -> bytes:
+        """The state before round 0: a function of the task definition alone."""
+        ...
+
+    def broadcast(self, state: bytes) -> Broadcast:
+        """What devices need for the next round, or after the last one for inference."""
+        ...
+
+    def step(self, state: bytes, release: NoisyTensors) -> bytes:
+        """The next state; post-processing of the release, so it costs no privacy."""
+        ...
+
+
+class Client(Protocol):
+    """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part."""
+
+    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+        """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them."""
+        ...
+
+    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+        """(payload of the declared length, new local parameters); the latter never leave the device."""
+        ...
+
+    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
+        """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
+        ...
+
+
+class Population(Protocol):
+    """``Client`` for many users at once; user ``i`` of ``ratings`` has the seed ``seeds[i]`` (uint64 [n_users])."""
+
+    def contribute(
+        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> Mapping[str, Int64Array]:
+        """The same sums that the enclave would make of every user's payload, in grid units, by release name."""
+        ...
+
+    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
+        """Predictions float64 [targets.n_ratings] for every entry of ``targets``, personalised on ``history``."""
+        ...

@@ -1,0 +1,1 @@
+"""The developer's server: untrusted. Devices check in here; it publishes models, orders rounds and applies releases."""

@@ -1,0 +1,86 @@
+"""What devices are told when they check in or ask for a model, ready to be sent.
+
+Either is one dictionary look-up: 10^4 check-ins arrive per round, and all that a device names is its population. The
+answers are messages built once per change of a round, when the driver or an operator calls ``refresh``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+
+from odp.v1 import server_pb2
+from server.storage import OpenRound, Storage
+
+#: Seconds until a device comes back: a task of its population is between two rounds.
+SOON = (1, 2)
+#: Its population has no active task.
+LATER = (30, 60)
+
+
+class Board:
+    """Answers to devices, by population. Thread-safe."""
+
+    def __init__(self, storage: Storage, *, distributor_address: str, aggregator_address: str) -> None:
+        """``distributor_address`` and ``aggregator_address`` (host:port) are what devices will connect to."""
+        self._storage = storage
+        self._distributor_address = distributor_address
+        self._aggregator_address = aggregator_address
+        self._lock = threading.Lock()
+        self._answers: Mapping[str, Sequence[server_pb2.CheckInResponse]] = {}
+        self._models: Mapping[str, server_pb2.GetModelResponse] = {}
+        self._turns = itertools.count()
+        self._later = _retry(LATER)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads open rounds and published models again; to be called after every change of one."""
+        # The lock keeps a slow reader from putting its older answers over newer ones.
+        with self._lock:
+            answers: dict[str, list[server_pb2.CheckInResponse]] = {}
+            waiting: set[str] = set()
+            for entry in self._storage.open_rounds():
+                if entry.round is None:
+                    waiting.add(entry.population)
+                else:
+                    answers.setdefault(entry.population, []).append(self._assignment(entry))
+            for population in waiting:
+                answers.setdefault(population, [_retry(SOON)])
+            models = {
+                entry.population: server_pb2.GetModelResponse(
+                    task=entry.task, model=entry.model, distributor_address=self._distributor_address
+                )
+                for entry in self._storage.published_models()
+            }
+            self._answers, self._models = answers, models
+
+    def knows(self, population: str) -> bool:
+        """Whether a population has an active task."""
+        return population in self._answers
+
+    def answer(self, population: str) -> server_pb2.CheckInResponse:
+        """An open round of ``population``, in turn where several tasks have one, or when to come back."""
+        answers = self._answers.get(population)
+        if answers is None:
+            return self._later
+        return answers[0] if len(answers) == 1 else answers[next(self._turns) % len(answers)]
+
+    def model(self, population: str) -> server_pb2.GetModelResponse | None:
+        """The newest published model of ``population``, or None."""
+        return self._models.get(population)
+
+    def _assignment(self, entry: OpenRound) -> server_pb2.CheckInResponse:
+        return server_pb2.CheckInResponse(
+            assignment=server_pb2.Assignment(
+                task=entry.task,
+                round=entry.round,
+                model=entry.model,
+                distributor_address=self._distributor_address,
+                aggregator_address=self._aggregator_address,
+            )
+        )
+
+
+def _retry(window: tuple[int, int]) -> server_pb2.CheckInResponse:
+    return server_pb2.CheckInResponse(retry=server_pb2.RetryWindow(min_seconds=window[0], max_seconds=window[1]))

@@ -1,0 +1,135 @@
+"""The server's view of the distributor and the aggregator: one method per call, each with a deadline.
+
+Errors are those of ``odp.transport.channel``: ServiceUnavailable when nobody answers in time, ServiceError with the
+other party's one line, its ``code`` a grpc.StatusCode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import grpc
+
+from odp.errors import ServiceError
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call
+from odp.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    attestation_pb2,
+    attestation_pb2_grpc,
+    common_pb2,
+    distributor_pb2,
+    distributor_pb2_grpc,
+)
+
+#: Seconds that opening and closing a round may take: the enclave draws the noise, or sums and signs, before it answers.
+_ROUND_DEADLINE = LONG_DEADLINE
+
+
+class Distributor(Protocol):
+    """Where models are published."""
+
+    def publish(self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes) -> None:
+        """Publishes one version; ``tables`` are the tables' bytes in the manifest's order. Idempotent."""
+        ...
+
+
+class Aggregator(Protocol):
+    """Where rounds are ordered. ``order`` and ``signature`` are those of ``odp.signed_task.sign_order``."""
+
+    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> None:
+        """Opens the ordered round. Idempotent."""
+        ...
+
+    def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
+        """How many contributions a round has."""
+        ...
+
+    def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
+        """Closes the ordered round; the same bytes for ever."""
+        ...
+
+    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """Evidence of the enclave over ``nonce``."""
+        ...
+
+
+class DistributorClient:
+    """``Distributor`` over gRPC."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self._stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        self._address = address
+
+    def publish(self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes) -> None:
+        """See ``Distributor``; sends chunks of 1 MiB. Raises ServiceError also where another model is acknowledged."""
+        what = "publish a model version to the distributor"
+        reply = call(
+            self._stub.Publish,
+            _parts(distributor_pb2.PublishHeader(task=task, model=model), tables),
+            timeout=LONG_DEADLINE,
+            what=what,
+            address=self._address,
+        )
+        if reply.model_sha256 != hashlib.sha256(model.manifest).digest():
+            raise ServiceError(f"could not {what}: {self._address} acknowledged another model")
+
+
+class AggregatorClient:
+    """``Aggregator`` over gRPC."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self._stub = aggregator_pb2_grpc.AggregatorServiceStub(channel)
+        self._attestation = attestation_pb2_grpc.AttestationServiceStub(channel)
+        self._address = address
+
+    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> None:
+        """See ``Aggregator``."""
+        call(
+            self._stub.OpenRound,
+            aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature),
+            timeout=_ROUND_DEADLINE,
+            what="open a round at the aggregator",
+            address=self._address,
+        )
+
+    def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
+        """See ``Aggregator``."""
+        reply: aggregator_pb2.GetRoundResponse = call(
+            self._stub.GetRound,
+            aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round),
+            timeout=SHORT_DEADLINE,
+            what="ask the aggregator about a round",
+            address=self._address,
+        )
+        return reply
+
+    def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
+        """See ``Aggregator``."""
+        reply: aggregator_pb2.CloseRoundResponse = call(
+            self._stub.CloseRound,
+            aggregator_pb2.CloseRoundRequest(order=order, signature=signature),
+            timeout=_ROUND_DEADLINE,
+            what="close a round at the aggregator",
+            address=self._address,
+        )
+        return reply.release
+
+    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """See ``Aggregator``."""
+        reply: attestation_pb2.GetEvidenceResponse = call(
+            self._attestation.GetEvidence,
+            attestation_pb2.GetEvidenceRequest(nonce=nonce),
+            timeout=SHORT_DEADLINE,
+            what="get the evidence of the aggregator",
+            address=self._address,
+        )
+        return reply
+
+
+def _parts(header: distributor_pb2.PublishHeader, tables: bytes) -> Iterator[distributor_pb2.PublishRequest]:
+    yield distributor_pb2.PublishRequest(header=header)
+    for start in range(0, len(tables), CHUNK_BYTES):
+        yield distributor_pb2.PublishRequest(chunk=tables[start : start + CHUNK_BYTES])

@@ -1,0 +1,303 @@
+"""Takes every active task from round to round. Each step is idempotent, so a driver may die between any two of them.
+
+::
+
+    version v stored -> published -> round v open -> enough contributions: closed, release checked and stored
+        -> applied: version v+1 stored in the same transaction -> .. -> last version published -> FINISHED
+
+What is done next follows from the storage alone. A step that was done but not noted is done again, with the same bytes:
+publishing, opening and closing answer the same the second time.
+
+Other parties that cannot be reached, or that fail inside, are asked again for as long as it takes; a refusal that
+would be the same the next time (over budget, bad task, a release of something else) ends the task as FAILED.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from odp.algorithms.registry import Algorithm, algorithm_for
+from odp.algorithms.seam import Broadcast
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, SigningKey
+from odp.errors import AttestationError, ConfigurationError, OdpError, PrivacyError, ServiceError, StateError
+from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order
+from odp.tables import manifest_for, table_bytes
+from odp.transport.logs import Log, short
+from odp.v1 import aggregator_pb2, common_pb2
+from server.board import Board
+from server.clients import Aggregator, Distributor
+from server.releases import ReleaseRefused, check_release, noisy_tensors
+from server.schema import RoundState, TaskState
+from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
+
+#: Seconds between two looks at an open round.
+POLL_SECONDS = 0.25
+_FIRST_RETRY_SECONDS = 0.5
+_LONGEST_RETRY_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+
+_PERMANENT = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+class _StaysOpen(OdpError):
+    """The aggregator keeps the round open; nothing is wrong with the task."""
+
+
+@dataclass(frozen=True)
+class _Retry:
+    failures: int
+    due: float  # on the monotonic clock
+
+
+class Driver:
+    """One loop over the active tasks. ``step_once`` is the whole of it; ``start`` calls it from one thread."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        board: Board,
+        distributor: Distributor,
+        aggregator: Aggregator,
+        key: SigningKey,
+        log: Log,
+        signing_key: Callable[[], bytes] | None = None,
+        algorithm: Callable[[common_pb2.TaskDefinition], Algorithm] = algorithm_for,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here."""
+        self._storage = storage
+        self._board = board
+        self._distributor = distributor
+        self._aggregator = aggregator
+        self._key = key
+        self._log = log
+        self._signing_key = signing_key
+        self._algorithm = algorithm
+        self._clock = clock
+        self._monotonic = monotonic
+        # What this process saw accepted: after a restart a distributor may have lost what it took before.
+        self._published: set[tuple[bytes, int]] = set()
+        self._retries: dict[bytes, _Retry] = {}
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Runs until ``stop``."""
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the step that it is in. Idempotent."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+
+    def wake(self) -> None:
+        """Tells the driver that there is something to do."""
+        self._wake.set()
+
+    def step_once(self) -> bool:
+        """At most one step of every active task, oldest first. True where a task got further."""
+        active = self._storage.tasks(TaskState.ACTIVE)
+        known = {task.sha256 for task in active}
+        self._retries = {sha256: retry for sha256, retry in self._retries.items() if sha256 in known}
+        self._published = {entry for entry in self._published if entry[0] in known}
+        progressed = [self._attempt(task) for task in reversed(active)]
+        return any(progressed)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                progressed = self.step_once()
+            except StateError as error:
+                self._log.error("storage_failed", reason=str(error))
+                progressed = False
+            except Exception as error:  # whatever it is, the other tasks and check-ins go on
+                self._log.crash("driver_failed", error)
+                progressed = False
+            if not progressed:
+                self._wake.wait(POLL_SECONDS)
+
+    def _attempt(self, task: TaskRecord) -> bool:
+        retry = self._retries.get(task.sha256)
+        if retry is not None and self._monotonic() < retry.due:
+            return False
+        try:
+            progressed = self._advance(task)
+        except (ReleaseRefused, ConfigurationError, PrivacyError, SignatureError) as error:
+            return self._fail(task, error)
+        except ServiceError as error:
+            if error.code in _PERMANENT:
+                return self._fail(task, error)
+            return self._try_later(task, error)
+        except (AttestationError, StateError, _StaysOpen) as error:
+            # The operator can mend reference values and disk space while the round waits.
+            return self._try_later(task, error)
+        except Exception as error:
+            self._log.crash("step_failed", error)
+            return self._try_later(task, None)
+        self._retries.pop(task.sha256, None)
+        return progressed
+
+    def _advance(self, task: TaskRecord) -> bool:
+        version = self._storage.newest_version(task.sha256)
+        if version is None:
+            return self._first_version(task)
+        current = self._storage.round(task.sha256, version.version)
+        if current is not None and current.state is RoundState.RELEASED:
+            return self._apply(task, version)
+        if version.published is None or (task.sha256, version.version) not in self._published:
+            return self._publish(task, version)
+        if version.version >= task.planned_rounds:
+            return self._finish(task)
+        if current is None:
+            return self._open(task, version)
+        return self._collect(task, version, current)
+
+    def _first_version(self, task: TaskRecord) -> bool:
+        server = self._algorithm(open_task(task.signed)).server()
+        state = server.start()
+        self._storage.add_first_version(task.sha256, self._new_version(task, state, server.broadcast(state)))
+        return True
+
+    def _publish(self, task: TaskRecord, version: VersionRecord) -> bool:
+        stored = self._storage.state_and_tables(task.sha256, version.version)
+        if stored is None:
+            raise StateError(f"version {version.version} of task {short(task.sha256)} has no tables; restore a backup")
+        self._distributor.publish(task.signed, version.signed, stored[1])
+        self._storage.mark_published(task.sha256, version.version)
+        self._published = {entry for entry in self._published if entry[0] != task.sha256}
+        self._published.add((task.sha256, version.version))
+        self._board.refresh()
+        self._log.event("version_published", task=short(task.sha256), version=version.version, bytes=len(stored[1]))
+        return True
+
+    def _open(self, task: TaskRecord, version: VersionRecord) -> bool:
+        self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+        if self._storage.open_round(task.sha256, version.version):
+            self._board.refresh()
+            self._log.event("round_opened", task=short(task.sha256), round=version.version)
+        return True
+
+    def _collect(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
+        try:
+            progress = self._aggregator.progress(task.sha256, current.round)
+        except ServiceError as error:
+            if error.code is not grpc.StatusCode.NOT_FOUND:
+                raise
+            self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+            raise _StaysOpen(f"round {current.round} was opened again: {error}") from error
+        if progress.contributions != current.contributions:
+            self._storage.set_contributions(task.sha256, current.round, progress.contributions)
+        if not progress.released and not self._is_due(task, current, progress.contributions):
+            return False
+        return self._close(task, version, current)
+
+    def _is_due(self, task: TaskRecord, current: RoundRecord, contributions: int) -> bool:
+        cohort = open_task(task.signed).cohort
+        if contributions < cohort.minimum:
+            return False
+        return contributions >= cohort.goal or self._clock() - current.opened >= cohort.round_seconds
+
+    def _close(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
+        try:
+            signed = self._aggregator.close_round(*self._order(task, version, domains.CLOSE))
+        except ServiceError as error:
+            # With fewer contributions than the minimum the round stays open. With enough of them it is the budget, or
+            # a round whose charge is lost: waiting would not help.
+            if error.code is grpc.StatusCode.FAILED_PRECONDITION and self._is_below_minimum(task, current):
+                raise _StaysOpen(str(error)) from error
+            raise
+        release = check_release(
+            signed,
+            task_sha256=task.sha256,
+            round=current.round,
+            model_sha256=model_sha256(version.signed),
+            declared=self._algorithm(open_task(task.signed)).query(current.round).releases,
+            signing_key=None if self._signing_key is None else self._signing_key(),
+        )
+        if self._storage.release_round(task.sha256, current.round, signed, contributions=release.contributions):
+            self._board.refresh()
+            self._log.event(
+                "round_released",
+                task=short(task.sha256),
+                round=current.round,
+                contributions=release.contributions,
+                epsilon_spent=release.epsilon_spent,
+            )
+        return True
+
+    def _is_below_minimum(self, task: TaskRecord, current: RoundRecord) -> bool:
+        contributions = self._aggregator.progress(task.sha256, current.round).contributions
+        return contributions < open_task(task.signed).cohort.minimum
+
+    def _apply(self, task: TaskRecord, version: VersionRecord) -> bool:
+        stored = self._storage.state_and_tables(task.sha256, version.version)
+        if stored is None:
+            return True  # applied in the meantime
+        release = common_pb2.Release.FromString(self._storage.release(task.sha256, version.version).release)
+        server = self._algorithm(open_task(task.signed)).server()
+        state = server.step(stored[0], noisy_tensors(release))
+        new = self._new_version(task, state, server.broadcast(state))
+        if self._storage.apply_round(task.sha256, version.version, new):
+            self._log.event("round_applied", task=short(task.sha256), round=version.version)
+        return True
+
+    def _finish(self, task: TaskRecord) -> bool:
+        if self._storage.end_task(task.sha256, TaskState.FINISHED):
+            self._board.refresh()
+            self._log.event("task_finished", task=short(task.sha256), name=task.name)
+        return True
+
+    def _new_version(self, task: TaskRecord, state: bytes, broadcast: Broadcast) -> NewVersion:
+        return NewVersion(
+            version=broadcast.version,
+            state=state,
+            tables=b"".join(table_bytes(table) for table in broadcast.tables),
+            manifest=sign_manifest(manifest_for(broadcast, task.sha256), self._key),
+        )
+
+    def _order(self, task: TaskRecord, version: VersionRecord, domain: bytes) -> tuple[bytes, bytes]:
+        order = aggregator_pb2.RoundOrder(
+            task_sha256=task.sha256, round=version.version, model_sha256=model_sha256(version.signed)
+        )
+        return sign_order(order, self._key, domain)
+
+    def _fail(self, task: TaskRecord, error: OdpError) -> bool:
+        reason = " ".join(str(error).split())
+        if self._storage.end_task(task.sha256, TaskState.FAILED, failure=reason):
+            self._board.refresh()
+            self._log.error("task_failed", task=short(task.sha256), name=task.name, reason=reason)
+        return True
+
+    def _try_later(self, task: TaskRecord, error: OdpError | None) -> bool:
+        failures = self._retries[task.sha256].failures + 1 if task.sha256 in self._retries else 1
+        # Bounded before the power is taken: a service may be away for days.
+        seconds = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16))
+        self._retries[task.sha256] = _Retry(failures, self._monotonic() + seconds)
+        reason = "see step_failed" if error is None else str(error)
+        self._log.warning(
+            "task_waits", task=short(task.sha256), retry_seconds=seconds, failures=failures, reason=reason
+        )
+        return False

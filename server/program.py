@@ -1,0 +1,217 @@
+"""The server as a program: its state folder, its two secrets, and what runs in it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from odp.crypto.signing import SigningKey
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError, StateError
+from odp.transport.channel import connect, parse_address
+from odp.transport.logs import Log
+from odp.transport.service import RunningServer, serve, stop_event
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import TlsIdentity, development_identity, load_identity, read_ca
+from odp.v1 import server_pb2_grpc
+from server.board import Board
+from server.clients import AggregatorClient, DistributorClient
+from server.driver import Driver
+from server.releases import attested_signing_key
+from server.servicer import NAME, servicer
+from server.storage import Storage
+
+ROLE = "server"
+KEY_FILE = "developer.key"
+TOKEN_FILE = "operator.token"
+DATABASE_FILE = "server.sqlite"
+_TOKEN_BYTES = 32
+_WORKERS = 16
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to run the server.
+
+    Attributes:
+      state: Folder of everything that it must not lose; made on first start with mode 0700.
+      listen: host:port of its own service.
+      distributor, aggregator: host:port of the two services, as the server and the devices reach them.
+      ca: PEM file from which their certificates descend; default: the CA of this server's own certificate.
+      certificate, key: PEM files of its own certificate, together with ``ca``; default: one of the development CA.
+      ca_folder: Folder of the development CA, shared by the programs of one machine; default: inside ``state``.
+      reference_values: JSON file; where it is given, the enclave's evidence is checked before a release is applied.
+    """
+
+    state: Path
+    listen: str = "127.0.0.1:7200"
+    distributor: str = "127.0.0.1:7201"
+    aggregator: str = "127.0.0.1:7202"
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    ca_folder: Path | None = None
+    reference_values: Path | None = None
+
+    def __post_init__(self) -> None:
+        for address in (self.listen, self.distributor, self.aggregator):
+            parse_address(address)
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigurationError("Expected certificate and key together; one of them is missing")
+        if self.certificate is not None and self.ca is None:
+            raise ConfigurationError("Expected ca beside certificate and key: the file from which they descend")
+
+
+class Running:
+    """A server at ``address`` (host:port). Its clients pin ``ca_pem``; operators find their token in ``token_path``."""
+
+    def __init__(
+        self,
+        *,
+        service: RunningServer,
+        driver: Driver,
+        storage: Storage,
+        channels: list[grpc.Channel],
+        state: StateFolder,
+        developer_key: bytes,
+        ca_pem: bytes,
+        log: Log,
+    ) -> None:
+        self.address = service.address
+        self.developer_key = developer_key
+        self.ca_pem = ca_pem
+        self.token_path = state.path(TOKEN_FILE)
+        self._service = service
+        self._driver = driver
+        self._storage = storage
+        self._channels = channels
+        self._state = state
+        self._log = log
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Blocks until SIGINT, SIGTERM or ``stop``, then stops. Call from the main thread."""
+        asked = stop_event()
+        while not asked.wait(_POLL_SECONDS) and not self._stopped.is_set():
+            pass
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends calls and the step that is under way, and gives the state folder back. Idempotent."""
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._service.stop()
+            self._driver.stop()
+            for channel in self._channels:
+                channel.close()
+            self._storage.close()
+            self._state.close()
+            self._stopped.set()
+            self._log.event("stopped")
+
+
+def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> Running:
+    """Starts the server; active tasks go on where they were.
+
+    Raises ConfigurationError (port, certificates, reference values) and StateError (folder in use, full or damaged).
+    """
+    log = Log(ROLE) if log is None else log
+    reference_values = None if config.reference_values is None else ReferenceValues.load(config.reference_values)
+    state = StateFolder.open(config.state, ROLE)
+    undo: list[Callable[[], object]] = [state.close]
+    try:
+        identity = _identity(config, state)
+        key = _developer_key(state)
+        token = _operator_token(state)
+        storage = Storage(state.path(DATABASE_FILE), clock=clock)
+        undo.append(storage.close)
+        ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
+        channels = [connect(config.distributor, ca), connect(config.aggregator, ca)]
+        undo.extend(channel.close for channel in channels)
+        aggregator = AggregatorClient(channels[1], config.aggregator)
+        board = Board(storage, distributor_address=config.distributor, aggregator_address=config.aggregator)
+        driver = Driver(
+            storage=storage,
+            board=board,
+            distributor=DistributorClient(channels[0], config.distributor),
+            aggregator=aggregator,
+            key=key,
+            log=log,
+            signing_key=None
+            if reference_values is None
+            else lambda: attested_signing_key(aggregator, reference_values, clock=clock),
+            clock=clock,
+        )
+        answering = servicer(
+            storage=storage,
+            board=board,
+            key=key,
+            token=token,
+            token_place=str(state.path(TOKEN_FILE)),
+            wake=driver.wake,
+            distributor_address=config.distributor,
+            aggregator_address=config.aggregator,
+            log=log,
+        )
+        service = serve(
+            address=config.listen,
+            identity=identity,
+            add=lambda server: server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server),
+            service_names=[NAME],
+            workers=_WORKERS,
+        )
+    except BaseException:
+        for close in reversed(undo):
+            close()
+        raise
+    driver.start()
+    log.event("serving", address=service.address, distributor=config.distributor, aggregator=config.aggregator)
+    return Running(
+        service=service,
+        driver=driver,
+        storage=storage,
+        channels=channels,
+        state=state,
+        developer_key=key.public,
+        ca_pem=identity.ca_pem,
+        log=log,
+    )
+
+
+def _identity(config: Config, state: StateFolder) -> TlsIdentity:
+    if config.certificate is not None and config.key is not None and config.ca is not None:
+        return load_identity(certificate=config.certificate, key=config.key, ca=config.ca)
+    return development_identity(state, config.ca_folder)
+
+
+def _developer_key(state: StateFolder) -> SigningKey:
+    stored = state.read(KEY_FILE)
+    if stored is None:
+        key = SigningKey.generate()
+        state.write_atomically(KEY_FILE, key.to_bytes())
+        return key
+    try:
+        return SigningKey.from_bytes(stored)
+    except ConfigurationError as error:
+        raise StateError(f"{state.path(KEY_FILE)} is not a signing key; restore it from a backup") from error
+
+
+def _operator_token(state: StateFolder) -> str:
+    stored = state.read(TOKEN_FILE)
+    if stored is None:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        state.write_atomically(TOKEN_FILE, f"{token}\n".encode())
+        return token
+    token = stored.decode("ascii", errors="replace").strip()
+    if len(token) < _TOKEN_BYTES:
+        raise StateError(f"{state.path(TOKEN_FILE)} holds no token; remove the file, and the next start makes one")
+    return token

@@ -1,0 +1,111 @@
+"""A release of the aggregator: checked before use, then turned into the arrays that the algorithm reads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from odp.algorithms.seam import DeclaredRelease, Float64Array, NoisyTensors
+from odp.crypto import domains
+from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, verify
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import verify_evidence
+from odp.errors import OdpError
+from odp.v1 import common_pb2
+from server.clients import Aggregator
+
+_NONCE_BYTES = 32
+
+
+class ReleaseRefused(OdpError):
+    """A release is not what was ordered. Asking again is vain: the aggregator answers with the same bytes for ever."""
+
+
+def attested_signing_key(
+    aggregator: Aggregator,
+    reference_values: ReferenceValues,
+    *,
+    clock: Callable[[], float],
+    random: Callable[[int], bytes] = os.urandom,
+) -> bytes:
+    """The signing key of the aggregator's enclave, from fresh evidence.
+
+    Raises AttestationError where the evidence is not accepted, ServiceUnavailable where nobody answers.
+    """
+    nonce = random(_NONCE_BYTES)
+    evidence = aggregator.evidence(nonce)
+    return verify_evidence(
+        token=evidence.token,
+        policy=evidence.policy,
+        nonce=nonce,
+        role="aggregator",
+        reference_values=reference_values,
+        now=clock(),
+    ).signing_key
+
+
+def check_release(
+    signed: common_pb2.SignedRelease,
+    *,
+    task_sha256: bytes,
+    round: int,
+    model_sha256: bytes,
+    declared: Sequence[DeclaredRelease],
+    signing_key: bytes | None,
+) -> common_pb2.Release:
+    """The release, if it is the declared one of exactly this task, round and model.
+
+    ``signing_key`` is the attested key of the enclave; None leaves the signature to the auditors, who check it in any
+    case. Raises ReleaseRefused naming the first thing that is wrong.
+    """
+    if len(signed.signature) != SIGNATURE_BYTES:
+        raise ReleaseRefused(
+            f"release of round {round}: its signature is {len(signed.signature)} bytes, not {SIGNATURE_BYTES}"
+        )
+    if signing_key is not None:
+        try:
+            verify(signing_key, signed.signature, domains.RELEASE, signed.release)
+        except SignatureError as error:
+            raise ReleaseRefused(f"release of round {round}: not signed by the attested aggregator") from error
+    try:
+        release = common_pb2.Release.FromString(signed.release)
+    except DecodeError as error:
+        raise ReleaseRefused(f"release of round {round}: not a valid message") from error
+    if release.task_sha256 != task_sha256:
+        raise ReleaseRefused(f"release of round {round}: it is of another task")
+    if release.round != round:
+        raise ReleaseRefused(f"release of round {round}: it is of round {release.round}")
+    if release.model_sha256 != model_sha256:
+        raise ReleaseRefused(f"release of round {round}: it is of another model")
+    _check_tensors(release, declared)
+    return release
+
+
+def noisy_tensors(release: common_pb2.Release) -> NoisyTensors:
+    """The arrays of a checked release: value = integer * step."""
+    return NoisyTensors(
+        round=release.round,
+        tensors={tensor.name: _values(tensor) for tensor in release.tensors},
+        contributions=release.contributions,
+    )
+
+
+def _check_tensors(release: common_pb2.Release, declared: Sequence[DeclaredRelease]) -> None:
+    where = f"release of round {release.round}"
+    wanted = [entry.name for entry in declared]
+    if [tensor.name for tensor in release.tensors] != wanted:
+        raise ReleaseRefused(f"{where}: its tensors are not {', '.join(wanted)}")
+    for tensor, entry in zip(release.tensors, declared, strict=True):
+        if tuple(tensor.shape) != entry.shape or len(tensor.integers) != 8 * entry.coordinates:
+            raise ReleaseRefused(f"{where}: {entry.name} does not have the declared shape {entry.shape}")
+        if not math.isclose(tensor.step, entry.step, rel_tol=1e-12):
+            raise ReleaseRefused(f"{where}: {entry.name} has step={tensor.step!r}, not {entry.step!r}")
+
+
+def _values(tensor: common_pb2.ReleasedTensor) -> Float64Array:
+    integers = np.frombuffer(tensor.integers, dtype="<i8").reshape(tuple(tensor.shape))
+    return np.asarray(integers * tensor.step, dtype=np.float64)

@@ -1,0 +1,89 @@
+"""The server's tables, and the states of a task and of a round."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import sqlalchemy as sa
+
+_ID_BYTES = 32
+
+
+class TaskState(enum.IntEnum):
+    """The codes of ``odp.v1.TaskStatus.State``."""
+
+    ACTIVE = 10
+    FINISHED = 50
+    CANCELLED = 60
+    FAILED = 100
+
+
+class RoundState(enum.IntEnum):
+    """The codes of ``odp.v1.RoundStatus.State``."""
+
+    OPEN = 10
+    RELEASED = 30
+    APPLIED = 50
+
+
+METADATA = sa.MetaData()
+TASKS = sa.Table(
+    "tasks",
+    METADATA,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), nullable=False, unique=True),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("population", sa.String(64), nullable=False),
+    sa.Column("definition", sa.LargeBinary, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
+    sa.Column("planned_rounds", sa.Integer, nullable=False),
+    sa.Column("state", sa.Integer, nullable=False, index=True),
+    sa.Column("failure", sa.Text, nullable=False),
+)
+VERSIONS = sa.Table(
+    "versions",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("manifest", sa.LargeBinary, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
+    sa.Column("published", sa.Float, nullable=True),
+    # Only the newest version keeps them: its successor's transaction clears both.
+    sa.Column("state", sa.LargeBinary, nullable=True),
+    sa.Column("tables", sa.LargeBinary, nullable=True),
+)
+ROUNDS = sa.Table(
+    "rounds",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Integer, nullable=False),
+    sa.Column("contributions", sa.Integer, nullable=False),
+    sa.Column("opened", sa.Float, nullable=False),
+    sa.Column("closed", sa.Float, nullable=False),
+    sa.Column("release", sa.LargeBinary, nullable=False),
+    sa.Column("release_signature", sa.LargeBinary, nullable=False),
+)
+HISTORY = sa.Table(
+    "task_history",
+    METADATA,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), nullable=False, index=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("event", sa.String(32), nullable=False),
+    sa.Column("round", sa.Integer, nullable=True),
+    sa.Column("detail", sa.Text, nullable=False),
+)
+
+
+def _append_only(table: sa.Table, connection: sa.Connection, **_options: Any) -> None:
+    if connection.dialect.name == "sqlite":
+        for change in ("UPDATE", "DELETE"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {table.name}_refuses_{change.lower()} BEFORE {change} ON {table.name} "
+                f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
+            )
+
+
+sa.event.listen(HISTORY, "after_create", _append_only)

@@ -1,0 +1,224 @@
+"""ServerService: devices check in, the operator submits and watches tasks.
+
+Devices are anonymous and answered from memory (``server.board``). Everything else needs the operator's token.
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from odp._validate import identifier
+from odp.algorithms.registry import algorithm_for
+from odp.crypto.signing import SigningKey
+from odp.errors import ConfigurationError
+from odp.signed_task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
+from odp.transport.channel import MAX_MESSAGE_BYTES
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound, Unauthenticated, answers
+from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
+from server.board import Board
+from server.schema import TaskState
+from server.storage import RoundRecord, Storage, TaskRecord
+
+NAME = "odp.v1.ServerService"
+#: A release travels as one message, with room for its charges and framing.
+LARGEST_RELEASE = MAX_MESSAGE_BYTES - 2**20
+#: Releases that one answer about tasks carries at most; older rounds then come without theirs.
+_RELEASES_PER_ANSWER = MAX_MESSAGE_BYTES // 2
+_INTEGER_BYTES = 8
+_BEARER = "Bearer "
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def servicer(
+    *,
+    storage: Storage,
+    board: Board,
+    key: SigningKey,
+    token: str,
+    token_place: str,
+    wake: Callable[[], None],
+    distributor_address: str,
+    aggregator_address: str,
+    log: Log,
+) -> server_pb2_grpc.ServerServiceServicer:
+    """The service. ``token_place`` says where a person finds ``token``; ``wake`` is called after every change."""
+    expected = token.encode()
+
+    def operator_only(method: _Method) -> _Method:
+        @functools.wraps(method)
+        def wrapper(self: object, request: object, context: grpc.ServicerContext) -> Any:
+            if not hmac.compare_digest(_bearer(context), expected):
+                raise Unauthenticated(
+                    f"this call needs the operator's token; it is the content of {token_place} on the server's machine"
+                )
+            return method(self, request, context)
+
+        return wrapper  # type: ignore[return-value]  # same signature by construction
+
+    def status(task: TaskRecord, room: int) -> server_pb2.TaskStatus:
+        published = storage.published_version(task.sha256)
+        rounds = storage.rounds(task.sha256)
+        with_release = _newest_that_fit(rounds, room)
+        return server_pb2.TaskStatus(
+            task=task.signed,
+            state=server_pb2.TaskStatus.State.Name(task.state),
+            failure=task.failure,
+            rounds=[
+                server_pb2.RoundStatus(
+                    round=entry.round,
+                    state=server_pb2.RoundStatus.State.Name(entry.state),
+                    contributions=entry.contributions,
+                    opened=entry.opened,
+                    closed=entry.closed,
+                    release=storage.release(task.sha256, entry.round) if entry.round in with_release else None,
+                )
+                for entry in rounds
+            ],
+            planned_rounds=task.planned_rounds,
+            model=None if published is None else published.signed,
+            distributor_address=distributor_address,
+            aggregator_address=aggregator_address,
+        )
+
+    def known_task(sha256: bytes) -> TaskRecord:
+        check_length("task_sha256", sha256, HASH_BYTES)
+        task = storage.task(sha256)
+        if task is None:
+            raise NotFound(f"task {short(sha256)} is not known to this server; ListTasks names those that are")
+        return task
+
+    class Servicer(server_pb2_grpc.ServerServiceServicer):
+        @answers(log)
+        def CheckIn(
+            self, request: server_pb2.CheckInRequest, context: grpc.ServicerContext
+        ) -> server_pb2.CheckInResponse:
+            if not board.knows(request.population):
+                identifier(population=request.population)
+            return board.answer(request.population)
+
+        @answers(log)
+        def GetModel(
+            self, request: server_pb2.GetModelRequest, context: grpc.ServicerContext
+        ) -> server_pb2.GetModelResponse:
+            found = board.model(request.population)
+            if found is None:
+                identifier(population=request.population)
+                raise NotFound(f"population {request.population!r} has no published model yet; ask again later")
+            return found
+
+        @answers(log)
+        @operator_only
+        def SubmitTask(
+            self, request: server_pb2.SubmitTaskRequest, context: grpc.ServicerContext
+        ) -> server_pb2.SubmitTaskResponse:
+            task = checked_task(request, key)
+            if storage.add_task(task):
+                log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
+                board.refresh()
+                wake()
+            return server_pb2.SubmitTaskResponse(task_sha256=task.sha256)
+
+        @answers(log)
+        @operator_only
+        def GetTask(
+            self, request: server_pb2.GetTaskRequest, context: grpc.ServicerContext
+        ) -> server_pb2.GetTaskResponse:
+            return server_pb2.GetTaskResponse(status=status(known_task(request.task_sha256), _RELEASES_PER_ANSWER))
+
+        @answers(log)
+        @operator_only
+        def ListTasks(
+            self, request: server_pb2.ListTasksRequest, context: grpc.ServicerContext
+        ) -> server_pb2.ListTasksResponse:
+            room, tasks = _RELEASES_PER_ANSWER, []
+            for task in storage.tasks():
+                tasks.append(status(task, room))
+                room -= sum(len(entry.release.release) for entry in tasks[-1].rounds)
+            return server_pb2.ListTasksResponse(tasks=tasks)
+
+        @answers(log)
+        @operator_only
+        def CancelTask(
+            self, request: server_pb2.CancelTaskRequest, context: grpc.ServicerContext
+        ) -> server_pb2.CancelTaskResponse:
+            task = known_task(request.task_sha256)
+            if storage.end_task(task.sha256, TaskState.CANCELLED):
+                log.event("task_cancelled", task=short(task.sha256), name=task.name)
+                board.refresh()
+                wake()
+            return server_pb2.CancelTaskResponse()
+
+    return Servicer()
+
+
+def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> TaskRecord:
+    """The task of a request, signed and ready to be stored.
+
+    Raises ConfigurationError, one line, for whatever would make an enclave or a device refuse it later: a field out of
+    its range, a field that this version does not know, or releases that do not fit one message.
+    """
+    if not request.HasField("definition"):
+        raise ConfigurationError("Expected a task definition, got none")
+    given = request.definition
+    if given.ByteSize() > LARGEST_DEFINITION:
+        raise ConfigurationError(
+            f"Expected a task definition of at most {LARGEST_DEFINITION} bytes, got {given.ByteSize()}"
+        )
+    if given.developer_key not in (b"", key.public):
+        raise ConfigurationError("Expected developer_key to be empty: the server fills in its own")
+    _refuse_unknown_fields(given)
+    signed = sign_task(given, key)
+    definition = open_task(signed)
+    algorithm = algorithm_for(definition)
+    # Every release has a number per item: this refuses most of the too large ones before their arrays are made.
+    _check_release_bytes(definition, _INTEGER_BYTES * definition.model.items)
+    for releases in algorithm.planned_releases():
+        _check_release_bytes(definition, _INTEGER_BYTES * sum(entry.coordinates for entry in releases))
+    return TaskRecord(
+        sha256=task_sha256(signed),
+        name=definition.name,
+        population=definition.population,
+        definition=signed.definition,
+        signature=signed.signature,
+        planned_rounds=algorithm.server().rounds,
+    )
+
+
+def _check_release_bytes(definition: common_pb2.TaskDefinition, size: int) -> None:
+    if size > LARGEST_RELEASE:
+        raise ConfigurationError(
+            f"Expected rank={definition.model.rank} with items={definition.model.items} to give releases of at most "
+            f"{LARGEST_RELEASE} bytes, got {size}; lower the rank or the items"
+        )
+
+
+def _refuse_unknown_fields(definition: common_pb2.TaskDefinition) -> None:
+    # A dropped field would be a term that the developer asked for and nobody keeps.
+    known = common_pb2.TaskDefinition()
+    known.CopyFrom(definition)
+    known.DiscardUnknownFields()
+    if known.ByteSize() != definition.ByteSize():
+        raise ConfigurationError("the task definition has fields that this server does not know; upgrade the server")
+
+
+def _newest_that_fit(rounds: list[RoundRecord], room: int) -> set[int]:
+    chosen = set()
+    for entry in reversed(rounds):
+        room -= entry.release_bytes
+        if room < 0:
+            break
+        chosen.add(entry.round)
+    return chosen
+
+
+def _bearer(context: grpc.ServicerContext) -> bytes:
+    for name, value in context.invocation_metadata():
+        if name == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
+            return value.removeprefix(_BEARER).encode()
+    return b""

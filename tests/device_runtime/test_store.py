@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_runtime.limits import Limits
+from device_runtime.store import Participation, State, Store, store_path
+from odp.errors import Refusal, StateError
+
+TASK = bytes(range(32))
+
+
+def participation(round: int = 0, *, task: bytes = TASK, epsilon: float = 8.0) -> Participation:
+    return Participation(
+        task_sha256=task, round=round, contribution_id=b"c" * 32, model_sha256=b"m" * 32, recipient=b"r" * 32,
+        epsilon=epsilon, delta=1e-6, policy_sha256=b"p" * 32, image_digest="sha384:x", time=5.0, payload=b"payload",
+        sealed=b"sealed",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return store_path(tmp_path, 7)
+
+
+def test_a_new_store_keeps_its_random_identity(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        made = store.identity()
+    with Store.open(path) as store:
+        assert store.identity() == made
+    with Store.open_or_create(path) as store:
+        assert store.identity() == made
+    with Store.open_or_create(path.with_name("8.sqlite")) as other:
+        assert other.identity().secret != made.secret
+        assert other.identity().seed != made.seed
+
+
+def test_the_identity_shows_no_secret_when_it_is_printed(path: Path) -> None:
+    with Store.open_or_create(path, random_bytes=lambda n: b"\x5a" * n) as store:
+        shown = repr(store.identity())
+    assert "secret" not in shown
+    assert str(int.from_bytes(b"\x5a" * 8, "little")) not in shown
+
+
+def test_only_the_owner_can_read_a_store_or_its_journal(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        store._connection.execute("BEGIN IMMEDIATE")
+        store._connection.execute("INSERT INTO ratings VALUES (1, 2.0)")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        store._connection.execute("ROLLBACK")
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_ratings_come_back_ascending_and_a_device_without_any_has_empty_arrays(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        assert store.ratings().items.shape == store.ratings().values.shape == (0,)
+        assert store.fill(np.array([9, 3]), np.array([1.5, 4.0]), filled_from=b"x")
+        assert not store.fill(np.array([9, 3]), np.array([1.5, 4.0]), filled_from=b"x")
+        store.rate(5, 2.0)
+        ratings = store.ratings()
+    assert ratings.items.tolist() == [3, 5, 9]
+    assert ratings.values.tolist() == [4.0, 2.0, 1.5]
+    assert ratings.items.dtype == np.int64
+    assert ratings.values.dtype == np.float64
+
+
+def test_a_store_that_holds_other_data_is_never_overwritten(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        store.fill(np.array([1]), np.array([2.0]), filled_from=b"x")
+        with pytest.raises(StateError, match="other data"):
+            store.fill(np.array([1]), np.array([3.0]), filled_from=b"y")
+        assert store.ratings().values.tolist() == [2.0]
+
+
+def test_a_second_contribution_to_one_round_is_impossible(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        store.prepare(participation(), local_parameters=b"1")
+        with pytest.raises(StateError, match="already has a contribution to round 0"):
+            store.prepare(participation(), local_parameters=b"2")
+        assert store.local_parameters(TASK) == (0, b"1")
+        store.settle(TASK, 0, State.SENT)
+        with pytest.raises(StateError, match="already has a contribution to round 0"):
+            store.prepare(participation(), local_parameters=b"2")
+
+
+@pytest.mark.parametrize(
+    ("state", "refusal"), [(State.SENT, None), (State.REFUSED, Refusal.ROUND_CLOSED)], ids=["sent", "refused"]
+)
+def test_an_answer_erases_what_was_kept_for_sending(path: Path, state: State, refusal: Refusal | None) -> None:
+    with Store.open_or_create(path) as store:
+        store.prepare(participation(), local_parameters=b"1")
+        assert store.settled() == []
+        store.settle(TASK, 0, state, refusal)
+        known = store.participation(TASK, 0)
+        assert known is not None
+        assert (known.state, known.refusal, known.payload, known.sealed) == (state, refusal, None, None)
+        store.settle(TASK, 0, State.REFUSED, Refusal.MALFORMED)
+        assert store.participation(TASK, 0) == known
+        assert store.settled() == [(TASK, 0, state)]
+
+
+def test_a_later_round_erases_the_bytes_of_an_unanswered_one(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        store.prepare(participation(0), local_parameters=b"1")
+        store.prepare(participation(1), local_parameters=b"2")
+        first, second = store.ledger()
+    assert (first.state, first.payload, first.sealed) == (State.PREPARED, None, None)
+    assert (second.state, second.payload, second.sealed) == (State.PREPARED, b"payload", b"sealed")
+
+
+def test_each_other_task_counts_once_and_a_refused_one_not_at_all(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        for round in range(3):
+            store.prepare(participation(round, task=b"a" * 32, epsilon=2.0), local_parameters=b"")
+        store.prepare(participation(task=b"b" * 32, epsilon=4.0), local_parameters=b"")
+        store.prepare(participation(task=b"c" * 32, epsilon=1.0), local_parameters=b"")
+        store.settle(b"c" * 32, 0, State.REFUSED, Refusal.ROUND_CLOSED)
+        assert store.spent_elsewhere(b"z" * 32) == 6.0
+        assert store.spent_elsewhere(b"a" * 32) == 4.0
+
+
+def test_a_person_can_set_limits_of_their_own(path: Path) -> None:
+    limits = Limits(max_epsilon=1.5, populations=("one", "two"))
+    with Store.open_or_create(path) as store:
+        assert store.limits() is None
+        store.set_limits(limits)
+    with Store.open(path) as store:
+        assert store.limits() == limits
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\x07" * 4000])
+def test_a_damaged_file_is_named_in_one_line(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=str(path)) as caught, Store.open(path) as store:
+        store.ratings()
+    assert "\n" not in str(caught.value)
+
+
+def test_damage_in_the_middle_of_a_file_is_named_too(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        store.fill(np.arange(500), np.full(500, 3.0), filled_from=b"x")
+    content = bytearray(path.read_bytes())
+    content[1024:] = b"\xff" * (len(content) - 1024)
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=r"7\.sqlite is damaged"), Store.open(path) as store:
+        store.ratings()
+
+
+def test_a_missing_store_and_a_store_of_another_version_say_so(path: Path) -> None:
+    with pytest.raises(StateError, match="does not exist"):
+        Store.open(path)
+    Store.open_or_create(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=9")
+    connection.close()
+    with pytest.raises(StateError, match="version 9"):
+        Store.open(path)
+
+
+def test_a_store_whose_making_was_interrupted_is_made_again(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    with pytest.raises(StateError, match="never completed"):
+        Store.open(path)
+    with Store.open_or_create(path) as store:
+        assert len(store.identity().secret) == 32
+
+
+def _prepare_and_die(path: str, at: str) -> None:
+    store = Store.open(Path(path))
+
+    def die(statement: str) -> None:
+        if statement.startswith(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store._connection.set_trace_callback(die)
+    store.prepare(participation(), local_parameters=b"local")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("at", "kept"),
+    [
+        ("BEGIN", False),
+        ("UPDATE participations", False),
+        ("INSERT INTO participations", False),
+        ("INSERT OR REPLACE INTO local_parameters", False),
+        ("COMMIT", False),
+        ("never", True),
+    ],
+)
+def test_a_kill_leaves_a_participation_and_its_parameters_whole_or_absent(path: Path, at: str, kept: bool) -> None:
+    with Store.open_or_create(path) as store:
+        identity = store.identity()
+    process = multiprocessing.get_context("fork").Process(target=_prepare_and_die, args=(str(path), at))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    with Store.open(path) as store:
+        assert store.identity() == identity
+        assert (store.participation(TASK, 0) is not None) is kept
+        assert (store.local_parameters(TASK) is not None) is kept
+        if not kept:
+            store.prepare(participation(), local_parameters=b"local")
+
+
+def test_making_and_filling_a_store_takes_under_three_milliseconds_of_work(tmp_path: Path) -> None:
+    """Processor time, the median of 30: a busy machine or a slow disk does not decide."""
+    times = []
+    for device in range(30):
+        before = time.process_time()
+        with Store.open_or_create(store_path(tmp_path, device), durable=False) as store:
+            store.fill(np.arange(165), np.full(165, 3.0), filled_from=b"x")
+        times.append(time.process_time() - before)
+    assert sorted(times)[15] < 0.003
+    assert max(path.stat().st_size for path in tmp_path.rglob("*.sqlite")) < 20_000

@@ -1,0 +1,178 @@
+"""What a device holds stays there: every byte that the services stored, logged or received is searched for it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from device_runtime import Store, store_path
+from odp.algorithms.registry import algorithm_for
+from odp.crypto import domains
+from odp.datasets import Ratings
+from odp.signed_task import open_task, task_sha256
+from odp.transport import service
+
+import odp
+from e2e.world import World, small_task
+
+
+class _Recorder(grpc.ServerInterceptor):
+    """Keeps the serialized bytes of every request that any server of this process receives."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, list[bytes]] = {}
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None
+        seen = self.requests.setdefault(details.method, [])
+
+        def deserialize(data: bytes) -> Any:
+            seen.append(data)
+            return handler.request_deserializer(data) if handler.request_deserializer else data
+
+        return handler._replace(request_deserializer=deserialize)
+
+
+@dataclasses.dataclass
+class _Secrets:
+    """Byte strings that would betray one device, by what they are; each at least 8 bytes, so none occurs by chance."""
+
+    named: dict[str, bytes]
+
+    def found_in(self, data: bytes) -> list[str]:
+        return [name for name, pattern in self.named.items() if pattern in data]
+
+
+def _planted(ratings: Ratings) -> Ratings:
+    """The same data with values that no other number of a run equals: distinct low bits in every mantissa."""
+    odd = np.float32(1e-4) * (1 + np.arange(ratings.n_ratings, dtype=np.float32) % 997)
+    return dataclasses.replace(ratings, values=(ratings.values * np.float32(0.9) + np.float32(0.3) - odd).astype(np.float32))
+
+
+def _secrets_of(world: World, device: int, status: Any) -> _Secrets:
+    definition = open_task(status.task)
+    client = algorithm_for(definition).client()
+    task = task_sha256(status.task)
+    with Store.open(store_path(world.root / "devices", device)) as store:
+        identity, data, local = store.identity(), store.ratings(), store.local_parameters(task)
+    assert local is not None
+    named: dict[str, bytes] = {"device id": identity.device_id, "device secret": identity.secret}
+    named["device seed"] = int(identity.seed).to_bytes(8, "little")
+    named["pseudonym"] = domains.pseudonym(identity.secret, task)
+    for entry in status.rounds:
+        named[f"contribution id {entry.round}"] = domains.contribution_id(identity.secret, task, entry.round)
+    wanted = client.keys(data, round=0, seed=identity.seed)
+    for name, items in (("items", data.items), ("requested items", wanted)):
+        for kind in ("<u2", "<u4", ">u4", "<i8"):
+            named[f"{name} as {kind}"] = items.astype(kind).tobytes()
+        named[f"{name} as text"] = ", ".join(map(str, items)).encode()
+        named[f"{name} as dense text"] = ",".join(map(str, items)).encode()
+        named[f"{name} as a varint field"] = bytes(items.astype(np.uint8))
+    for place in range(len(data.values)):
+        value = data.values[place]
+        named[f"value {place} as <f8"] = np.array(value, "<f8").tobytes()
+        named[f"value {place} as >f8"] = np.array(value, ">f8").tobytes()
+        named[f"value {place} as text"] = f"{float(np.float32(value)):.6f}".encode()
+    named["values as <f4"] = data.values[:3].astype("<f4").tobytes()
+    factors = np.frombuffer(local[1], "<f8")
+    assert len(factors) == 1 + definition.model.rank
+    assert np.abs(factors).min() > 0, "a zero would be found everywhere"
+    for place, factor in enumerate(factors):
+        named[f"factor {place} as <f8"] = np.array(factor, "<f8").tobytes()
+        named[f"factor {place} as >f8"] = np.array(factor, ">f8").tobytes()
+    named["factors as <f4"] = factors.astype("<f4").tobytes()
+    counts, _ = client.contribute(_no_slices(), data, round=0, seed=identity.seed)
+    named["payload of the round of counts"] = counts[:24]
+    return _Secrets(named)
+
+
+def _no_slices() -> Any:
+    from odp.algorithms.seam import Slices
+
+    return Slices(0, np.zeros(0, np.int64), np.zeros((0, 3), np.float32), {"globals": np.ones((1, 2), np.float32)})
+
+
+@pytest.fixture()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> _Recorder:
+    made, recording = grpc.server, _Recorder()
+    monkeypatch.setattr(
+        service.grpc, "server", lambda *given, **options: made(*given, interceptors=[recording], **options)
+    )
+    return recording
+
+
+def test_no_byte_that_services_stored_logged_or_received_holds_a_planted_secret(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, recorder: _Recorder
+) -> None:
+    planted = _planted(ratings)
+    world = World(tmp_path)
+    with contextlib.ExitStack() as running:
+        world.start(running)
+        handle = world.connection.submit(small_task(planted, rank=2, training=odp.DPAM(steps=1)))
+        # What is on disk in the middle of a round is searched too: contributions are erased at its end.
+        status = world.finish(handle, world.devices(planted))
+        stored_live = _files(tmp_path)
+    stored = {**stored_live, **{f"{name} (after)": data for name, data in _files(tmp_path).items()}}
+    received = {method: b"\0".join(requests) for method, requests in recorder.requests.items()}
+    assert len(recorder.requests["/odp.v1.AggregatorService/Submit"]) >= 3 * planted.n_users
+    assert len(recorder.requests["/odp.v1.DistributorService/Select"]) >= 2 * planted.n_users
+    assert any("aggregator" in name for name in stored)
+    assert any("server" in name for name in stored)
+
+    # Items 1, 2, 3, .. are also the page numbers of a database: such a device could not be told from chance.
+    searched = [user for user in range(planted.n_users) if np.diff(planted.user(user)[0]).max() > 3][::4]
+    assert len(searched) >= 10
+    for device in searched:
+        secrets = _secrets_of(world, device, status)
+        for place, data in {**stored, **received, "logs": world.logs.getvalue().encode()}.items():
+            assert not secrets.found_in(data), f"device {device}: {place}"
+        # The search itself works: the device's own store holds what nobody else does.
+        own = store_path(world.root / "devices", device).read_bytes()
+        assert {"device secret", "value 0 as >f8", "factor 0 as <f8"} <= set(secrets.found_in(own))
+
+
+def test_contributions_on_the_aggregators_disk_in_the_middle_of_a_round_hold_no_planted_secret(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
+) -> None:
+    planted = _planted(ratings)
+    world = World(tmp_path).start(stack)
+    task = small_task(planted, rank=2, training=odp.DPAM(steps=1))
+    handle = world.connection.submit(task)
+    # All but one device: the round of counts stays open, with its contributions on disk.
+    fewer = planted.select_users(range(planted.n_users - 1))
+    devices = world.devices(fewer)
+    try:
+        status = handle.status()
+        for status in handle.watch(poll_seconds=0.1):
+            if status.rounds and status.rounds[-1].contributions == fewer.n_users:
+                break
+        stored = _files(tmp_path)
+    finally:
+        devices.stop()
+    held = sum(len(data) for name, data in stored.items() if name.startswith("aggregator"))
+    assert held > fewer.n_users * 200, "the contributions are on disk"
+    for device in range(0, fewer.n_users, 7):
+        with Store.open(store_path(world.root / "devices", device)) as store:
+            identity, data = store.identity(), store.ratings()
+        client = algorithm_for(open_task(status.task)).client()
+        payload, _ = client.contribute(_no_slices(), data, round=0, seed=identity.seed)
+        for name, content in stored.items():
+            assert payload[:24] not in content, name
+            assert identity.secret not in content, name
+
+
+def _files(root: Path) -> dict[str, bytes]:
+    """Every file of the services; the devices' own folder is theirs."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.relative_to(root).parts[0] != "devices"
+    }

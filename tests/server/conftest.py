@@ -1,0 +1,355 @@
+"""A distributor and an aggregator that keep the contract of odp/v1, in process, over real TLS gRPC.
+
+The aggregator releases the declared tensors of the task's real query: a fixed function of the round in place of sums
+and noise, drawn once per round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.registry import algorithm_for
+from odp.crypto import domains
+from odp.crypto.signing import SigningKey
+from odp.enclave.attestation_servicer import attestation_servicer
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import BudgetExceeded, PrivacyError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.signed_task import model_sha256, open_manifest, open_order, open_task, task_sha256
+from odp.tables import table_from_bytes
+from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.transport.channel import connect
+from odp.transport.logs import Log
+from odp.transport.service import NotFound, RunningServer, answers, serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import development_identity
+from odp.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    attestation_pb2_grpc,
+    common_pb2,
+    distributor_pb2,
+    distributor_pb2_grpc,
+    server_pb2,
+)
+from server.board import Board
+from server.clients import AggregatorClient, DistributorClient
+from server.driver import Driver
+from server.servicer import checked_task
+from server.storage import Storage, TaskRecord
+
+IMAGE = "sha384:" + "ab" * 48
+ITEMS = 12
+
+
+class Lines:
+    """A log stream that tests read and wait on."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._text = ""
+
+    def write(self, text: str) -> int:
+        with self._changed:
+            self._text += text
+            self._changed.notify_all()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    @property
+    def text(self) -> str:
+        with self._changed:
+            return self._text
+
+    def wait_for(self, word: str, seconds: float = 30.0) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: word in self._text, seconds)
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeDistributor(distributor_pb2_grpc.DistributorServiceServicer):
+    """Holds published models by task and version; ``failures`` are aborted with first, one per call."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.models: dict[tuple[bytes, int], dict[str, np.ndarray]] = {}
+        self.streams = 0
+        self.largest_chunk = 0
+        self.failures: list[grpc.StatusCode] = []
+
+    def Publish(
+        self, request_iterator: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
+    ) -> distributor_pb2.PublishResponse:
+        return self._publish(request_iterator, context)
+
+    def _publish(self, parts: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext) -> Any:
+        if self.failures:
+            context.abort(self.failures.pop(0), "told to fail")
+        self.streams += 1
+        header = next(parts).header
+        definition = open_task(header.task)
+        manifest = open_manifest(header.model, task=header.task, developer_key=definition.developer_key)
+        reply = distributor_pb2.PublishResponse(model_sha256=model_sha256(header.model))
+        key = (manifest.task_sha256, manifest.version)
+        if key in self.models:
+            return reply
+        chunks = [part.chunk for part in parts]
+        self.largest_chunk = max(self.largest_chunk, *(len(chunk) for chunk in chunks))
+        data, tables = b"".join(chunks), {}
+        for entry in manifest.tables:
+            size = entry.rows * entry.width * 4
+            tables[entry.name] = table_from_bytes(entry, data[:size]).rows
+            data = data[size:]
+        if data:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "too many bytes")
+        self.models[key] = tables
+        return reply
+
+
+class FakeAggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
+    """Rounds by (task, round). ``contributions`` holds for every round; ``tamper`` changes a release before signing."""
+
+    def __init__(self, log: Log, key: SigningKey) -> None:
+        self._log = log
+        self._key = key
+        self.contributions = 0
+        self.over_budget = False
+        self.refuses_to_close = False
+        self.failures: list[grpc.StatusCode] = []
+        self.tamper: Any = lambda release: None
+        self.opened: dict[tuple[bytes, int], tuple[common_pb2.TaskDefinition, bytes]] = {}
+        self.releases: dict[tuple[bytes, int], common_pb2.SignedRelease] = {}
+        self.drawn: list[tuple[bytes, int]] = []
+
+    def OpenRound(
+        self, request: aggregator_pb2.OpenRoundRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.OpenRoundResponse:
+        return self._answer(self._open_round, request, context)
+
+    def GetRound(
+        self, request: aggregator_pb2.GetRoundRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.GetRoundResponse:
+        return self._answer(self._get_round, request, context)
+
+    def CloseRound(
+        self, request: aggregator_pb2.CloseRoundRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.CloseRoundResponse:
+        return self._answer(self._close_round, request, context)
+
+    def _answer(self, method: Any, request: Any, context: grpc.ServicerContext) -> Any:
+        if self.failures:
+            context.abort(self.failures.pop(0), "told to fail")
+        return answers(self._log)(lambda _self, given, _context: method(given))(self, request, context)
+
+    def _open_round(self, request: aggregator_pb2.OpenRoundRequest) -> aggregator_pb2.OpenRoundResponse:
+        if self.over_budget:
+            raise BudgetExceeded("spent 7, asked 2, budget 8: no round fits")
+        definition = open_task(request.task)
+        order = open_order(
+            request.order, request.signature, domain=domains.OPEN, developer_key=definition.developer_key
+        )
+        assert order.task_sha256 == task_sha256(request.task)
+        key = (order.task_sha256, order.round)
+        assert self.opened.setdefault(key, (definition, order.model_sha256))[1] == order.model_sha256
+        return aggregator_pb2.OpenRoundResponse()
+
+    def _get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
+        key = (request.task_sha256, request.round)
+        if key not in self.opened:
+            raise NotFound("no such round")
+        return aggregator_pb2.GetRoundResponse(contributions=self.contributions, released=key in self.releases)
+
+    def _close_round(self, request: aggregator_pb2.CloseRoundRequest) -> aggregator_pb2.CloseRoundResponse:
+        order = aggregator_pb2.RoundOrder.FromString(request.order)
+        key = (order.task_sha256, order.round)
+        definition, model = self.opened[key]
+        open_order(request.order, request.signature, domain=domains.CLOSE, developer_key=definition.developer_key)
+        assert order.model_sha256 == model
+        if self.refuses_to_close:
+            raise BudgetExceeded("spent 7, asked 2, budget 8: no round fits")
+        if self.contributions < definition.cohort.minimum:
+            raise PrivacyError(f"{self.contributions} contributions are below the minimum cohort")
+        if key not in self.releases:
+            self.drawn.append(key)
+            self.releases[key] = self._release(definition, order)
+        return aggregator_pb2.CloseRoundResponse(release=self.releases[key])
+
+    def _release(
+        self, definition: common_pb2.TaskDefinition, order: aggregator_pb2.RoundOrder
+    ) -> common_pb2.SignedRelease:
+        draws = np.random.default_rng(order.round)
+        release = common_pb2.Release(
+            task_sha256=order.task_sha256,
+            round=order.round,
+            model_sha256=order.model_sha256,
+            tensors=[
+                common_pb2.ReleasedTensor(
+                    name=entry.name,
+                    integers=draws.integers(-1000, 1000, entry.shape).astype("<i8").tobytes(),
+                    shape=entry.shape,
+                    step=entry.step,
+                )
+                for entry in algorithm_for(definition).query(order.round).releases
+            ],
+            epsilon_spent=1.0 + order.round,
+            contributions=self.contributions,
+        )
+        self.tamper(release)
+        data = release.SerializeToString()
+        return common_pb2.SignedRelease(release=data, signature=self._key.sign(domains.RELEASE, data))
+
+
+class World:
+    """Both services, running, and everything that a driver needs; storage and log are this test's own."""
+
+    def __init__(self, services: Services, folder: Path) -> None:
+        self.lines = Lines()
+        self.log = Log("server", stream=self.lines)  # type: ignore[arg-type]  # the two methods that Log calls
+        self.distributor = FakeDistributor(self.log)
+        self.aggregator = FakeAggregator(self.log, services.identity.signing)
+        services.distributor, services.aggregator = self.distributor, self.aggregator
+        self.services = services
+        self.key = SigningKey.generate()
+        self.clock = Clock(1_000_000.0)
+        self.monotonic = Clock(50.0)
+        self.path = folder / "server.sqlite"
+        self.storage = Storage(self.path, clock=self.clock)
+
+    def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
+        """Stores a task as SubmitTask does; its id."""
+        task: TaskRecord = checked_task(server_pb2.SubmitTaskRequest(definition=definition), self.key)
+        self.storage.add_task(task)
+        return task.sha256
+
+    def board(self, storage: Storage | None = None) -> Board:
+        return Board(
+            storage if storage is not None else self.storage,
+            distributor_address="distributor.example:7201",
+            aggregator_address="aggregator.example:7202",
+        )
+
+    def driver(self, **changes: Any) -> Driver:
+        """A new driver, as after a restart of the program."""
+        given: dict[str, Any] = {
+            "storage": self.storage,
+            "distributor": self.services.distributor_client,
+            "aggregator": self.services.aggregator_client,
+            "key": self.key,
+            "log": self.log,
+            "clock": self.clock,
+            "monotonic": self.monotonic,
+        } | changes
+        given.setdefault("board", self.board(given["storage"]))
+        return Driver(**given)
+
+    def run(self, driver: Driver, *, steps: int = 200) -> int:
+        """Steps until nothing more happens; how many steps got further."""
+        for count in range(steps):
+            if not driver.step_once():
+                return count
+        raise AssertionError(f"still busy after {steps} steps")
+
+
+class Services:
+    """The two gRPC servers of a test session: each test puts its own fakes behind them."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.ca_folder = folder / "ca"
+        self.distributor: Any = None
+        self.aggregator: Any = None
+        self.platform = EmulatedPlatform.open(folder / "platform")
+        self.policy = EnclavePolicy(role="aggregator")
+        self.identity, _sealed = EnclaveIdentity.restore_or_create(
+            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=None
+        )
+        log = Log("fake", stream=Lines())  # type: ignore[arg-type]  # the two methods that Log calls
+        attestation = attestation_servicer(self.identity, clock=time.time, log=log)
+
+        def add_distributor(server: grpc.Server) -> None:
+            distributor_pb2_grpc.add_DistributorServiceServicer_to_server(_Relay(self, "distributor"), server)
+
+        def add_aggregator(server: grpc.Server) -> None:
+            aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(_Relay(self, "aggregator"), server)
+            attestation_pb2_grpc.add_AttestationServiceServicer_to_server(attestation, server)
+
+        running: list[RunningServer] = []
+        for role, add in (("distributor", add_distributor), ("trusted_aggregator", add_aggregator)):
+            state = stack.enter_context(StateFolder.open(folder / role, role))
+            identity = development_identity(state, self.ca_folder)
+            running.append(serve(address="127.0.0.1:0", identity=identity, add=add, service_names=[role]))
+            stack.callback(running[-1].stop, 0.1)
+        self.distributor_address, self.aggregator_address = (server.address for server in running)
+        channels = [stack.enter_context(connect(server.address, self.ca_folder / "ca.pem")) for server in running]
+        self.distributor_client = DistributorClient(channels[0], self.distributor_address)
+        self.aggregator_client = AggregatorClient(channels[1], self.aggregator_address)
+
+    def reference_values(self, *, image: str = IMAGE) -> ReferenceValues:
+        return ReferenceValues(
+            roots=(self.platform.root_certificate_pem,),
+            image_digests={"aggregator": (image,)},
+            policy_sha256={"aggregator": (hashlib.sha256(self.policy.to_bytes()).hexdigest(),)},
+            allow_emulated=True,
+        )
+
+
+class _Relay:
+    """Gives every call to the fake that the current test installed."""
+
+    def __init__(self, services: Services, name: str) -> None:
+        self._services = services
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda request, context: getattr(getattr(self._services, self._name), method)(request, context)
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with ExitStack() as stack:
+        yield Services(tmp_path_factory.mktemp("services"), stack)
+
+
+@pytest.fixture
+def world(services: Services, tmp_path: Path) -> Iterator[World]:
+    made = World(services, tmp_path)
+    yield made
+    made.storage.close()
+
+
+@pytest.fixture
+def definition() -> common_pb2.TaskDefinition:
+    """A task of 3 rounds (counts, biases, one step on factors) over 12 items; closes at 5, not below 3."""
+    return Task(
+        name="films",
+        population="viewers",
+        model=MatrixFactorization(items=ITEMS, rank=2),
+        data=RatingsData(low=1, high=5),
+        privacy=UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=5),
+        training=DPAM(steps=1),
+        cohort=Cohort(minimum=3, goal=5, round_seconds=60),
+    ).definition()

@@ -1,0 +1,405 @@
+"""The driver against services over TLS: whole tasks, a crash at every call, refusals, and absences."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from odp.algorithms.registry import algorithm_for
+from odp.signed_task import model_sha256
+from odp.v1 import common_pb2
+from server.releases import attested_signing_key, noisy_tensors
+from server.schema import RoundState, TaskState
+from server.storage import Storage
+
+GOAL = 5
+
+
+def outcome(world: Any, sha256: bytes) -> tuple[TaskState, str]:
+    task = world.storage.task(sha256)
+    return task.state, task.failure
+
+
+def test_a_task_runs_from_its_first_version_to_a_published_last_one(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = GOAL
+    world.run(world.driver())
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+    assert sorted(world.distributor.models) == [(sha256, version) for version in range(4)]
+    assert world.aggregator.drawn == [(sha256, round) for round in range(3)]
+    rounds = world.storage.rounds(sha256)
+    assert [(entry.round, entry.state, entry.contributions) for entry in rounds] == [
+        (round, RoundState.APPLIED, GOAL) for round in range(3)
+    ]
+    events = [(entry.event, entry.round) for entry in world.storage.history(sha256)]
+    steps = ("published", "round_opened", "round_released", "round_applied")
+    per_round = [(event, round) for round in range(3) for event in steps]
+    assert events == [("submitted", None), *per_round, ("published", 3), ("finished", None)]
+
+
+def test_the_last_version_is_the_algorithm_applied_to_every_release(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = GOAL
+    world.run(world.driver())
+    server = algorithm_for(definition).server()
+    state = server.start()
+    for round in range(3):
+        release = common_pb2.Release.FromString(world.storage.release(sha256, round).release)
+        state = server.step(state, noisy_tensors(release))
+    for table in server.broadcast(state).tables:
+        np.testing.assert_array_equal(world.distributor.models[sha256, 3][table.name], table.rows)
+
+
+#: Dying around these is dying after the call before: nothing changes.
+READS = ("tasks", "newest_version", "round", "state_and_tables", "release", "open_rounds", "published_models")
+
+
+class Crash(BaseException):
+    """What kill -9 looks like from inside: nothing catches it."""
+
+
+class Mortal:
+    """Forwards to ``inner`` and dies before or after the call whose number it was given."""
+
+    def __init__(self, inner: Any, countdown: list[int]) -> None:
+        self._inner = inner
+        self._countdown = countdown
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if name in READS:
+            return method
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            self._tick()
+            result = method(*args, **kwargs)
+            self._tick()
+            return result
+
+        return wrapper
+
+    def _tick(self) -> None:
+        self._countdown[0] -= 1
+        if self._countdown[0] == 0:
+            raise Crash
+
+
+def test_a_driver_that_dies_at_any_call_is_followed_by_one_that_ends_the_task_the_same_way(
+    world: Any, definition: Any
+) -> None:
+    """Dies before and after every call that changes something, in the storage or at a service: one place per run."""
+    world.aggregator.contributions = GOAL
+    definition.model.rank, definition.dpam.steps = 0, 0
+    reference = world.submit(definition)
+    world.run(world.driver())
+    runs, crashed = 0, True
+    while crashed:
+        runs += 1
+        definition.name = f"films-{runs}"
+        sha256 = world.submit(definition)
+        countdown = [runs]
+        mortal = {
+            "storage": Mortal(Storage(world.path, clock=world.clock), countdown),
+            "distributor": Mortal(world.services.distributor_client, countdown),
+            "aggregator": Mortal(world.services.aggregator_client, countdown),
+            "board": world.board(),
+        }
+        try:
+            world.run(world.driver(**mortal))
+            crashed = False
+        except Crash:
+            world.run(world.driver())
+        assert outcome(world, sha256) == (TaskState.FINISHED, "")
+        applied = [entry.round for entry in world.storage.history(sha256) if entry.event == "round_applied"]
+        assert applied == [0, 1]
+        assert [round for task, round in world.aggregator.drawn if task == sha256] == [0, 1]
+        for name, rows in world.distributor.models[reference, 2].items():
+            np.testing.assert_array_equal(world.distributor.models[sha256, 2][name], rows)
+    assert runs > 40
+
+
+def test_a_version_is_published_in_chunks_of_one_mebibyte(world: Any, definition: Any) -> None:
+    definition.model.items, definition.model.rank, definition.dpam.steps = 100_000, 0, 0
+    definition.dpam.slices_per_device = 10
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    driver.step_once()
+    driver.step_once()
+    assert world.distributor.largest_chunk == 2**20
+    assert world.distributor.models[sha256, 0]["items"].shape == (100_000, 3)
+
+
+def test_a_round_stays_open_below_its_goal_until_its_time_is_up(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.aggregator.contributions = 4
+    world.run(driver)
+    assert world.storage.round(sha256, 0).contributions == 4
+    world.clock.now += 59.0
+    assert not driver.step_once()
+    assert not world.aggregator.drawn
+    world.clock.now += 1.0
+    assert driver.step_once()
+    assert world.storage.round(sha256, 0).state is RoundState.RELEASED
+
+
+def test_a_round_stays_open_below_its_minimum_however_long_it_takes(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.aggregator.contributions = 2
+    world.run(driver)
+    world.clock.now += 1e6
+    assert not driver.step_once()
+    assert world.storage.round(sha256, 0).state is RoundState.OPEN
+    world.aggregator.contributions = 3
+    assert driver.step_once()
+    assert world.storage.round(sha256, 0).state is RoundState.RELEASED
+
+
+def test_a_round_that_lost_contributions_since_it_was_asked_about_stays_open(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    real = world.services.aggregator_client
+
+    class LosesThem(Mortal):
+        def close_round(self, *args: Any) -> Any:
+            world.aggregator.contributions = 2
+            return real.close_round(*args)
+
+    driver = world.driver(aggregator=LosesThem(real, [0]))
+    world.aggregator.contributions = GOAL
+    world.run(driver)
+    assert outcome(world, sha256) == (TaskState.ACTIVE, "")
+    assert world.storage.round(sha256, 0).state is RoundState.OPEN
+    assert "below the minimum cohort" in world.lines.text
+
+
+def test_a_round_that_may_not_be_charged_fails_the_task_with_the_aggregators_line(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions, world.aggregator.refuses_to_close = GOAL, True
+    world.run(world.driver())
+    state, failure = outcome(world, sha256)
+    assert state is TaskState.FAILED
+    assert "spent 7, asked 2, budget 8" in failure
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+@pytest.mark.parametrize("party", ["distributor", "aggregator"])
+def test_a_service_that_is_away_costs_one_line_per_try_and_never_the_task(
+    world: Any, definition: Any, party: str, code: grpc.StatusCode
+) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.aggregator.contributions = GOAL
+    getattr(world, party).failures = [code] * 3
+    for wait in (0.5, 1.0, 2.0):
+        world.run(driver)
+        before = world.lines.text.count("task_waits")
+        world.monotonic.now += 0.99 * wait
+        assert not driver.step_once()
+        assert world.lines.text.count("task_waits") == before
+        world.monotonic.now += 0.02 * wait
+    world.run(driver)
+    assert world.lines.text.count("task_waits") == 3
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+
+
+def test_the_wait_is_short_again_after_a_success(world: Any, definition: Any) -> None:
+    world.submit(definition)
+    driver = world.driver()
+    world.distributor.failures = [grpc.StatusCode.UNAVAILABLE] * 4
+    for _ in range(4):
+        world.run(driver)
+        world.monotonic.now += 10.0
+    world.run(driver)
+    world.aggregator.failures = [grpc.StatusCode.UNAVAILABLE]
+    world.run(driver)
+    assert world.lines.text.splitlines()[-1].count("retry_seconds=0.5 failures=1") == 1
+
+
+def test_the_wait_between_tries_grows_to_half_a_minute_and_no_further(world: Any, definition: Any) -> None:
+    world.submit(definition)
+    driver = world.driver()
+    world.distributor.failures = [grpc.StatusCode.UNAVAILABLE] * 100
+    for _ in range(100):
+        world.run(driver)
+        world.monotonic.now += 30.0
+    assert "retry_seconds=30 failures=99" in world.lines.text
+
+
+def test_one_task_that_waits_does_not_hold_up_another(world: Any, definition: Any) -> None:
+    waiting = world.submit(definition)
+    driver = world.driver()
+    world.distributor.failures = [grpc.StatusCode.UNAVAILABLE]
+    world.aggregator.contributions = GOAL
+    world.run(driver)
+    definition.name = "books"
+    other = world.submit(definition)
+    world.run(driver)
+    assert outcome(world, waiting) == (TaskState.ACTIVE, "")
+    assert outcome(world, other) == (TaskState.FINISHED, "")
+
+
+def test_a_task_over_its_budget_fails_with_the_aggregators_line(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.over_budget = True
+    world.run(world.driver())
+    state, failure = outcome(world, sha256)
+    assert state is TaskState.FAILED
+    assert "spent 7, asked 2, budget 8" in failure
+    assert "\n" not in failure
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda release: setattr(release, "task_sha256", bytes(32)), "another task"),
+        (lambda release: setattr(release, "round", 1), "of round 1"),
+        (lambda release: setattr(release, "model_sha256", bytes(32)), "another model"),
+        (lambda release: release.tensors.pop(), "tensors"),
+        (lambda release: release.tensors.add(name="extra"), "tensors"),
+        (lambda release: setattr(release.tensors[0], "name", "gram"), "tensors"),
+        (lambda release: setattr(release.tensors[0], "integers", bytes(8)), "shape"),
+        (lambda release: release.tensors[0].shape.append(1), "shape"),
+        (lambda release: setattr(release.tensors[0], "step", 2.0 * release.tensors[0].step), "step"),
+        (lambda release: setattr(release.tensors[0], "step", float("nan")), "step"),
+    ],
+)
+def test_a_release_of_something_else_is_refused_and_not_applied(
+    world: Any, definition: Any, change: Any, word: str
+) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = GOAL
+    world.aggregator.tamper = change
+    world.run(world.driver())
+    state, failure = outcome(world, sha256)
+    assert state is TaskState.FAILED
+    assert word in failure
+    assert world.storage.newest_version(sha256).version == 0
+    assert world.storage.round(sha256, 0).release_bytes == 0
+
+
+def test_a_release_that_the_attested_enclave_signed_is_applied(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = GOAL
+    values = world.services.reference_values()
+    client = world.services.aggregator_client
+    world.run(world.driver(signing_key=lambda: attested_signing_key(client, values, clock=time.time)))
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+
+
+def test_a_release_under_another_key_than_the_attested_one_is_refused(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = GOAL
+    world.run(world.driver(signing_key=lambda: world.key.public))
+    state, failure = outcome(world, sha256)
+    assert state is TaskState.FAILED
+    assert "not signed by the attested aggregator" in failure
+
+
+def test_evidence_that_is_not_accepted_keeps_the_round_waiting_for_better_reference_values(
+    world: Any, definition: Any
+) -> None:
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = GOAL
+    values = world.services.reference_values(image="sha384:" + "cd" * 48)
+    client = world.services.aggregator_client
+    world.run(world.driver(signing_key=lambda: attested_signing_key(client, values, clock=time.time)))
+    assert outcome(world, sha256) == (TaskState.ACTIVE, "")
+    assert world.storage.round(sha256, 0).state is RoundState.OPEN
+    assert "wrong_image" in world.lines.text
+    world.run(world.driver())
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+    assert len(world.aggregator.drawn) == 3
+
+
+def test_a_cancelled_task_opens_no_further_round(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.run(driver)
+    assert list(world.aggregator.opened) == [(sha256, 0)]
+    world.storage.end_task(sha256, TaskState.CANCELLED)
+    world.aggregator.contributions = GOAL
+    assert world.run(driver) == 0
+    assert list(world.aggregator.opened) == [(sha256, 0)]
+    assert outcome(world, sha256) == (TaskState.CANCELLED, "")
+
+
+def test_a_cancellation_between_the_aggregators_answer_and_its_note_is_kept(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    real = world.services.aggregator_client
+
+    class CancelsMeanwhile(Mortal):
+        def open_round(self, *args: Any) -> None:
+            real.open_round(*args)
+            world.storage.end_task(sha256, TaskState.CANCELLED)
+
+    world.run(world.driver(aggregator=CancelsMeanwhile(real, [0])))
+    assert outcome(world, sha256) == (TaskState.CANCELLED, "")
+    assert world.storage.rounds(sha256) == []
+    assert world.board().answer("viewers").WhichOneof("answer") == "retry"
+
+
+def test_a_restart_publishes_again_what_the_distributor_lost(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.run(world.driver())
+    world.distributor.models.clear()
+    world.run(world.driver())
+    assert list(world.distributor.models) == [(sha256, 0)]
+
+
+def test_a_round_that_the_aggregator_lost_is_opened_again(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.run(driver)
+    world.aggregator.opened.clear()
+    world.aggregator.contributions = GOAL
+    world.run(driver)
+    assert list(world.aggregator.opened) == [(sha256, 0)]
+    assert "opened again" in world.lines.text
+    world.monotonic.now += 1.0
+    world.run(driver)
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+
+
+def test_an_unforeseen_error_of_the_algorithm_is_logged_without_its_message_and_tried_again(
+    world: Any, definition: Any
+) -> None:
+    sha256 = world.submit(definition)
+    broken = [True]
+
+    def algorithm(given: common_pb2.TaskDefinition) -> Any:
+        if broken:
+            raise RuntimeError("secret 4711")
+        return algorithm_for(given)
+
+    driver = world.driver(algorithm=algorithm)
+    assert not driver.step_once()
+    assert "step_failed" in world.lines.text
+    assert "4711" not in world.lines.text
+    broken.clear()
+    world.monotonic.now += 1.0
+    world.aggregator.contributions = GOAL
+    world.run(driver)
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+
+
+def test_the_board_follows_every_change_of_a_round(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    board = world.board()
+    driver = world.driver(board=board)
+    seen = []
+    world.aggregator.contributions = GOAL
+    while world.storage.task(sha256).state is TaskState.ACTIVE:
+        driver.step_once()
+        answer = board.answer("viewers")
+        entry = answer.assignment.round if answer.HasField("assignment") else answer.retry.max_seconds
+        if not seen or seen[-1] != (answer.WhichOneof("answer"), entry):
+            seen.append((answer.WhichOneof("answer"), entry))
+        if answer.HasField("assignment"):
+            assert model_sha256(answer.assignment.model) == world.aggregator.opened[sha256, entry][1]
+    rounds = [pair for round in range(3) for pair in (("assignment", round), ("retry", 2))]
+    assert seen == [("retry", 2), *rounds, ("retry", 60)]

@@ -1,0 +1,332 @@
+"""ServerService: who may ask what, and which tasks are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odp.errors import OdpError
+from odp.signed_task import open_task
+from odp.transport.channel import connect
+from odp.transport.service import serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import development_identity
+from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
+from server import servicer as service_module
+from server.schema import TaskState
+from server.servicer import checked_task, servicer
+
+TOKEN = "t" * 43
+AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
+ID = bytes(32)
+OPERATOR_CALLS = {
+    "SubmitTask": server_pb2.SubmitTaskRequest(),
+    "GetTask": server_pb2.GetTaskRequest(task_sha256=ID),
+    "ListTasks": server_pb2.ListTasksRequest(),
+    "CancelTask": server_pb2.CancelTaskRequest(task_sha256=ID),
+}
+
+
+class Served:
+    """The servicer behind TLS; ``wakes`` counts how often the driver was woken."""
+
+    def __init__(self, world: Any, tls: Any) -> None:
+        self.wakes = 0
+        self.board = world.board()
+        answering = servicer(
+            storage=world.storage,
+            board=self.board,
+            key=world.key,
+            token=TOKEN,
+            token_place="state/operator.token",
+            wake=self._wake,
+            distributor_address="distributor.example:7201",
+            aggregator_address="aggregator.example:7202",
+            log=world.log,
+        )
+        self.server = serve(
+            address="127.0.0.1:0",
+            identity=tls,
+            add=lambda server: server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server),
+            service_names=[service_module.NAME],
+        )
+        self.channel = connect(self.server.address, tls.ca_pem)
+        self.stub = server_pb2_grpc.ServerServiceStub(self.channel)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
+        request = server_pb2.SubmitTaskRequest(definition=definition)
+        return self.stub.SubmitTask(request, timeout=20, metadata=AUTHORIZED).task_sha256
+
+    def refused(self, method: str, request: Any, metadata: Any = AUTHORIZED) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(grpc.RpcError) as caught:
+            getattr(self.stub, method)(request, timeout=20, metadata=metadata)
+        return caught.value.code(), caught.value.details()
+
+
+@pytest.fixture
+def served(world: Any, tmp_path: Any) -> Iterator[Served]:
+    with StateFolder.open(tmp_path / "tls", "server") as state:
+        made = Served(world, development_identity(state, world.services.ca_folder))
+        yield made
+        made.channel.close()
+        made.server.stop(0.1)
+
+
+@pytest.mark.parametrize("method", OPERATOR_CALLS)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", ""),),
+        (("authorization", "Bearer "),),
+        (("authorization", TOKEN),),
+        (("authorization", f"Basic {TOKEN}"),),
+        (("authorization", f"Bearer {TOKEN[:-1]}"),),
+        (("authorization", f"Bearer {TOKEN}x"),),
+        (("token", f"Bearer {TOKEN}"),),
+    ],
+)
+def test_an_operators_call_without_the_token_is_refused_with_the_place_of_the_token(
+    served: Served, method: str, metadata: Any
+) -> None:
+    code, details = served.refused(method, OPERATOR_CALLS[method], metadata)
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert "state/operator.token" in details
+    assert TOKEN not in details
+    assert "\n" not in details
+
+
+def test_a_check_in_needs_no_token(served: Served) -> None:
+    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="nobody"), timeout=20).retry
+    assert (retry.min_seconds, retry.max_seconds) == (30, 60)
+
+
+@pytest.mark.parametrize("population", ["", "Nobody", "a b", "x" * 65])
+def test_a_check_in_with_a_name_that_no_population_has_is_refused(served: Served, population: str) -> None:
+    code, details = served.refused("CheckIn", server_pb2.CheckInRequest(population=population), ())
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "population" in details
+
+
+def test_a_check_in_between_rounds_is_told_to_come_back_soon(served: Served, definition: Any) -> None:
+    served.submit(definition)
+    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=20).retry
+    assert (retry.min_seconds, retry.max_seconds) == (1, 2)
+
+
+def test_a_check_in_asks_no_storage(world: Any, definition: Any) -> None:
+    world.submit(definition)
+    board = world.board()
+    world.run(world.driver(board=board))
+    world.storage.open_rounds = world.storage.published_models = None  # any use would raise
+    answers = {id(board.answer("viewers")) for _ in range(1000)}
+    assert len(answers) == 1
+    assert board.answer("viewers").assignment.distributor_address == "distributor.example:7201"
+
+
+def test_a_device_gets_the_newest_published_model_also_after_the_last_round(
+    served: Served, world: Any, definition: Any
+) -> None:
+    request = server_pb2.GetModelRequest(population="viewers")
+    code, details = served.refused("GetModel", request, ())
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert "viewers" in details
+    served.submit(definition)
+    driver = world.driver(board=served.board)
+    world.run(driver)
+    versions = []
+    for contributions in (0, 5):
+        world.aggregator.contributions = contributions
+        world.run(driver)
+        found = served.stub.GetModel(request, timeout=20)
+        versions.append(common_pb2.ModelManifest.FromString(found.model.manifest).version)
+        assert open_task(found.task).population == "viewers"
+        assert found.distributor_address == "distributor.example:7201"
+    assert versions == [0, 3]
+
+
+@pytest.mark.parametrize("population", ["", "Nobody", "x" * 65])
+def test_a_model_of_a_name_that_no_population_has_is_refused(served: Served, population: str) -> None:
+    code, _details = served.refused("GetModel", server_pb2.GetModelRequest(population=population), ())
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_two_tasks_of_one_population_take_turns(world: Any, definition: Any) -> None:
+    world.submit(definition)
+    definition.name = "films-2"
+    world.submit(definition)
+    board = world.board()
+    world.run(world.driver(board=board))
+    names = [open_task(board.answer("viewers").assignment.task).name for _ in range(4)]
+    assert sorted(names) == ["films", "films", "films-2", "films-2"]
+    assert names[0] != names[1]
+
+
+def test_a_submitted_task_is_signed_by_the_server_and_wakes_the_driver(
+    served: Served, world: Any, definition: Any
+) -> None:
+    sha256 = served.submit(definition)
+    task = world.storage.task(sha256)
+    assert open_task(task.signed).developer_key == world.key.public
+    assert task.planned_rounds == 3
+    assert served.wakes == 1
+
+
+def test_the_same_definition_again_is_the_same_task(served: Served, world: Any, definition: Any) -> None:
+    first = served.submit(definition)
+    world.storage.end_task(first, TaskState.CANCELLED)
+    assert served.submit(definition) == first
+    definition.developer_key = world.key.public
+    assert served.submit(definition) == first
+    assert len(world.storage.tasks()) == 1
+    assert world.storage.task(first).state is TaskState.CANCELLED
+    definition.name = "other"
+    assert served.submit(definition) != first
+
+
+def test_a_cancelled_task_says_so_and_stays_so(served: Served, definition: Any) -> None:
+    sha256 = served.submit(definition)
+    for _ in range(2):
+        served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=20, metadata=AUTHORIZED)
+    request = server_pb2.GetTaskRequest(task_sha256=sha256)
+    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    assert status.state == server_pb2.TaskStatus.STATE_CANCELLED
+    assert served.wakes == 2
+    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=20).retry
+    assert retry.min_seconds == 30
+
+
+def test_a_new_task_has_a_status_without_rounds_and_model(served: Served, definition: Any) -> None:
+    request = server_pb2.GetTaskRequest(task_sha256=served.submit(definition))
+    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    assert status.state == server_pb2.TaskStatus.STATE_ACTIVE
+    assert not status.rounds
+    assert not status.HasField("model")
+
+
+def test_a_failed_task_says_why(served: Served, world: Any, definition: Any) -> None:
+    sha256 = served.submit(definition)
+    world.storage.end_task(sha256, TaskState.FAILED, failure="over budget")
+    listed = served.stub.ListTasks(server_pb2.ListTasksRequest(), timeout=20, metadata=AUTHORIZED).tasks
+    assert [(task.state, task.failure) for task in listed] == [(server_pb2.TaskStatus.STATE_FAILED, "over budget")]
+
+
+def test_tasks_are_listed_newest_first(served: Served, definition: Any) -> None:
+    names = ["first", "second", "third"]
+    for name in names:
+        definition.name = name
+        served.submit(definition)
+    listed = served.stub.ListTasks(server_pb2.ListTasksRequest(), timeout=20, metadata=AUTHORIZED).tasks
+    assert [open_task(task.task).name for task in listed] == names[::-1]
+
+
+def test_an_answer_that_would_be_too_long_leaves_out_the_oldest_releases(
+    served: Served, world: Any, definition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = served.submit(definition)
+    world.aggregator.contributions = 5
+    world.run(world.driver())
+    sizes = [entry.release_bytes for entry in world.storage.rounds(sha256)]
+    monkeypatch.setattr(service_module, "_RELEASES_PER_ANSWER", sizes[1] + sizes[2])
+    request = server_pb2.GetTaskRequest(task_sha256=sha256)
+    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    assert [len(entry.release.release) for entry in status.rounds] == [0, *sizes[1:]]
+
+
+@pytest.mark.parametrize("method", ["GetTask", "CancelTask"])
+def test_an_unknown_task_is_not_found_and_a_malformed_id_is_refused(served: Served, method: str) -> None:
+    kind = type(OPERATOR_CALLS[method])
+    assert served.refused(method, kind(task_sha256=ID))[0] is grpc.StatusCode.NOT_FOUND
+    assert served.refused(method, kind(task_sha256=b"short"))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _set(path: str, value: Any) -> Any:
+    def change(definition: common_pb2.TaskDefinition) -> None:
+        *parents, name = path.split(".")
+        message: Any = definition
+        for parent in parents:
+            message = getattr(message, parent)
+        setattr(message, name, value)
+
+    return change
+
+
+MALFORMED = {
+    "no name": _set("name", ""),
+    "name with spaces": _set("name", "my films"),
+    "name of two lines": _set("name", "films\nfilms"),
+    "no population": _set("population", ""),
+    "no table": _set("data.table", ""),
+    "no items": _set("model.items", 0),
+    "rank above items": _set("model.rank", 13),
+    "empty range": _set("data.low", 5.0),
+    "infinite range": _set("data.high", math.inf),
+    "no epsilon": _set("privacy.epsilon", 0.0),
+    "epsilon is nan": _set("privacy.epsilon", math.nan),
+    "delta above 1": _set("privacy.delta", 1.5),
+    "no items per user": _set("privacy.max_items_per_user", 0),
+    "no cohort": _set("cohort.minimum", 0),
+    "goal below minimum": _set("cohort.goal", 2),
+    "no round time": _set("cohort.round_seconds", 0),
+    "noise of zero": _set("dpam.count_noise_std", 0.0),
+    "negative noise": _set("dpam.gram_noise", -1.0),
+    "noise is nan": _set("dpam.target_noise", math.nan),
+    "unknown weighting": _set("dpam.weighting", 7),
+    "too few slices": _set("dpam.slices_per_device", 1),
+    "no training": lambda definition: definition.ClearField("dpam"),
+    "another developer's key": _set("developer_key", b"k" * 32),
+    "a key of another length": _set("developer_key", b"k"),
+    "releases above one message": _set("model.items", 2**22),
+    "a field that nobody knows": lambda definition: definition.MergeFromString(b"\xf8\x07\x01"),
+    "a field that nobody knows, inside": lambda definition: definition.dpam.MergeFromString(b"\xf8\x07\x01"),
+    "too long": lambda definition: definition.MergeFromString(b"\xfa\x07\x80\x80\x08" + bytes(2**17)),
+}
+
+
+@pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_definition_is_refused_in_one_line(
+    served: Served, world: Any, definition: Any, change: Any
+) -> None:
+    change(definition)
+    code, details = served.refused("SubmitTask", server_pb2.SubmitTaskRequest(definition=definition))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert details
+    assert "\n" not in details
+    assert world.storage.tasks() == []
+    assert served.wakes == 0
+
+
+def test_a_request_without_a_definition_is_refused(served: Served) -> None:
+    code, details = served.refused("SubmitTask", server_pb2.SubmitTaskRequest())
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "definition" in details
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_definition_with_changed_bytes_is_a_valid_task_or_refused_in_one_line(
+    world: Any, definition: Any, data: st.DataObject
+) -> None:
+    encoded = bytearray(definition.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    request = server_pb2.SubmitTaskRequest()
+    try:
+        request.definition.ParseFromString(bytes(encoded))
+    except Exception:
+        return  # gRPC refuses what is not a message
+    reason = ""
+    try:
+        assert open_task(checked_task(request, world.key).signed).developer_key == world.key.public
+    except OdpError as error:
+        reason = str(error)
+    assert "\n" not in reason

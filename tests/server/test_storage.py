@@ -1,0 +1,193 @@
+"""Compare-and-set transitions, the append-only history, and what a second process sees."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odp.errors import StateError
+from odp.v1 import common_pb2, server_pb2
+from server.schema import RoundState, TaskState
+from server.storage import NewVersion, Storage, TaskRecord
+
+ID = bytes(range(32))
+RELEASE = common_pb2.SignedRelease(release=b"release", signature=b"s" * 64)
+
+
+def task(sha256: bytes = ID, population: str = "viewers") -> TaskRecord:
+    return TaskRecord(
+        sha256=sha256, name="films", population=population, definition=b"d", signature=b"s", planned_rounds=3
+    )
+
+
+def version(number: int) -> NewVersion:
+    manifest = common_pb2.SignedManifest(manifest=b"m%d" % number, signature=b"s")
+    return NewVersion(version=number, state=b"state%d" % number, tables=b"tables%d" % number, manifest=manifest)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    made = Storage(tmp_path / "server.sqlite", clock=lambda: 7.0)
+    yield made
+    made.close()
+
+
+def released(storage: Storage) -> None:
+    storage.add_task(task())
+    storage.add_first_version(ID, version(0))
+    storage.mark_published(ID, 0)
+    storage.open_round(ID, 0)
+    storage.release_round(ID, 0, RELEASE, contributions=5)
+
+
+def test_the_states_are_those_of_the_protocol() -> None:
+    for states, messages in (
+        (TaskState, server_pb2.TaskStatus.State),
+        (RoundState, server_pb2.RoundStatus.State),
+    ):
+        named = {f"STATE_{state.name}": int(state) for state in states}
+        assert dict(messages.items()) == {"STATE_UNSPECIFIED": 0, **named}
+
+
+def test_a_task_is_added_once(storage: Storage) -> None:
+    assert storage.add_task(task())
+    assert not storage.add_task(task())
+    assert [entry.event for entry in storage.history(ID)] == ["submitted"]
+
+
+def test_tasks_come_newest_first(storage: Storage) -> None:
+    ids = [bytes([number]) * 32 for number in (3, 1, 2)]
+    for sha256 in ids:
+        storage.add_task(task(sha256))
+    storage.end_task(ids[1], TaskState.CANCELLED)
+    assert [entry.sha256 for entry in storage.tasks()] == ids[::-1]
+    assert [entry.sha256 for entry in storage.tasks(TaskState.ACTIVE)] == [ids[2], ids[0]]
+
+
+@pytest.mark.parametrize("first", [TaskState.FINISHED, TaskState.CANCELLED, TaskState.FAILED])
+def test_a_task_ends_once(storage: Storage, first: TaskState) -> None:
+    storage.add_task(task())
+    assert storage.end_task(ID, first, failure="why")
+    for second in (TaskState.FINISHED, TaskState.CANCELLED, TaskState.FAILED):
+        assert not storage.end_task(ID, second, failure="later")
+    assert storage.task(ID) is not None
+    assert (storage.task(ID).state, storage.task(ID).failure) == (first, "why")  # type: ignore[union-attr]
+
+
+def test_a_task_that_ended_opens_no_round(storage: Storage) -> None:
+    storage.add_task(task())
+    storage.end_task(ID, TaskState.CANCELLED)
+    assert not storage.add_first_version(ID, version(0))
+    assert not storage.open_round(ID, 0)
+    assert storage.rounds(ID) == []
+
+
+def test_a_round_goes_through_its_states_in_order_and_once(storage: Storage) -> None:
+    storage.add_task(task())
+    storage.add_first_version(ID, version(0))
+    assert not storage.release_round(ID, 0, RELEASE, contributions=5)
+    assert not storage.apply_round(ID, 0, version(1))
+    assert storage.open_round(ID, 0)
+    assert not storage.open_round(ID, 0)
+    assert storage.set_contributions(ID, 0, 4)
+    assert not storage.apply_round(ID, 0, version(1))
+    assert storage.release_round(ID, 0, RELEASE, contributions=5)
+    assert not storage.release_round(ID, 0, RELEASE, contributions=6)
+    assert not storage.set_contributions(ID, 0, 6)
+    assert storage.apply_round(ID, 0, version(1))
+    assert not storage.apply_round(ID, 0, version(1))
+    (entry,) = storage.rounds(ID)
+    assert (entry.state, entry.contributions, entry.opened, entry.closed) == (RoundState.APPLIED, 5, 7.0, 7.0)
+    assert storage.release(ID, 0) == RELEASE
+
+
+def test_applying_stores_the_next_version_and_drops_the_bytes_of_the_last(storage: Storage) -> None:
+    released(storage)
+    storage.apply_round(ID, 0, version(1))
+    assert storage.state_and_tables(ID, 0) is None
+    assert storage.state_and_tables(ID, 1) == (b"state1", b"tables1")
+    newest, published = storage.newest_version(ID), storage.published_version(ID)
+    assert newest is not None
+    assert published is not None
+    assert (newest.version, newest.published) == (1, None)
+    assert (published.version, published.published) == (0, 7.0)
+
+
+def test_of_many_writers_one_applies_a_round(storage: Storage, tmp_path: Path) -> None:
+    released(storage)
+    others = [Storage(tmp_path / "server.sqlite", clock=lambda: 8.0) for _ in range(4)]
+    start = threading.Barrier(len(others))
+    won: list[bool] = []
+
+    def apply(own: Storage) -> None:
+        start.wait()
+        won.append(own.apply_round(ID, 0, version(1)))
+
+    threads = [threading.Thread(target=apply, args=(own,)) for own in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == [False, False, False, True]
+    assert [entry.event for entry in storage.history(ID)].count("round_applied") == 1
+    for own in others:
+        own.close()
+
+
+@pytest.mark.parametrize("statement", ["UPDATE task_history SET event = 'x'", "DELETE FROM task_history"])
+def test_the_history_can_only_grow(storage: Storage, tmp_path: Path, statement: str) -> None:
+    storage.add_task(task())
+    connection = sqlite3.connect(tmp_path / "server.sqlite")
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement)
+    connection.close()
+
+
+def test_open_rounds_names_every_active_task_and_its_open_round(storage: Storage) -> None:
+    storage.add_task(task())
+    other, done = b"o" * 32, b"d" * 32
+    storage.add_task(task(other, "readers"))
+    storage.add_task(task(done, "gone"))
+    storage.end_task(done, TaskState.FINISHED)
+    storage.add_first_version(ID, version(0))
+    storage.open_round(ID, 0)
+    first, second = storage.open_rounds()
+    assert (first.population, first.round) == ("viewers", 0)
+    assert first.model is not None
+    assert first.model.manifest == b"m0"
+    assert (second.population, second.round, second.model) == ("readers", None, None)
+
+
+def test_the_model_of_a_population_is_the_newest_published_one_of_its_newest_task_that_has_one(
+    storage: Storage,
+) -> None:
+    second, third, other = b"2" * 32, b"3" * 32, b"o" * 32
+    for sha256 in (ID, second, third):
+        storage.add_task(task(sha256))
+    storage.add_task(task(other, "readers"))
+    assert storage.published_models() == []
+    released(storage)
+    storage.apply_round(ID, 0, version(1))
+    assert [(entry.population, entry.model.manifest) for entry in storage.published_models()] == [("viewers", b"m0")]
+    storage.mark_published(ID, 1)
+    storage.end_task(ID, TaskState.FINISHED)
+    storage.add_first_version(other, version(7))
+    storage.mark_published(other, 7)
+    found = {entry.population: entry.model.manifest for entry in storage.published_models()}
+    assert found == {"viewers": b"m1", "readers": b"m7"}
+    storage.add_first_version(second, version(5))
+    storage.add_first_version(third, version(6))
+    storage.mark_published(second, 5)
+    found = {entry.population: entry.model.manifest for entry in storage.published_models()}
+    assert found == {"viewers": b"m5", "readers": b"m7"}
+
+
+def test_a_file_that_is_no_database_is_named_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.sqlite"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(StateError, match=r"server\.sqlite is damaged"):
+        Storage(path)
