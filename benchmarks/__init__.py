@@ -1,0 +1,1 @@
+"""Measurements of the platform against goals: ``python -m benchmarks list``."""

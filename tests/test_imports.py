@@ -1,0 +1,35 @@
+"""What `import odp` brings with it: nothing that a developer would wait for, and nothing that a device lacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_HEAVY = ("tensorflow", "scipy", "dp_accounting", "matplotlib", "sqlalchemy", "numba")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import odp",
+        "import odp; odp.Task, odp.DPAM, odp.MatrixFactorization",
+        "import odp; odp.connect, odp.load, odp.synthetic_movielens, odp.load_task",
+        "import device_runtime",
+    ],
+)
+def test_an_import_loads_no_heavy_library(code: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint([name for name in {_HEAVY!r} if name in sys.modules])"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout.strip()) == (0, "[]"), told.stderr
+
+
+def test_the_check_would_see_a_heavy_library() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import odp, scipy, sys\nprint('scipy' in sys.modules)"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert told.stdout.strip() == "True"
