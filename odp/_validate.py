@@ -50,7 +50,8 @@ def identifier(**values: str) -> None:
     for name, value in values.items():
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise ConfigurationError(
-                f"Expected {name}={value!r} to be 1 to 64 characters of a-z, 0-9, '_', '.', '-', starting with a letter or digit"
+                f"Expected {name}={value!r} to be 1 to 64 characters of a-z, 0-9, '_', '.', '-', "
+                "starting with a letter or digit"
             )
 
 
@@ -59,7 +60,9 @@ def one_of(choices: Iterable[str], **values: str) -> None:
     valid = list(choices)
     for name, value in values.items():
         if value not in valid:
-            raise ConfigurationError(f"Expected {name}={value!r} to be one of {', '.join(valid)}{nearest(value, valid)}")
+            raise ConfigurationError(
+                f"Expected {name}={value!r} to be one of {', '.join(valid)}{nearest(value, valid)}"
+            )
 
 
 def known_keys(given: Iterable[str], valid: Iterable[str], *, where: str) -> None:
@@ -67,7 +70,9 @@ def known_keys(given: Iterable[str], valid: Iterable[str], *, where: str) -> Non
     names = list(valid)
     for key in given:
         if key not in names:
-            raise ConfigurationError(f"Unknown key {key!r} in {where}{nearest(key, names)}; valid keys: {', '.join(names)}")
+            raise ConfigurationError(
+                f"Unknown key {key!r} in {where}{nearest(key, names)}; valid keys: {', '.join(names)}"
+            )
 
 
 def nearest(value: object, names: Iterable[str]) -> str:
@@ -82,12 +87,12 @@ _Class = TypeVar("_Class", bound=type)
 def strict_keywords(cls: _Class) -> _Class:
     """Class decorator for dataclasses: an unknown keyword is a ConfigurationError that names the nearest valid one."""
     names = [field.name for field in dataclasses.fields(cls) if field.init]
-    construct = cls.__init__
+    construct = getattr(cls, "__init__")  # noqa: B009  # attribute access on a type variable is unsound to mypy
 
     @functools.wraps(construct)
     def checked(self: object, *values: object, **keywords: object) -> None:
         known_keys(keywords, names, where=f"{cls.__name__}(..)")
         construct(self, *values, **keywords)
 
-    cls.__init__ = checked
+    setattr(cls, "__init__", checked)  # noqa: B010
     return cls

@@ -62,7 +62,9 @@ def connect(
         try:
             token = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"cannot read the operator's token {path}; start the server first, or give token=") from error
+            raise ConfigurationError(
+                f"cannot read the operator's token {path}; start the server first, or give token="
+            ) from error
     return Connection(address=address, ca=read_ca(ca_path), token=token)
 
 
@@ -118,34 +120,50 @@ class Connection:
         """Submits a task; the same task again gives the same handle."""
         request = server_pb2.SubmitTaskRequest(definition=task.definition())
         reply = channel.call(
-            self._stub.SubmitTask, request, timeout=channel.SHORT_DEADLINE, what=f"submit the task {task.name!r}",
-            address=self.address, metadata=self._metadata,
-        )  # fmt: skip
+            self._stub.SubmitTask,
+            request,
+            timeout=channel.SHORT_DEADLINE,
+            what=f"submit the task {task.name!r}",
+            address=self.address,
+            metadata=self._metadata,
+        )
         return TaskHandle(self, reply.task_sha256)
 
     def tasks(self) -> list[server_pb2.TaskStatus]:
         """All tasks of the server, newest first."""
         reply = channel.call(
-            self._stub.ListTasks, server_pb2.ListTasksRequest(), timeout=channel.SHORT_DEADLINE, what="list the tasks",
-            address=self.address, metadata=self._metadata,
-        )  # fmt: skip
+            self._stub.ListTasks,
+            server_pb2.ListTasksRequest(),
+            timeout=channel.SHORT_DEADLINE,
+            what="list the tasks",
+            address=self.address,
+            metadata=self._metadata,
+        )
         return list(reply.tasks)
 
     def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
         """Where one task stands."""
         request = server_pb2.GetTaskRequest(task_sha256=task_sha256)
         reply = channel.call(
-            self._stub.GetTask, request, timeout=channel.SHORT_DEADLINE, what="read the task's status",
-            address=self.address, metadata=self._metadata,
-        )  # fmt: skip
+            self._stub.GetTask,
+            request,
+            timeout=channel.SHORT_DEADLINE,
+            what="read the task's status",
+            address=self.address,
+            metadata=self._metadata,
+        )
         return reply.status
 
     def cancel(self, task_sha256: bytes) -> None:
         """Opens no further round of the task. Idempotent."""
         channel.call(
-            self._stub.CancelTask, server_pb2.CancelTaskRequest(task_sha256=task_sha256), timeout=channel.SHORT_DEADLINE,
-            what="cancel the task", address=self.address, metadata=self._metadata,
-        )  # fmt: skip
+            self._stub.CancelTask,
+            server_pb2.CancelTaskRequest(task_sha256=task_sha256),
+            timeout=channel.SHORT_DEADLINE,
+            what="cancel the task",
+            address=self.address,
+            metadata=self._metadata,
+        )
 
     def model(self, status: server_pb2.TaskStatus) -> Broadcast:
         """The newest model of a status, fetched whole and checked against its signed manifest."""
@@ -162,7 +180,9 @@ class Connection:
                 request = distributor_pb2.DownloadRequest(model_sha256=model, table=entry.name)
                 what = f"download the table {entry.name!r}"
                 stream = channel.call(stub.Download, request, timeout=channel.LONG_DEADLINE, what=what, address=address)
-                tables[entry.name] = b"".join(reply.chunk for reply in channel.read_stream(stream, what=what, address=address))
+                tables[entry.name] = b"".join(
+                    reply.chunk for reply in channel.read_stream(stream, what=what, address=address)
+                )
         return broadcast_from(manifest, tables)
 
     def ledger(self, status: server_pb2.TaskStatus) -> aggregator_pb2.GetLedgerResponse:
@@ -171,9 +191,12 @@ class Connection:
         with channel.connect(address, self._ca) as opened:
             request = aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256(status.task))
             return channel.call(
-                aggregator_pb2_grpc.AggregatorServiceStub(opened).GetLedger, request, timeout=channel.SHORT_DEADLINE,
-                what="read the privacy ledger", address=address,
-            )  # fmt: skip
+                aggregator_pb2_grpc.AggregatorServiceStub(opened).GetLedger,
+                request,
+                timeout=channel.SHORT_DEADLINE,
+                what="read the privacy ledger",
+                address=address,
+            )
 
     def close(self) -> None:
         """Closes the channel."""

@@ -81,7 +81,7 @@ class ContributionRefused(OdpError):
 
 
 class ServiceError(OdpError):
-    """Another party answered with an error; the message carries its one-line explanation, ``code`` its grpc.StatusCode."""
+    """Another party answered with an error; the message carries its one line, ``code`` its grpc.StatusCode."""
 
     code: object = None
 

@@ -31,7 +31,7 @@ _Message = TypeVar("_Message", common_pb2.TaskDefinition, common_pb2.ModelManife
 
 
 def sign_task(definition: common_pb2.TaskDefinition, key: SigningKey) -> common_pb2.SignedTask:
-    """The task under ``key``, whose public half becomes ``developer_key``. Raises ConfigurationError for a bad definition."""
+    """The task under ``key``, whose public half becomes ``developer_key``. Raises ConfigurationError."""
     signed = common_pb2.TaskDefinition()
     signed.CopyFrom(definition)
     signed.developer_key = key.public
@@ -51,7 +51,9 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
     Raises SignatureError, or ConfigurationError naming the field.
     """
     if not 0 < len(signed.definition) <= LARGEST_DEFINITION:
-        raise ConfigurationError(f"Expected a task definition of 1 to {LARGEST_DEFINITION} bytes, got {len(signed.definition)}")
+        raise ConfigurationError(
+            f"Expected a task definition of 1 to {LARGEST_DEFINITION} bytes, got {len(signed.definition)}"
+        )
     definition = _parse(common_pb2.TaskDefinition(), signed.definition, "task definition")
     check_length("developer_key", definition.developer_key, KEY_BYTES)
     verify(definition.developer_key, signed.signature, domains.TASK, signed.definition)
@@ -138,9 +140,7 @@ def check_length(name: str, value: bytes, length: int) -> None:
         raise ConfigurationError(f"Expected {name} of {length} bytes, got {len(value)}")
 
 
-def _parse(
-    message: _Message, data: bytes, what: str
-) -> _Message:
+def _parse(message: _Message, data: bytes, what: str) -> _Message:
     try:
         message.ParseFromString(data)
     except DecodeError as error:

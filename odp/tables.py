@@ -38,7 +38,9 @@ def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelMa
 def table_from_bytes(entry: common_pb2.TableManifest, data: bytes) -> Table:
     """The table of a manifest entry. Raises ConfigurationError unless length and SHA-256 are the manifest's."""
     if len(data) != entry.rows * entry.width * 4:
-        raise ConfigurationError(f"table {entry.name!r}: expected {entry.rows * entry.width * 4} bytes, got {len(data)}")
+        raise ConfigurationError(
+            f"table {entry.name!r}: expected {entry.rows * entry.width * 4} bytes, got {len(data)}"
+        )
     if hashlib.sha256(data).digest() != entry.sha256:
         raise ConfigurationError(f"table {entry.name!r}: its bytes do not have the manifest's SHA-256")
     rows = np.frombuffer(data, dtype="<f4").reshape(entry.rows, entry.width)
@@ -71,9 +73,7 @@ def padded_keys(keys: Sequence[int] | np.ndarray, count: int) -> bytes:
     return np.concatenate([wanted, np.full(count - len(wanted), wanted[0], dtype="<u4")]).tobytes()
 
 
-def slices_from(
-    manifest: common_pb2.ModelManifest, keys: np.ndarray, selected: distributor_pb2.SelectedRows
-) -> Slices:
+def slices_from(manifest: common_pb2.ModelManifest, keys: np.ndarray, selected: distributor_pb2.SelectedRows) -> Slices:
     """What a device got for its distinct, ascending ``keys`` (padding cut off).
 
     Raises ConfigurationError where rows or dense tables do not have the manifest's shape, or are not finite.
@@ -87,5 +87,8 @@ def slices_from(
     dense_entries = [table for table in manifest.tables if not table.keyed]
     if len(selected.dense) != len(dense_entries):
         raise ConfigurationError(f"Expected {len(dense_entries)} dense tables, got {len(selected.dense)}")
-    dense = {table.name: table_from_bytes(table, data).rows for table, data in zip(dense_entries, selected.dense, strict=True)}
+    dense = {
+        table.name: table_from_bytes(table, data).rows
+        for table, data in zip(dense_entries, selected.dense, strict=True)
+    }
     return Slices(manifest.version, np.asarray(keys, dtype=np.int64), rows, dense)

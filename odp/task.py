@@ -167,8 +167,9 @@ class Task:
 
 
 def check_delta_for(delta: float, users: int) -> None:
-    """Raises PrivacyError unless ``delta`` < 1 / users: at 1 / users, publishing one random user's data would be allowed."""
+    """Raises PrivacyError unless ``delta`` < 1 / users: at that, publishing one random user's data would be allowed."""
     if delta * users >= 1:
         raise PrivacyError(
-            f"Expected delta={delta!r} to be below 1/users={1 / users:.3g} (users={users}); take a tenth of that, {0.1 / users:.1g}"
+            f"Expected delta={delta!r} to be below 1/users={1 / users:.3g} (users={users}); "
+            f"take a tenth of that, {0.1 / users:.1g}"
         )

@@ -29,7 +29,7 @@ _LARGEST = 2**20
 
 
 def load_task(path: str | Path) -> Task:
-    """Reads a task file. Raises ConfigurationError (one line, with file:line and the nearest valid name) or PrivacyError."""
+    """Reads a task file. Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError."""
     source = Path(path)
     try:
         if source.stat().st_size > _LARGEST:
@@ -88,7 +88,8 @@ def _build(section: str, given: Any, *, where: str, text: str) -> Any:
     kind = values.pop("kind", next(iter(kinds)))
     if kind not in kinds:
         raise ConfigurationError(
-            f"{where}:{_line_of(text, section, 'kind')}: Unknown kind {kind!r} in [{section}]{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
+            f"{where}:{_line_of(text, section, 'kind')}: Unknown kind {kind!r} in [{section}]"
+            f"{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
         )
     cls = kinds[kind]
     names = [field.name for field in dataclasses.fields(cls)]
@@ -112,8 +113,11 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _is_float(hint: Any, value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and (hint is float or float in typing.get_args(hint)) and (
-        int not in typing.get_args(hint)
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (hint is float or float in typing.get_args(hint))
+        and (int not in typing.get_args(hint))
     )
 
 

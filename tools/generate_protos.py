@@ -48,7 +48,9 @@ def main() -> None:
         names = sorted({path.name for path in made.iterdir()} | {path.name for path in TARGET.glob("*_pb2*")})
         _same, different, missing = filecmp.cmpfiles(made, TARGET, names, shallow=False)
     if different or missing:
-        sys.exit(f"odp/v1 is not what protos/ generate: {', '.join(different + missing)}; run `make proto` and commit it")
+        sys.exit(
+            f"odp/v1 is not what protos/ generate: {', '.join(different + missing)}; run `make proto` and commit it"
+        )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 
 
 def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
-    """Integer noise in grid units, int64 of the release's shape: column c has standard deviation column_std[c] / step.
+    """Integer noise in grid units, int64 of the release's shape: column c has the std column_std[c] / step.
 
-    It lives on the grid of the sums themselves (rule P18): noise of a coarser grid would show the sums modulo that grid.
+    It lives on the grid of the sums themselves (rule P18): coarser noise would show the sums modulo its own grid.
     """
     width = release.shape[-1]
     rows = release.coordinates // width
@@ -42,4 +42,5 @@ def charges_of(query: Query) -> tuple[GaussianRelease, ...]:
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:
     """The released float64 values: integers times the grid's step."""
-    return integers.reshape(release.shape) * release.step
+    values: Float64Array = integers.reshape(release.shape).astype(np.float64) * release.step
+    return values

@@ -75,7 +75,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class LocalRatings:
-    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k] within the declared range."""
+    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k] in the declared range."""
 
     items: Int64Array
     values: Float64Array

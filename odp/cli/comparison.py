@@ -21,7 +21,9 @@ def comparison_table(found: Baselines, model_rmse: float, epsilon: float, delta:
     return table
 
 
-def draw_progress(path: Path, *, rmse: Sequence[float], epsilon: Sequence[float], budget: float, found: Baselines) -> None:
+def draw_progress(
+    path: Path, *, rmse: Sequence[float], epsilon: Sequence[float], budget: float, found: Baselines
+) -> None:
     """A PNG of test RMSE and ε spent after each round (index 0: before the first), with the baselines as lines."""
     import matplotlib as mpl
 

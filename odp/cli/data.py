@@ -31,7 +31,8 @@ def fetch(
     cache: Annotated[Path | None, typer.Option(help="Folder for downloads [default: the user's cache folder].")] = None,
     base_url: Annotated[str | None, typer.Option(help="Take the archive from this mirror.")] = None,
     sha256: Annotated[
-        list[str] | None, typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, where the publisher gives none.")
+        list[str] | None,
+        typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, where the publisher gives none."),
     ] = None,
 ) -> None:
     """Download a data set, check its SHA-256, unpack it, and print where it lies."""
@@ -44,7 +45,7 @@ def _digests(given: list[str]) -> str | dict[str, str] | None:
     from odp.errors import ConfigurationError
 
     named = [value for value in given if "=" in value]
-    if named and len(named) < len(given) or len(given) > 1 and not named:
+    if (named and len(named) < len(given)) or (len(given) > 1 and not named):
         raise ConfigurationError("Expected one --sha256 DIGEST, or --sha256 FILE=DIGEST for each file")
     if named:
         return dict(value.split("=", 1) for value in named)
@@ -61,10 +62,16 @@ def info(
 
     found = load(data)
     summary = {
-        "name": found.name, "users": found.n_users, "items": found.n_items, "ratings": found.n_ratings,
-        "density": found.density, "low": found.low, "high": found.high, "implicit": found.implicit,
+        "name": found.name,
+        "users": found.n_users,
+        "items": found.n_items,
+        "ratings": found.n_ratings,
+        "density": found.density,
+        "low": found.low,
+        "high": found.high,
+        "implicit": found.implicit,
         "duplicates": found.duplicates,
-    }  # fmt: skip
+    }
     if json:
         print_json(summary)
     else:

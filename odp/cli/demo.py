@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from odp.client import TaskHandle
     from odp.cli.processes import Child, Services
+    from odp.client import TaskHandle
     from odp.datasets import Split
     from odp.simulation.baselines import Baselines
     from odp.task import Task
@@ -33,18 +33,22 @@ _POLL_SECONDS = 0.4
 
 
 def demo(
-    data: Annotated[str | None, typer.Option(help="Data set (folder, file or name) [default: a synthetic one].")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set (folder, file or name) [default: a synthetic one].")
+    ] = None,
     devices: Annotated[int | None, typer.Option(help="Number of devices [default: all users of the data].")] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
     rank: Annotated[int | None, typer.Option(help="Width of the factors [default: by epsilon and population].")] = None,
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
-    state: Annotated[Path | None, typer.Option(help="Keep the programs' state here [default: a folder that is removed].")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Keep the programs' state here [default: a folder that is removed].")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 1800.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a private model with real devices, enclaves and a server, all on this machine over TLS; then stop them all."""
+    """Train a private model with real devices, enclaves and a server on this machine over TLS; then stop them all."""
     from odp.cli.device import take_users
     from odp.cli.processes import Child, Services
     from odp.client import connect
@@ -70,8 +74,11 @@ def demo(
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-demo-"))) if state is None else state
         policy = EnclavePolicy(
-            role="aggregator", minimum_cohort=_MINIMUM_COHORT, population_epsilon=max(20.0, epsilon), population_delta=max(1e-5, delta)
-        )  # fmt: skip
+            role="aggregator",
+            minimum_cohort=_MINIMUM_COHORT,
+            population_epsilon=max(20.0, epsilon),
+            population_delta=max(1e-5, delta),
+        )
         services = stack.enter_context(Services(root, policy=policy))
         for name, child in services.children.items():
             out.print(f"  started {name:<12} {child.address}  (process {child.process.pid}, TLS)")
@@ -81,13 +88,31 @@ def demo(
         host = Child(
             "device host",
             [
-                "device", "run", "--population", _POPULATION, "--server", services.server_address, "--services", str(root),
-                "--data", source, "--devices", str(ratings.n_users), "--split-seed", str(seed), "--no-durable",
-                "--max-epsilon", repr(epsilon), "--max-total-epsilon", repr(epsilon), "--max-delta", repr(delta),
+                "device",
+                "run",
+                "--population",
+                _POPULATION,
+                "--server",
+                services.server_address,
+                "--services",
+                str(root),
+                "--data",
+                source,
+                "--devices",
+                str(ratings.n_users),
+                "--split-seed",
+                str(seed),
+                "--no-durable",
+                "--max-epsilon",
+                repr(epsilon),
+                "--max-total-epsilon",
+                repr(epsilon),
+                "--max-delta",
+                repr(delta),
             ],
             state=root / "devices",
             log=root / "logs" / "devices.log",
-        )  # fmt: skip
+        )
         stack.callback(host.stop)
         out.print(f"  started device host  {ratings.n_users:,} devices (process {host.process.pid})")
         watched = _watch(handle, services, host, split, task, out, stop.wait, timeout=timeout)
@@ -96,9 +121,19 @@ def demo(
         ledger = connection.ledger(handle.status()).ledger
     seconds = time.monotonic() - started
     _finish(
-        out, task, split, watched, recommended, traffic, ledger,
-        source=source, seed=seed, seconds=seconds, output=output, json_output=json_output,
-    )  # fmt: skip
+        out,
+        task,
+        split,
+        watched,
+        recommended,
+        traffic,
+        ledger,
+        source=source,
+        seed=seed,
+        seconds=seconds,
+        output=output,
+        json_output=json_output,
+    )
 
 
 def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Task:
@@ -108,9 +143,7 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Ta
 
     train = split.train
     privacy = UserLevelDP(epsilon=epsilon, delta=delta, max_items_per_user=min(50, train.n_items))
-    recommended, training = DPAM.recommended(
-        epsilon=epsilon, delta=delta, n_users=train.n_users, n_items=train.n_items
-    )
+    recommended, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=train.n_users, n_items=train.n_items)
     if rank is not None:
         recommended, training = rank, DPAM()
     return Task(
@@ -134,7 +167,15 @@ class _Watched:
 
 
 def _watch(
-    handle: TaskHandle, services: Services, host: Child, split: Split, task: Task, out: Console, wait: Any, *, timeout: float
+    handle: TaskHandle,
+    services: Services,
+    host: Child,
+    split: Split,
+    task: Task,
+    out: Console,
+    wait: Any,
+    *,
+    timeout: float,
 ) -> _Watched:
     """Follows the task on a live table. Raises ServiceError when a program ends or the task fails."""
     from rich.live import Live
@@ -160,11 +201,16 @@ def _watch(
                 seen.epsilon.append(release.epsilon_spent)
                 seen.contributions.append(release.contributions)
                 seen.charges += [
-                    {"round": release.round, "name": charge.name, "sensitivity": charge.sensitivity, "noise_std": charge.noise_std,
-                     "coordinates": charge.coordinates}
+                    {
+                        "round": release.round,
+                        "name": charge.name,
+                        "sensitivity": charge.sensitivity,
+                        "noise_std": charge.noise_std,
+                        "coordinates": charge.coordinates,
+                    }
                     for charge in release.charges
-                ]  # fmt: skip
-                # The demo owns the data set, so it may test each model on the held-out part; no device reports a metric.
+                ]
+                # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
                 model = handle.model()
                 seen.rmse.append(rmse(population.predict(model, history, split.test), split.test))
             live.update(_live_table(status, seen, _traffic(services.root)))
@@ -224,11 +270,28 @@ def _recommend(services: Services, root: Path, source: str) -> dict[str, Any]:
 
     finished = subprocess.run(
         [
-            sys.executable, "-m", "odp.cli.main", "device", "recommend", "--population", _POPULATION, "--device", "0", "--json",
-            "--server", services.server_address, "--services", str(root), "--state", str(root / "devices"),
+            sys.executable,
+            "-m",
+            "odp.cli.main",
+            "device",
+            "recommend",
+            "--population",
+            _POPULATION,
+            "--device",
+            "0",
+            "--json",
+            "--server",
+            services.server_address,
+            "--services",
+            str(root),
+            "--state",
+            str(root / "devices"),
         ],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if finished.returncode:
         raise ServiceError(f"recommendations failed: {finished.stderr.strip()}")
     found: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
@@ -236,9 +299,20 @@ def _recommend(services: Services, root: Path, source: str) -> dict[str, Any]:
 
 
 def _finish(
-    out: Console, task: Task, split: Split, watched: _Watched, recommended: dict[str, Any], traffic: dict[int, dict[str, Any]],
-    ledger: bytes, *, source: str, seed: int, seconds: float, output: Path, json_output: bool,
-) -> None:  # fmt: skip
+    out: Console,
+    task: Task,
+    split: Split,
+    watched: _Watched,
+    recommended: dict[str, Any],
+    traffic: dict[int, dict[str, Any]],
+    ledger: bytes,
+    *,
+    source: str,
+    seed: int,
+    seconds: float,
+    output: Path,
+    json_output: bool,
+) -> None:
     """Prints the comparison, the recommendations, what was spent; writes picture and reports."""
     from rich.table import Table
 
@@ -248,9 +322,14 @@ def _finish(
 
     privacy = task.privacy
     found: Baselines = baselines(
-        train=split.train, history=merge(split.train, split.validation), test=split.test, epsilon=privacy.epsilon,
-        delta=privacy.delta, max_items_per_user=privacy.max_items_per_user, seed=seed,
-    )  # fmt: skip
+        train=split.train,
+        history=merge(split.train, split.validation),
+        test=split.test,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        max_items_per_user=privacy.max_items_per_user,
+        seed=seed,
+    )
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     titles = split.train.titles
     best = Table("", "item", "predicted value", title="top ten of device 0, computed on the device")
@@ -262,17 +341,30 @@ def _finish(
     whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
     summary: dict[str, Any] = {
-        "data": source, "devices": split.train.n_users, "items": split.train.n_items, "rank": task.model.rank,
-        "test_rmse": watched.rmse[-1], "epsilon": watched.epsilon[-1], "epsilon_left": privacy.epsilon - watched.epsilon[-1],
-        "delta": privacy.delta, "rounds": len(watched.rmse) - 1, "seconds": round(seconds, 2),
-        "rmse_by_round": watched.rmse, "epsilon_by_round": watched.epsilon, "charges": watched.charges,
-        "baselines": vars(found), "bytes_down_per_device": per_device, "whole_model_bytes": whole,
-        "recommendations": recommended["recommendations"], "picture": str(picture),
-    }  # fmt: skip
+        "data": source,
+        "devices": split.train.n_users,
+        "items": split.train.n_items,
+        "rank": task.model.rank,
+        "test_rmse": watched.rmse[-1],
+        "epsilon": watched.epsilon[-1],
+        "epsilon_left": privacy.epsilon - watched.epsilon[-1],
+        "delta": privacy.delta,
+        "rounds": len(watched.rmse) - 1,
+        "seconds": round(seconds, 2),
+        "rmse_by_round": watched.rmse,
+        "epsilon_by_round": watched.epsilon,
+        "charges": watched.charges,
+        "baselines": vars(found),
+        "bytes_down_per_device": per_device,
+        "whole_model_bytes": whole,
+        "recommendations": recommended["recommendations"],
+        "picture": str(picture),
+    }
     (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
     (output / "ledger.json").write_bytes(ledger)
     out.print(
-        f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} (per user, adding or removing one); "
+        f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} "
+        "(per user, adding or removing one); "
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
     out.print(f"picture {picture}; every charge {output / 'report.json'}; signed ledger {output / 'ledger.json'}")

@@ -16,7 +16,9 @@ app = typer.Typer(help="Run devices, and ask one for its recommendations.", no_a
 
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
-Services = Annotated[Path, typer.Option(help="State folder of `odp up` on this machine: default for --ca and --reference-values.")]
+Services = Annotated[
+    Path, typer.Option(help="State folder of `odp up` on this machine: default for --ca and --reference-values.")
+]
 Ca = Annotated[Path | None, typer.Option(help="PEM file of the CA of the services.")]
 ReferenceFile = Annotated[Path | None, typer.Option(help="JSON file of the enclaves that the devices accept.")]
 
@@ -43,7 +45,8 @@ def run(
     max_total_epsilon: Annotated[float, typer.Option(help="Sum of epsilons of all tasks.")] = 20.0,
     min_cohort: Annotated[int, typer.Option(help="No task that may release below so many contributions.")] = 100,
     durable: Annotated[
-        bool, typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store.")
+        bool,
+        typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
     ] = True,
     until_finished: Annotated[bool, typer.Option(help="End when the population's task is finished.")] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,

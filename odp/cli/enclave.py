@@ -23,9 +23,9 @@ def _group() -> None:
 
 @app.command("reference-values")
 def reference_values(
-    platform: Annotated[Path, typer.Option(help="Folder of the emulated hardware: its root certificate is pinned.")] = Path(
-        "odp-state/platform"
-    ),
+    platform: Annotated[
+        Path, typer.Option(help="Folder of the emulated hardware: its root certificate is pinned.")
+    ] = Path("odp-state/platform"),
     minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
@@ -33,7 +33,7 @@ def reference_values(
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
 
-    Digests and policies are computed from the code installed here and from the options, not asked from a running service.
+    Digests and policies are computed from the installed code and the options, not asked from a running service.
     """
     from odp.enclave.policy import EnclavePolicy
 

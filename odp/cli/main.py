@@ -16,7 +16,7 @@ from odp.errors import OdpError
 
 app = typer.Typer(
     name="odp",
-    help="On-device personalization: devices train on their own data, enclaves aggregate, releases are differentially private.",
+    help="On-device personalization: devices train on their own data, enclaves aggregate, releases are DP per user.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -133,7 +133,9 @@ class Services:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StateError(f"cannot use the state folder {self.root}: {error.strerror}; give another --state") from error
+            raise StateError(
+                f"cannot use the state folder {self.root}: {error.strerror}; give another --state"
+            ) from error
         try:
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
@@ -176,5 +178,7 @@ class Services:
     def __enter__(self) -> Services:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()

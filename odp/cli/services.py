@@ -15,7 +15,9 @@ distributor_app = typer.Typer(help="The trusted distributor: gives devices the r
 aggregator_app = typer.Typer(help="The trusted aggregator: sums, charges, adds noise, signs.", no_args_is_help=True)
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
-Certificate = Annotated[Path | None, typer.Option(help="PEM certificate; with --key and --ca. Default: a development CA.")]
+Certificate = Annotated[
+    Path | None, typer.Option(help="PEM certificate; with --key and --ca. Default: a development CA.")
+]
 Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")]
 Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
 CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
@@ -30,7 +32,8 @@ def run_server(
     distributor: Annotated[str, typer.Option(help="host:port of the distributor.")] = "127.0.0.1:7201",
     aggregator: Annotated[str, typer.Option(help="host:port of the aggregator.")] = "127.0.0.1:7202",
     reference_values: Annotated[
-        Path | None, typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies.")
+        Path | None,
+        typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
     ] = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -43,10 +46,17 @@ def run_server(
 
     running = start(
         Config(
-            state=state, listen=listen, distributor=distributor, aggregator=aggregator, reference_values=reference_values,
-            certificate=certificate, key=key, ca=ca, ca_folder=ca_folder,
+            state=state,
+            listen=listen,
+            distributor=distributor,
+            aggregator=aggregator,
+            reference_values=reference_values,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            ca_folder=ca_folder,
         )
-    )  # fmt: skip
+    )
     serve_until_stopped(running, state, with_parent=with_parent)
 
 
@@ -98,16 +108,24 @@ def run_aggregator(
     )
     running = start(
         Config(
-            state=state, listen=listen, platform=platform, policy=policy,
-            certificate=certificate, key=key, ca=ca, ca_folder=ca_folder,
+            state=state,
+            listen=listen,
+            platform=platform,
+            policy=policy,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            ca_folder=ca_folder,
         )
-    )  # fmt: skip
+    )
     serve_until_stopped(running, state, with_parent=with_parent)
 
 
 def up(
     state: Annotated[Path, typer.Option(help="One folder for all three; made on first start.")] = Path("odp-state"),
-    listen: Annotated[str, typer.Option(help="Address to serve on; the port is the first of three in a row.")] = "127.0.0.1:7200",
+    listen: Annotated[
+        str, typer.Option(help="Address to serve on; the port is the first of three in a row.")
+    ] = "127.0.0.1:7200",
     minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
@@ -136,7 +154,10 @@ def up(
     with services:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")
-        out.print(f"ready; developers and devices connect to {services.server_address} with --state {state}. Ctrl-C stops all.")
+        out.print(
+            f"ready; developers and devices connect to {services.server_address} with --state {state}. "
+            "Ctrl-C stops all."
+        )
         while not stop.wait(0.5):
             dead = services.dead()
             if dead is not None:

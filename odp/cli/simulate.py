@@ -12,9 +12,13 @@ from odp.cli.console import console, print_json
 
 def simulate(
     task: Annotated[Path, typer.Argument(help="Task file (TOML); `odp task new` writes one.")],
-    data: Annotated[str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")] = "synthetic",
+    data: Annotated[
+        str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
+    ] = "synthetic",
     seed: Annotated[int, typer.Option(help="Decides split, samples and noise.")] = 1,
-    noise: Annotated[bool, typer.Option(help="--no-noise shows what the noise costs; such a run is not private.")] = True,
+    noise: Annotated[
+        bool, typer.Option(help="--no-noise shows what the noise costs; such a run is not private.")
+    ] = True,
     baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -37,9 +41,13 @@ def simulate(
         def on_round(result: RoundResult) -> None:
             status.update(f"round {result.round} done: test RMSE {result.test_rmse:.4f}")
             table.add_row(
-                str(result.round), str(result.contributions), f"{result.epsilon:.4f}", f"{result.validation_rmse:.4f}",
-                f"{result.test_rmse:.4f}", f"{result.seconds:.1f}",
-            )  # fmt: skip
+                str(result.round),
+                str(result.contributions),
+                f"{result.epsilon:.4f}",
+                f"{result.validation_rmse:.4f}",
+                f"{result.test_rmse:.4f}",
+                f"{result.seconds:.1f}",
+            )
 
         finished = run(planned, split, seed=seed, noise=noise, on_round=on_round)
     out.print(table)
@@ -51,9 +59,14 @@ def simulate(
         privacy = planned.privacy
         with out.status("baselines"):
             found = compute(
-                train=split.train, history=merge(split.train, split.validation), test=split.test, epsilon=privacy.epsilon,
-                delta=privacy.delta, max_items_per_user=privacy.max_items_per_user, seed=seed,
-            )  # fmt: skip
+                train=split.train,
+                history=merge(split.train, split.validation),
+                test=split.test,
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                max_items_per_user=privacy.max_items_per_user,
+                seed=seed,
+            )
         out.print(comparison_table(found, finished.test_rmse, finished.epsilon, privacy.delta))
         summary["baselines"] = vars(found)
     if json:

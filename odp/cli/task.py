@@ -91,9 +91,7 @@ def show(file: File, json: Json = False) -> None:
 
 
 @app.command("submit")
-def submit(
-    file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
-) -> None:
+def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """Submit a task file to a running server. The same file again is the same task."""
     from odp.task_file import load_task
 
@@ -118,7 +116,9 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
 
     table = Table("task", "name", "state", "round", "contributions", "ε spent")
     for row in found:
-        table.add_row(str(row["task"])[:12], *(str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon")))
+        table.add_row(
+            str(row["task"])[:12], *(str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon"))
+        )
     console().print(table)
 
 
@@ -151,7 +151,9 @@ def _find(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
     found = [status for status in connection.tasks() if task_sha256(status.task).hex().startswith(prefix.lower())]
     if len(found) != 1:
-        raise ConfigurationError(f"{len(found)} tasks have an id that starts with {prefix!r}; `odp task list` shows all")
+        raise ConfigurationError(
+            f"{len(found)} tasks have an id that starts with {prefix!r}; `odp task list` shows all"
+        )
     return found[0]
 
 

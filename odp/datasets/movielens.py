@@ -34,9 +34,26 @@ from odp.errors import DataError
 
 _NO_GENRE = "(no genres listed)"
 _GENRES_100K = (
-    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
-    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
-)  # fmt: skip
+    "unknown",
+    "Action",
+    "Adventure",
+    "Animation",
+    "Children's",
+    "Comedy",
+    "Crime",
+    "Documentary",
+    "Drama",
+    "Fantasy",
+    "Film-Noir",
+    "Horror",
+    "Musical",
+    "Mystery",
+    "Romance",
+    "Sci-Fi",
+    "Thriller",
+    "War",
+    "Western",
+)
 
 Ids = npt.NDArray[np.int64]
 Movies = tuple[dict[int, tuple[str, tuple[str, ...]]], tuple[str, ...]]
@@ -157,9 +174,16 @@ def _halfstar_arrays(path: Path) -> tuple[Ids, Ids, npt.NDArray[np.float64], Ids
 
 
 def _assemble(
-    name: str, users: Ids, items: Ids, values: npt.NDArray[np.float64], times: npt.NDArray[Any], *,
-    low: float, high: float, movies: Movies | None,
-) -> Ratings:  # fmt: skip
+    name: str,
+    users: Ids,
+    items: Ids,
+    values: npt.NDArray[np.float64],
+    times: npt.NDArray[Any],
+    *,
+    low: float,
+    high: float,
+    movies: Movies | None,
+) -> Ratings:
     user_ids, user = _parsing.dense(users)
     item_ids, item = _parsing.dense(items)
     described: dict[str, Any] = {}
@@ -175,10 +199,19 @@ def _assemble(
             "feature_names": genres,
         }
     return Ratings.from_triples(
-        name, user, item, values,
-        low=low, high=high, n_users=len(user_ids), n_items=len(item_ids), times=times,
-        user_ids=user_ids, item_ids=item_ids, **described,
-    )  # fmt: skip
+        name,
+        user,
+        item,
+        values,
+        low=low,
+        high=high,
+        n_users=len(user_ids),
+        n_items=len(item_ids),
+        times=times,
+        user_ids=user_ids,
+        item_ids=item_ids,
+        **described,
+    )
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:

@@ -28,10 +28,31 @@ _ZIPF = 0.8
 _BLOCK_CELLS = 4_000_000  # user x item cells drawn at once: 32 MB
 
 _GENRES = (
-    "Drama", "Comedy", "Action", "Romance", "Space", "Mystery", "Nature", "History", "Music", "Animation", "Crime",
-    "Sport", "Fantasy", "Travel", "Family", "Robots", "Sea", "Food", "Ghosts", "Trains", "Mountains", "Medicine",
-    "Law", "Circus",
-)  # fmt: skip
+    "Drama",
+    "Comedy",
+    "Action",
+    "Romance",
+    "Space",
+    "Mystery",
+    "Nature",
+    "History",
+    "Music",
+    "Animation",
+    "Crime",
+    "Sport",
+    "Fantasy",
+    "Travel",
+    "Family",
+    "Robots",
+    "Sea",
+    "Food",
+    "Ghosts",
+    "Trains",
+    "Mountains",
+    "Medicine",
+    "Law",
+    "Circus",
+)
 
 Floats = npt.NDArray[np.float64]
 

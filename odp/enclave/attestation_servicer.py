@@ -27,7 +27,9 @@ def attestation_servicer(
             self, request: attestation_pb2.GetEvidenceRequest, context: grpc.ServicerContext
         ) -> attestation_pb2.GetEvidenceResponse:
             if not _SHORTEST <= len(request.nonce) <= _LONGEST:
-                raise ConfigurationError(f"Expected a nonce of {_SHORTEST} to {_LONGEST} bytes, got {len(request.nonce)}")
+                raise ConfigurationError(
+                    f"Expected a nonce of {_SHORTEST} to {_LONGEST} bytes, got {len(request.nonce)}"
+                )
             return attestation_pb2.GetEvidenceResponse(
                 token=identity.token(request.nonce, clock()), policy=identity.policy_bytes
             )

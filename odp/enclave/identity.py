@@ -57,9 +57,12 @@ class EnclaveIdentity:
             hpke = HpkeKey.from_bytes(bytes.fromhex(opened["hpke"]))
             signing = SigningKey.from_bytes(bytes.fromhex(opened["signing"]))
         launched = platform.launch(
-            image_digest=image_digest, policy=policy.to_bytes(), hpke_public=hpke.public, signing_public=signing.public,
+            image_digest=image_digest,
+            policy=policy.to_bytes(),
+            hpke_public=hpke.public,
+            signing_public=signing.public,
             name=policy.role,
-        )  # fmt: skip
+        )
         identity = cls(
             platform=platform, launched=launched, image_digest=image_digest, policy=policy, hpke=hpke, signing=signing
         )

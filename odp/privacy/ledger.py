@@ -35,9 +35,20 @@ from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 _FORMAT = "odp-privacy-ledger-1"
 _TASK_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}")
 _ENTRY_KEYS = (
-    "contributions", "events", "id_set_sha256", "noise_id", "population_budget", "population_epsilon",
-    "population_size", "previous", "round", "state", "task_budget", "task_epsilon", "task_id",
-)  # fmt: skip
+    "contributions",
+    "events",
+    "id_set_sha256",
+    "noise_id",
+    "population_budget",
+    "population_epsilon",
+    "population_size",
+    "previous",
+    "round",
+    "state",
+    "task_budget",
+    "task_epsilon",
+    "task_id",
+)
 
 
 class ReleaseState(enum.Enum):
@@ -266,10 +277,20 @@ class Ledger:
         if not events:
             raise ConfigurationError("Expected at least one privacy event: a release without events is not free")
         entry = Entry(
-            task_id=task_id, round=round, state=ReleaseState.CHARGED, events=tuple(events), contributions=contributions,
-            population_size=population_size, id_set_sha256=id_set_sha256, noise_id=noise_id, task_budget=task_budget,
-            population_budget=population_budget, task_epsilon=0.0, population_epsilon=0.0, previous=self.head,
-        )  # fmt: skip
+            task_id=task_id,
+            round=round,
+            state=ReleaseState.CHARGED,
+            events=tuple(events),
+            contributions=contributions,
+            population_size=population_size,
+            id_set_sha256=id_set_sha256,
+            noise_id=noise_id,
+            task_budget=task_budget,
+            population_budget=population_budget,
+            task_epsilon=0.0,
+            population_epsilon=0.0,
+            previous=self.head,
+        )
         recorded = next((e for e in self.entries if e.task_id == task_id and e.round == round), None)
         if recorded is not None:
             self._require_same(recorded, entry)

@@ -110,7 +110,8 @@ def _als(train: Ratings, history: Ratings, test: Ratings, mean: float, *, seed: 
 
 def _residuals(ratings: Ratings, mean: float) -> scipy.sparse.csr_matrix:
     return scipy.sparse.csr_matrix(
-        (ratings.values.astype(np.float64) - mean, ratings.items, ratings.offsets), shape=(ratings.n_users, ratings.n_items)
+        (ratings.values.astype(np.float64) - mean, ratings.items, ratings.offsets),
+        shape=(ratings.n_users, ratings.n_items),
     )
 
 

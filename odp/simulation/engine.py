@@ -108,7 +108,7 @@ def simulate(
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
 
-    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at this population.
+    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size.
     """
     started = time.perf_counter()
     split = population if isinstance(population, Split) else random_split(population, seed=seed)
@@ -142,7 +142,9 @@ def simulate(
                 round=number,
                 contributions=split.train.n_users,
                 epsilon=_spent(charges, definition, noise),
-                validation_rmse=rmse(population_side.predict(broadcast, split.train, split.validation), split.validation),
+                validation_rmse=rmse(
+                    population_side.predict(broadcast, split.train, split.validation), split.validation
+                ),
                 test_rmse=rmse(population_side.predict(broadcast, history, split.test), split.test),
                 seconds=time.perf_counter() - began,
             )
@@ -172,7 +174,8 @@ def check_population(task: Task, ratings: Ratings) -> None:
         )
     if ratings.n_ratings and not (task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high):
         raise DataError(
-            f"the data set {ratings.name!r} holds values outside the task's bounds low={task.data.low}, high={task.data.high}; "
+            f"the data set {ratings.name!r} holds values outside the task's bounds "
+            f"low={task.data.low}, high={task.data.high}; "
             "set the bounds that the data declares"
         )
     check_delta_for(task.privacy.delta, ratings.n_users)

@@ -85,10 +85,13 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
         result: ServiceError = ServiceUnavailable(f"could not {what}: {address} did not answer in time; try again")
     elif code == grpc.StatusCode.UNAVAILABLE and ("certificate" in details.lower() or "ssl" in details.lower()):
         result = ServiceUnavailable(
-            f"could not {what}: the TLS certificate of {address} does not descend from the given CA; give the right --ca file"
+            f"could not {what}: the TLS certificate of {address} does not descend from the given CA; "
+            "give the right --ca file"
         )
     elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        result = ServiceUnavailable(f"could not {what}: nobody answers at {address}; check the address, and that it runs")
+        result = ServiceUnavailable(
+            f"could not {what}: nobody answers at {address}; check the address, and that it runs"
+        )
     else:
         result = ServiceError(f"could not {what}: {details or code.name}")
     result.code = code

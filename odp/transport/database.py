@@ -22,7 +22,9 @@ def open_database(path: Path, *, durable: bool = True) -> sqlalchemy.Engine:
     only: a commit survives the death of the process, and a power cut may take the last ones, never the file.
     Raises StateError for a file that is not a database.
     """
-    engine = sqlalchemy.create_engine(f"sqlite:///{path}", connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+    engine = sqlalchemy.create_engine(
+        f"sqlite:///{path}", connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False}
+    )
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
@@ -46,7 +48,9 @@ def database_errors(path: Path) -> Iterator[None]:
     except sqlalchemy.exc.DatabaseError as error:
         reason = str(error.orig).lower()
         if "full" in reason or "disk i/o" in reason:
-            raise StateError(f"database {path}: disk full; free some space and start again, nothing was lost") from error
+            raise StateError(
+                f"database {path}: disk full; free some space and start again, nothing was lost"
+            ) from error
         if "malformed" in reason or "not a database" in reason:
             raise StateError(f"database {path} is damaged ({error.orig}); restore it from a backup") from error
         if "locked" in reason:

@@ -22,7 +22,12 @@ class Log:
     """Writes events of one program to a text stream; thread-safe."""
 
     def __init__(
-        self, program: str, *, stream: TextIO | None = None, as_json: bool = False, clock: Callable[[], float] = time.time
+        self,
+        program: str,
+        *,
+        stream: TextIO | None = None,
+        as_json: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._program = program
         self._stream = stream if stream is not None else sys.stderr
@@ -77,4 +82,8 @@ def _text(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return json.dumps(text) if isinstance(value, str) and (not text or any(c.isspace() or c in '"=' for c in text)) else text
+    return (
+        json.dumps(text)
+        if isinstance(value, str) and (not text or any(c.isspace() or c in '"=' for c in text))
+        else text
+    )

@@ -84,9 +84,13 @@ def serve(
     try:
         port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise ConfigurationError(f"cannot listen on {address}: the port is in use or not allowed; give another --listen") from error
+        raise ConfigurationError(
+            f"cannot listen on {address}: the port is in use or not allowed; give another --listen"
+        ) from error
     if port == 0:
-        raise ConfigurationError(f"cannot listen on {address}: the port is in use or not allowed; give another --listen")
+        raise ConfigurationError(
+            f"cannot listen on {address}: the port is in use or not allowed; give another --listen"
+        )
     server.start()
     running = RunningServer(server, f"{host}:{port}", status, service_names)
     running.set_serving(True)

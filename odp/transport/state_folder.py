@@ -48,7 +48,9 @@ class StateFolder:
             folder._check_format()
             free = shutil.disk_usage(root).free
             if free < _MIN_FREE_BYTES:
-                raise StateError(f"state folder {root}: disk full ({free // 2**20} MiB free, 16 MiB needed); free some space")
+                raise StateError(
+                    f"state folder {root}: disk full ({free // 2**20} MiB free, 16 MiB needed); free some space"
+                )
         except BaseException:
             os.close(lock)
             raise
@@ -91,7 +93,9 @@ class StateFolder:
     def __enter__(self) -> StateFolder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -104,7 +108,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
         _sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -118,8 +122,12 @@ def state_errors(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StateError(f"state folder {where}: disk full; free some space and start again, nothing was lost") from error
-        raise StateError(f"state folder {where}: {error.strerror or error}; check the path and its permissions") from error
+            raise StateError(
+                f"state folder {where}: disk full; free some space and start again, nothing was lost"
+            ) from error
+        raise StateError(
+            f"state folder {where}: {error.strerror or error}; check the path and its permissions"
+        ) from error
 
 
 def _take(lock: int, root: Path) -> None:
@@ -128,7 +136,8 @@ def _take(lock: int, root: Path) -> None:
     except BlockingIOError as error:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
         raise StateError(
-            f"state folder {root} is in use by another program (process {holder}); stop it or give another --state folder"
+            f"state folder {root} is in use by another program (process {holder}); "
+            "stop it or give another --state folder"
         ) from error
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

@@ -37,7 +37,7 @@ class TlsIdentity:
 
 
 def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
-    """Reads and checks given files. Raises ConfigurationError naming the file that is missing, malformed or not matching."""
+    """Reads and checks given files. Raises ConfigurationError naming the file that is missing, malformed or wrong."""
     certificate_pem, key_pem, ca_pem = (_read(path) for path in (certificate, key, ca))
     loaded = _parse_certificate(certificate, certificate_pem)
     _parse_certificate(ca, ca_pem)
@@ -91,8 +91,12 @@ def _development_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePri
         private = serialization.load_pem_private_key(_read(folder / _CA_KEY_FILE), password=None)
     finally:
         os.close(lock)
-    if not isinstance(private, ec.EllipticCurvePrivateKey) or _spki(private.public_key()) != _spki(certificate.public_key()):
-        raise ConfigurationError(f"{folder}: {_CA_KEY_FILE} is not the key of {CA_FILE}; remove the folder to make a new CA")
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or _spki(private.public_key()) != _spki(
+        certificate.public_key()
+    ):
+        raise ConfigurationError(
+            f"{folder}: {_CA_KEY_FILE} is not the key of {CA_FILE}; remove the folder to make a new CA"
+        )
     return certificate, private
 
 

@@ -7,6 +7,9 @@ import math
 from pathlib import Path
 
 import numpy as np
+from e2e.world import World, small_task
+
+import odp
 from device_runtime import Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings, Split
@@ -15,10 +18,6 @@ from odp.signed_task import open_task
 from odp.simulation import engine
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
-
-from e2e.world import World, small_task
-
-import odp
 
 
 def _seeds(world: World, users: int) -> np.ndarray:
@@ -77,12 +76,18 @@ def test_networked_and_simulated_releases_have_the_declared_noise_distribution(
             tensors[tensor.name] = integers * tensor.step
         state = server.step(state, engine.NoisyTensors(entry.round, tensors, release.contributions))
     simulated = [
-        (engine.draw_noise(declared, engine.GaussianNoise(engine.SeededNoise(9))) * declared.step / declared.column_std).ravel()
+        (
+            engine.draw_noise(declared, engine.GaussianNoise(engine.SeededNoise(9)))
+            * declared.step
+            / declared.column_std
+        ).ravel()
         for releases in algorithm.planned_releases()
         for declared in releases
     ]
     for sample in (np.concatenate(networked), np.concatenate(simulated)):
-        assert len(sample) == sum(declared.coordinates for releases in algorithm.planned_releases() for declared in releases)
+        assert len(sample) == sum(
+            declared.coordinates for releases in algorithm.planned_releases() for declared in releases
+        )
         assert _kolmogorov_smirnov(sample) < math.sqrt(math.log(2 / 1e-6) / (2 * len(sample)))
 
 
@@ -98,7 +103,10 @@ def test_the_signed_charges_recompute_to_the_stated_epsilon(
         release = common_pb2.Release.FromString(entry.release.release)
         events += [
             engine.GaussianRelease(
-                name=charge.name, sensitivity=charge.sensitivity, noise_std=charge.noise_std, coordinates=charge.coordinates
+                name=charge.name,
+                sensitivity=charge.sensitivity,
+                noise_std=charge.noise_std,
+                coordinates=charge.coordinates,
             )
             for charge in release.charges
         ]

@@ -11,15 +11,15 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from e2e.world import World, small_task
+
+import odp
 from device_runtime import Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.datasets import Ratings
 from odp.signed_task import open_task, task_sha256
 from odp.transport import service
-
-import odp
-from e2e.world import World, small_task
 
 
 class _Recorder(grpc.ServerInterceptor):
@@ -54,7 +54,9 @@ class _Secrets:
 def _planted(ratings: Ratings) -> Ratings:
     """The same data with values that no other number of a run equals: distinct low bits in every mantissa."""
     odd = np.float32(1e-4) * (1 + np.arange(ratings.n_ratings, dtype=np.float32) % 997)
-    return dataclasses.replace(ratings, values=(ratings.values * np.float32(0.9) + np.float32(0.3) - odd).astype(np.float32))
+    return dataclasses.replace(
+        ratings, values=(ratings.values * np.float32(0.9) + np.float32(0.3) - odd).astype(np.float32)
+    )
 
 
 def _secrets_of(world: World, device: int, status: Any) -> _Secrets:
@@ -100,7 +102,7 @@ def _no_slices() -> Any:
     return Slices(0, np.zeros(0, np.int64), np.zeros((0, 3), np.float32), {"globals": np.ones((1, 2), np.float32)})
 
 
-@pytest.fixture()
+@pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     made, recording = grpc.server, _Recorder()
     monkeypatch.setattr(

@@ -12,6 +12,7 @@ import pytest
 
 import device_runtime
 import distributor.program
+import odp
 import server.program
 import trusted_aggregator.program
 from odp.cli.enclave import write_reference_values
@@ -23,8 +24,6 @@ from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
 from odp.v1 import server_pb2
-
-import odp
 
 POPULATION = "films"
 SECONDS = 120.0
@@ -66,7 +65,9 @@ class World:
         )
         stack.callback(self.server.stop)
         self.connection = stack.enter_context(
-            Connection(address=self.server.address, ca=read_ca(self.ca), token=self.server.token_path.read_text().strip())
+            Connection(
+                address=self.server.address, ca=read_ca(self.ca), token=self.server.token_path.read_text().strip()
+            )
         )
         return self
 
@@ -81,7 +82,9 @@ class World:
     def reference_values(self) -> Path:
         return self.root / "reference_values.json"
 
-    def devices(self, ratings: Ratings | None, *, count: int | None = None, **changes: object) -> device_runtime.Running:
+    def devices(
+        self, ratings: Ratings | None, *, count: int | None = None, **changes: object
+    ) -> device_runtime.Running:
         """A device host in this process that works until the task is finished."""
         settings: dict[str, object] = {
             "state": self.root / "devices",

@@ -25,9 +25,10 @@ class DPAM:
       steps: alternating steps on the factors; None is 0 for a rank of 0, else 3. A rank of 1 or 2 can do with 0 steps:
         its item rows are then functions of the released biases and counts.
       row_clip: L2 bound of a user's row; None is ``min(sqrt(rank), 1.8)``: rows have covariance 1, and longer ones cost
-        more noise than their clip costs accuracy.
-      bias_target_clip: bound of |value - centre - user bias| in the round of biases, in units of the values.
-      factor_target_clip: bound of |residual| in the factor rounds.
+        more noise than their clip costs accuracy; 30 where there is no noise.
+      bias_target_clip: bound of |value - centre - user bias| in the round of biases, in units of the values; None is
+        .3 of the declared range (1.2 for 1 .. 5), and the whole range where there is no noise.
+      factor_target_clip: bound of |residual| in the factor rounds; None as for biases.
       weighting: "adaptive" gives rarely rated items more weight (noisy count ** -weight_exponent), "uniform" none.
       weight_exponent: from 0 to 1.
       count_share, bias_share: parts of mu^2 for counts and for biases; factors get the rest. Without steps, biases
@@ -35,7 +36,8 @@ class DPAM:
       mass_share: part of the biases' mu^2 for weight masses; the rest is for target sums.
       gram_share: part of each factor round's mu^2 for Gram matrices; the rest is for right-hand sides.
       centre: public constant subtracted from every value; None is the 5/8 point of the declared range (3.5 for 1 .. 5).
-      user_ridge, user_bias_ridge: ridges of a device's own solve, in ratings.
+      user_ridge: ridge on a user's row, in units of the residual variance: about 1 by Bayes, as rows have covariance 1.
+      user_bias_ridge: ridge on a user's bias, in ratings.
       item_ridge: ridge of an item's row, in ratings; the solve adds to it what the noise level asks for.
       start_seed: seed of the public random start.
       slices_per_device: rows that every device fetches per round; None is min(items, max(items per user, 320)).
@@ -46,8 +48,8 @@ class DPAM:
 
     steps: int | None = None
     row_clip: float | None = None
-    bias_target_clip: float = 1.2
-    factor_target_clip: float = 1.2
+    bias_target_clip: float | None = None
+    factor_target_clip: float | None = None
     weighting: str = "adaptive"
     weight_exponent: float = 0.25
     count_share: float = 0.05
@@ -55,7 +57,7 @@ class DPAM:
     mass_share: float = 0.25
     gram_share: float = 0.1
     centre: float | None = None
-    user_ridge: float = 0.5
+    user_ridge: float = 0.6
     user_bias_ridge: float = 5.0
     item_ridge: float = 1.0
     start_seed: int = 1
@@ -65,14 +67,12 @@ class DPAM:
         """Checks the ranges."""
         if self.steps is not None:
             _validate.integer(steps=self.steps, low=0, high=64)
-        if self.row_clip is not None:
-            _validate.positive(row_clip=self.row_clip)
-        _validate.positive(
-            bias_target_clip=self.bias_target_clip,
-            factor_target_clip=self.factor_target_clip,
-            user_ridge=self.user_ridge,
-            user_bias_ridge=self.user_bias_ridge,
-        )
+        clips = {"row_clip": self.row_clip, "bias_target_clip": self.bias_target_clip}
+        clips["factor_target_clip"] = self.factor_target_clip
+        for name, clip in clips.items():
+            if clip is not None:
+                _validate.positive(**{name: clip})
+        _validate.positive(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
         _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
         _validate.within(item_ridge=self.item_ridge, low=0.0, high=1e9)
@@ -93,26 +93,17 @@ class DPAM:
     def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, DPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
-        Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from biases
-        and counts alone below 1, those refined by two rounds below 4, further ones by five or six rounds above. The
-        configuration without privacy (epsilon infinite) has wide clips for ratings of range 4, and expects
-        ``max_items_per_user`` not to bind.
+        Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from
+        biases and counts alone below 1, those refined by two rounds below 4, further ones by five or six rounds above.
+        Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
 
         Raises:
           ConfigurationError: a number is out of range.
         """
         _validate.integer(n_users=n_users, low=1, high=10**12)
         _validate.integer(n_items=n_items, low=1, high=2**31 - 1)
-        if math.isinf(epsilon):
-            return 16, cls(
-                steps=14,
-                row_clip=30.0,
-                bias_target_clip=4.0,
-                factor_target_clip=4.0,
-                weighting="uniform",
-                user_ridge=0.8,
-                item_ridge=4.0,
-            )
+        if epsilon == math.inf:
+            return 16, cls(steps=14, weighting="uniform", user_ridge=1.0, item_ridge=4.0)
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
@@ -121,7 +112,7 @@ class DPAM:
         if strength < 4.0:
             return 2, cls(steps=2)
         rank, steps = (6, 5) if strength < 40.0 else (16, 6)
-        return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.6, item_ridge=2.0)
+        return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
 
     def resolve(
         self,
@@ -150,11 +141,14 @@ class DPAM:
             "adaptive": common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
             "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
         }
+        silent = privacy.epsilon == math.inf
+        clip = (data.high - data.low) * (1.0 if silent else 0.3)
+        row_clip = 30.0 if silent else min(math.sqrt(rank), 1.8)
         training = common_pb2.DpamTraining(
             steps=steps,
-            row_clip=(min(math.sqrt(rank), 1.8) if self.row_clip is None else self.row_clip) if steps else 0.0,
-            bias_target_clip=self.bias_target_clip,
-            factor_target_clip=self.factor_target_clip if steps else 0.0,
+            row_clip=(row_clip if self.row_clip is None else self.row_clip) if steps else 0.0,
+            bias_target_clip=clip if self.bias_target_clip is None else self.bias_target_clip,
+            factor_target_clip=(clip if self.factor_target_clip is None else self.factor_target_clip) if steps else 0.0,
             weighting=weightings[self.weighting],
             weight_exponent=self.weight_exponent if self.weighting == "adaptive" else 0.0,
             centre=data.low + 0.625 * (data.high - data.low) if self.centre is None else self.centre,
@@ -164,7 +158,7 @@ class DPAM:
             start_seed=self.start_seed,
             slices_per_device=min(slices, items),
         )
-        if math.isinf(privacy.epsilon) and privacy.epsilon > 0:
+        if silent:
             return training
         from odp.privacy.accounting import mu_for
 
@@ -185,6 +179,6 @@ class DPAM:
             training.target_noise = noise(factors * (1.0 - self.gram_share))
         if max(training.gram_noise, training.target_noise) / math.sqrt(places) * 2.0**32 > _MAX_RATIO:
             raise ConfigurationError(
-                f"epsilon={privacy.epsilon!r} asks for more noise than can be sampled: raise epsilon or choose rank 0"
+                f"epsilon={privacy.epsilon!r} asks for more noise than can be sampled: raise epsilon or choose steps=0"
             )
         return training

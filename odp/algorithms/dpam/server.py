@@ -31,8 +31,10 @@ Float64Array = npt.NDArray[np.float64]
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpdpam1"
-_START_STD = 0.1
-_DERIVED_STD = 0.18
+# Of item rows, in standard deviations of a rating's residual; with users' rows of covariance 1, derived factors explain
+# .2^2 of the residual variance each at the start.
+_START_STD = 0.11
+_DERIVED_STD = 0.2
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class DpamServer:
         """The state before the round of counts: every item looks alike."""
         terms = self._terms
         ones, zeros = np.ones(terms.items), np.zeros(terms.items)
-        ridges = np.array([max(terms.user_ridge, 1e-6), terms.user_bias_ridge])
+        ridges = np.array([max(terms.user_ridge, 1e-6) * terms.residual_variance, terms.user_bias_ridge])
         return _packed(_State(0, ones, zeros, zeros, ones, np.zeros((terms.items, terms.rank)), ridges))
 
     def broadcast(self, state: bytes) -> Broadcast:
@@ -120,9 +122,7 @@ class DpamServer:
             residual_variance=terms.residual_variance,
         )
         stretch = estimation.unclipped(terms.bias_target_clip, terms.residual_variance)
-        following = replace(
-            current, bias=stretch * bias.mean, bias_variance=stretch**2 * bias.variance, mass=mass.mean
-        )
+        following = replace(current, bias=stretch * bias.mean, bias_variance=stretch**2 * bias.variance, mass=mass.mean)
         return replace(following, factors=self._first_factors(following))
 
     def _first_factors(self, current: _State) -> Float64Array:
@@ -132,7 +132,8 @@ class DpamServer:
         derived = derived - np.average(derived, axis=0, weights=current.mass)
         derived /= np.sqrt(np.average(derived**2, axis=0, weights=current.mass)) + 1e-9
         random = public_normals(self._terms.start_seed, (self._terms.items, self._terms.rank - derived.shape[1]))
-        return np.concatenate((_DERIVED_STD * derived, _START_STD * random), axis=1)
+        deviation = math.sqrt(self._terms.residual_variance)
+        return deviation * np.concatenate((_DERIVED_STD * derived, _START_STD * random), axis=1)
 
     def _after_factors(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms

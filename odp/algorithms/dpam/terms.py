@@ -118,6 +118,8 @@ class Terms:
             raise ConfigurationError(f"Expected low={data.low!r} to be below high={data.high!r}")
         _validate.positive(bias_target_clip=dpam.bias_target_clip, user_bias_ridge=dpam.user_bias_ridge)
         _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
+        if not privacy.epsilon > 0:
+            raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
         noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
         noises["bias_sum_noise"] = dpam.bias_sum_noise
         if model.rank:
@@ -127,7 +129,7 @@ class Terms:
             noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
         for name, noise in noises.items():
             # An infinite epsilon is the only way to ask for no noise, so that a forgotten field is an error.
-            if math.isinf(privacy.epsilon):
+            if privacy.epsilon == math.inf:
                 _validate.within(low=0.0, high=0.0, **{name: noise})
             else:
                 _validate.positive(**{name: noise})
