@@ -39,39 +39,29 @@ _FINAL = (
 
 
 def connect(
-    address: str, *, state: str | Path | None = None, ca: str | Path | None = None, token: str | None = None
+    address: str, *, state: str | Path = "odp-state", ca: str | Path | None = None, token: str | None = None
 ) -> Connection:
-    """A connection to the server at ``address`` (host:port).
+    """A connection to the server at ``address`` (host:port). It is made by the first call.
 
     Args:
       state: The state folder of `odp up` on this machine: gives the CA and the operator's token.
       ca: PEM file of the CA that the server's certificate descends from; overrides ``state``.
       token: The operator's token; overrides ``state``.
 
-    Raises ConfigurationError where CA or token are neither given nor found, ServiceUnavailable where nobody answers.
+    Raises ConfigurationError where CA or token are neither given nor found.
     """
     channel.parse_address(address)
-    folder = Path(state) if state is not None else None
-    if ca is None and folder is None:
-        raise ConfigurationError("Expected state= (the folder of `odp up`) or ca= (a PEM file), to know whom to trust")
-    ca_path = Path(ca) if ca is not None else _under(folder, f"ca/{CA_FILE}")
+    folder = Path(state)
+    pem = read_ca(Path(ca) if ca is not None else folder / "ca" / CA_FILE)
     if token is None:
-        if folder is None:
-            raise ConfigurationError("Expected token= (the server's operator.token) or state= (the folder of `odp up`)")
-        path = _under(folder, "server/operator.token")
+        path = folder / "server" / "operator.token"
         try:
             token = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
-                f"cannot read the operator's token {path}; start the server first, or give token="
+                f"cannot read the operator's token {path}; start the server first, or give its folder or token"
             ) from error
-    return Connection(address=address, ca=read_ca(ca_path), token=token)
-
-
-def _under(folder: Path | None, name: str) -> Path:
-    if folder is None:
-        raise ConfigurationError("Expected state= (the folder of `odp up`)")
-    return folder / name
+    return Connection(address=address, ca=pem, token=token)
 
 
 @dataclass(frozen=True)

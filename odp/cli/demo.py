@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from odp.cli.processes import Child, Services
     from odp.client import TaskHandle
     from odp.datasets import Split
+    from odp.enclave.policy import EnclavePolicy
     from odp.simulation.baselines import Baselines
     from odp.task import Task
     from odp.v1 import server_pb2
@@ -128,6 +129,7 @@ def demo(
         recommended,
         traffic,
         ledger,
+        policy,
         source=source,
         seed=seed,
         seconds=seconds,
@@ -306,6 +308,7 @@ def _finish(
     recommended: dict[str, Any],
     traffic: dict[int, dict[str, Any]],
     ledger: bytes,
+    policy: EnclavePolicy,
     *,
     source: str,
     seed: int,
@@ -362,15 +365,38 @@ def _finish(
     }
     (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
     (output / "ledger.json").write_bytes(ledger)
+    (output / "privacy.txt").write_text(_privacy_text(task, ledger, split.train.n_users, policy), encoding="utf-8")
     out.print(
         f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} "
         "(per user, adding or removing one); "
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
-    out.print(f"picture {picture}; every charge {output / 'report.json'}; signed ledger {output / 'ledger.json'}")
+    out.print(f"every charge: {output / 'privacy.txt'}; all figures: {output / 'report.json'}; picture: {picture}")
     out.print(f"{seconds:.1f} s; all programs stopped")
     if json_output:
         print_json(summary)
+
+
+def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:
+    """The privacy report of the task, from the enclave's ledger."""
+    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.release import charges_of
+    from odp.privacy.ledger import Budget, Ledger
+    from odp.privacy.report import privacy_report, render_text
+
+    charged = Ledger.decode(ledger)
+    algorithm = algorithm_for(task.definition())
+    report = privacy_report(
+        charged,
+        charged.entries[-1].task_id,
+        planned_rounds=[charges_of(algorithm.query(number)) for number in range(len(algorithm.planned_releases()))],
+        n_users=users,
+        task_budget=Budget(task.privacy.epsilon, task.privacy.delta),
+        population_budget=Budget(policy.population_epsilon, policy.population_delta),
+        minimum_cohort=task.cohort.minimum,
+        cross_check=True,
+    )
+    return render_text(report)
 
 
 def _last_model_tables(task: Task) -> Iterator[Any]:

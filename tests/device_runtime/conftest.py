@@ -178,7 +178,6 @@ class Server(server_pb2_grpc.ServerServiceServicer):
             return server_pb2.CheckInResponse(retry=server_pb2.RetryWindow(min_seconds=3, max_seconds=7))
         return server_pb2.CheckInResponse(assignment=self.assignment)
 
-
     def GetModel(
         self, request: server_pb2.GetModelRequest, context: grpc.ServicerContext
     ) -> server_pb2.GetModelResponse:
@@ -233,9 +232,7 @@ class World:
             if enclave is not None:
                 attestation_pb2_grpc.add_AttestationServiceServicer_to_server(enclave, server)
 
-        running = serve(
-            address="127.0.0.1:0", identity=self.identity, add=register, service_names=[name], workers=4
-        )
+        running = serve(address="127.0.0.1:0", identity=self.identity, add=register, service_names=[name], workers=4)
         self._running.append(running)
         return running.address
 

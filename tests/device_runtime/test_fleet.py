@@ -266,9 +266,7 @@ def test_a_configuration_that_cannot_work_is_refused_at_once(world: Any, config:
     with pytest.raises(ConfigurationError, match="at most 2"):
         program.start(dataclasses.replace(config, count=3), ratings=world.fill([1, 2]), log=world.log)
     with pytest.raises(ConfigurationError, match=r"nowhere\.json"):
-        program.start(
-            dataclasses.replace(config, count=2, reference_values=Path("nowhere.json")), log=world.log
-        )
+        program.start(dataclasses.replace(config, count=2, reference_values=Path("nowhere.json")), log=world.log)
     for wrong in ({"server": "nowhere"}, {"threads": 0}, {"population": "A b"}, {"first": -1}):
         with pytest.raises(ConfigurationError):
             dataclasses.replace(config, **wrong)

@@ -1,0 +1,224 @@
+"""A developer with a tiny DPAM task, its devices, and a host that keeps what the enclave asks it to keep."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
+from odp.crypto import SigningKey, domains, seal
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import Refusal
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
+from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
+from odp.tables import manifest_for
+from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.enclave import AggregatorCore, Charged, Released
+from trusted_aggregator.sealed_state import SealedRecord, release_key
+
+IMAGE = "sha384:" + "0" * 96
+ITEMS = 12
+
+
+class World:
+    """Everything around one enclave. ``records`` and ``rows`` are what its host has made durable."""
+
+    def __init__(
+        self,
+        platform: EmulatedPlatform,
+        population: str,
+        *,
+        minimum: int = 100,
+        policy: EnclavePolicy | None = None,
+        epsilon: float = 8.0,
+        noise: IntegerNoise | None = None,
+        edit: Callable[[common_pb2.TaskDefinition], None] | None = None,
+    ) -> None:
+        self.platform = platform
+        self.noise = noise
+        self.policy = policy or EnclavePolicy(role="aggregator", minimum_cohort=minimum)
+        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(
+            platform=platform, image_digest=IMAGE, policy=self.policy, sealed=None
+        )
+        self.developer = SigningKey.generate()
+        self.population = population
+        self.task = self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit)
+        self.task_sha256 = task_sha256(self.task)
+        self.algorithm = algorithm_for(open_task(self.task))
+        self.server_state = self.algorithm.server().start()
+        self.broadcasts = {0: self.algorithm.server().broadcast(self.server_state)}
+        self.records: dict[str, bytes] = {}
+        self.rows: dict[tuple[bytes, int], list[bytes]] = {}
+        self.core = AggregatorCore(self.identity, noise=noise)
+
+    def definition(self, *, minimum: int, epsilon: float, name: str = "films") -> common_pb2.TaskDefinition:
+        task = Task(
+            name=name,
+            model=MatrixFactorization(items=ITEMS, rank=2),
+            data=RatingsData(low=1, high=5),
+            privacy=UserLevelDP(epsilon=epsilon, delta=1e-6, max_items_per_user=4),
+            training=DPAM(steps=1),
+            cohort=Cohort(minimum=minimum, goal=minimum),
+            population=self.population,
+        )
+        return task.definition()
+
+    def sign(
+        self, definition: common_pb2.TaskDefinition, edit: Callable[[common_pb2.TaskDefinition], None] | None = None
+    ) -> common_pb2.SignedTask:
+        if edit is not None:
+            edit(definition)
+        return sign_task(definition, self.developer)
+
+    # The developer's server
+
+    def model(self, round: int) -> bytes:
+        broadcast = self.broadcasts[round]
+        return model_sha256(sign_manifest(manifest_for(broadcast, self.task_sha256), self.developer))
+
+    def order(self, round: int, domain: bytes, **changes: Any) -> tuple[bytes, bytes]:
+        fields = {"task_sha256": self.task_sha256, "round": round, "model_sha256": self.model(round), **changes}
+        return sign_order(aggregator_pb2.RoundOrder(**fields), self.developer, domain)
+
+    def learn(self, signed_release: bytes) -> common_pb2.Release:
+        """Applies a release, so that the next round has a model."""
+        release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed_release).release)
+        tensors = {
+            tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) * tensor.step
+            for tensor in release.tensors
+        }
+        server = self.algorithm.server()
+        self.server_state = server.step(self.server_state, NoisyTensors(release.round, tensors, release.contributions))
+        self.broadcasts[release.round + 1] = server.broadcast(self.server_state)
+        return release
+
+    # Devices
+
+    def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
+        random = np.random.default_rng([device, seed])
+        items = np.sort(random.choice(ITEMS, size=4, replace=False)).astype(np.int64)
+        data = LocalRatings(items, random.integers(1, 6, size=4).astype(np.float64))
+        broadcast = self.broadcasts[round]
+        slices = Slices(round, items, broadcast.keyed.rows[items], broadcast.dense)
+        return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
+
+    def contribution(self, device: int, number: int = 0, **changes: Any) -> aggregator_pb2.Contribution:
+        secret = hashlib.sha256(device.to_bytes(8, "big")).digest()
+        fields = {
+            "task_sha256": self.task_sha256,
+            "round": number,
+            "model_sha256": self.model(number),
+            "contribution_id": domains.contribution_id(secret, self.task_sha256, number),
+            "pseudonym": domains.pseudonym(secret, self.task_sha256),
+            "payload": self.payload(device, number) if "payload" not in changes else b"",
+            **changes,
+        }
+        return aggregator_pb2.Contribution(**fields)
+
+    def seal(self, plaintext: bytes, round: int = 0) -> bytes:
+        info = domains.contribution_info(self.task_sha256, round, self.model(round))
+        return seal(self.identity.hpke.public, plaintext, info)
+
+    def sealed(self, device: int, number: int = 0, **changes: Any) -> bytes:
+        return self.seal(self.contribution(device, number, **changes).SerializeToString(), number)
+
+    # The host, step by step
+
+    def persist(self, writes: Iterable[SealedRecord]) -> None:
+        for record in writes:
+            if record.data is None:
+                self.records.pop(record.key, None)
+            else:
+                self.records[record.key] = record.data
+
+    def open(self, round: int = 0, **changes: Any) -> None:
+        self.persist(self.core.open_round(self.task, *self.order(round, domains.OPEN, **changes)))
+
+    def submit(self, sealed: bytes, round: int = 0) -> Refusal | None:
+        refusal = self.core.submit(self.task_sha256, round, sealed)
+        if refusal is None:
+            self.rows.setdefault((self.task_sha256, round), []).append(sealed)
+        return refusal
+
+    def fill(self, devices: Iterable[int], round: int = 0) -> None:
+        for device in devices:
+            assert self.submit(self.sealed(device, round), round) is None
+
+    def charge(self, round: int = 0) -> Charged:
+        return self.core.charge(*self.order(round, domains.CLOSE))
+
+    def release(self, round: int = 0) -> Released:
+        stored = self.records.get(release_key(self.task_sha256, round))
+        return self.core.release(self.order(round, domains.CLOSE)[0], stored=stored)
+
+    def close(self, round: int = 0) -> bytes:
+        self.persist(self.charge(round).writes)
+        released = self.release(round)
+        self.persist(released.writes)
+        self.rows.pop((self.task_sha256, round), None)
+        return released.signed_release
+
+    def restart(self, records: dict[str, bytes] | None = None, rows: dict[Any, list[bytes]] | None = None) -> None:
+        """A new enclave process, from given state or from what was persisted so far."""
+        kept = self.rows if rows is None else rows
+        self.identity, _ = EnclaveIdentity.restore_or_create(
+            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=self.sealed_keys
+        )
+        self.core = AggregatorCore.restore(
+            self.identity,
+            dict(self.records if records is None else records),
+            lambda task, round: iter(kept.get((task, round), [])),
+            noise=self.noise,
+        )
+
+    def charges(self) -> int:
+        """Charged rounds in the ledger that the enclave signs."""
+        import json
+
+        found = self.core.ledger(self.task_sha256)
+        assert found is not None
+        return sum(entry["state"] == "CHARGED" for entry in json.loads(found[0])["entries"])
+
+
+@pytest.fixture(scope="session")
+def make_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
+    """Makes worlds that share one platform, each with a population of its own."""
+    platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
+    numbers = itertools.count()
+    return lambda **changes: World(platform, f"population-{next(numbers)}", **changes)
+
+
+@pytest.fixture
+def small(make_world: Callable[..., World]) -> World:
+    """An open round of a task whose minimum is 3."""
+    world = make_world(minimum=3)
+    world.open()
+    return world
+
+
+class CountingNoise:
+    """Gaussian noise that counts its draws."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._noise = GaussianNoise(OperatingSystemNoise())
+
+    def sample(self, ratio: float, count: int) -> np.ndarray:
+        self.calls += 1
+        return self._noise.sample(ratio, count)
+
+
+@pytest.fixture
+def counting_noise() -> CountingNoise:
+    return CountingNoise()

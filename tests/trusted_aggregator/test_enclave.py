@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from odp.crypto import SignatureError, domains, seal, verify
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
+from odp.privacy.events import GaussianRelease
+from odp.privacy.ledger import Ledger
+from odp.signed_task import task_sha256
+from odp.simulation.noise import NoNoise
+from odp.v1 import common_pb2
+from trusted_aggregator import sealed_state
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.rounds import Status
+from trusted_aggregator.sealed_state import RoundNoise, Sealer
+
+
+def _integers(signed_release):
+    release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed_release).release)
+    return {tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) for tensor in release.tensors}
+
+
+def _exact(world, devices, round):
+    total = world.algorithm.query(round).new_sum()
+    total.add([world.payload(device, round) for device in devices])
+    return total.totals()
+
+
+def test_all_rounds_of_a_task_release_the_exact_sums_plus_the_noise_drawn_at_the_opening(make_world):
+    world = make_world()
+    devices = range(120)
+    spent = []
+    for number in range(3):
+        world.open(number)
+        query = world.algorithm.query(number)
+        key = sealed_state.noise_key(world.task_sha256, number)
+        noise = RoundNoise.decode(Sealer(world.identity.sealing_key).open(key, world.records[key]), query.releases)
+        world.fill(devices, number)
+        signed = world.close(number)
+
+        exact = _exact(world, devices, number)
+        integers = _integers(signed)
+        assert set(integers) == {release.name for release in query.releases}
+        for name, values in integers.items():
+            np.testing.assert_array_equal(values, exact[name] + noise.arrays[name])
+            assert np.any(noise.arrays[name])
+        message = common_pb2.SignedRelease.FromString(signed)
+        verify(world.identity.signing.public, message.signature, domains.RELEASE, message.release)
+        release = world.learn(signed)
+        assert (release.task_sha256, release.round, release.model_sha256) == (
+            world.task_sha256,
+            number,
+            world.model(number),
+        )
+        assert release.contributions == 120
+        assert [
+            (charge.name, charge.sensitivity, charge.noise_std, charge.coordinates) for charge in release.charges
+        ] == [
+            (declared.name, declared.sensitivity, declared.noise_std, declared.coordinates)
+            for declared in query.releases
+        ]
+        spent.append(release.epsilon_spent)
+        assert release.epsilon_remaining == pytest.approx(8.0 - release.epsilon_spent)
+    assert spent == sorted(set(spent))
+    # The plan uses its whole budget and no more.
+    assert spent[-1] <= 8.0
+    assert spent[-1] == pytest.approx(8.0, rel=1e-3)
+
+
+def test_without_noise_a_release_is_the_sum(make_world):
+    world = make_world(minimum=3, noise=NoNoise())
+    world.open()
+    world.fill(range(5))
+    np.testing.assert_array_equal(_integers(world.close())["counts"], _exact(world, range(5), 0)["counts"])
+
+
+def test_more_contributions_than_one_block_are_summed_once_each(make_world, monkeypatch):
+    monkeypatch.setattr("trusted_aggregator.rounds.BLOCK", 4)
+    world = make_world(minimum=3, noise=NoNoise())
+    world.open()
+    world.fill(range(11))
+    np.testing.assert_array_equal(_integers(world.close())["counts"], _exact(world, range(11), 0)["counts"])
+
+
+def test_the_ledger_is_signed_and_holds_one_charge_per_round(small):
+    small.fill(range(4))
+    small.close()
+    data, signature = small.core.ledger(small.task_sha256)
+    verify(small.identity.signing.public, signature, domains.LEDGER, data)
+    ledger = Ledger.decode(data)
+    ledger.verify()
+    declared = small.algorithm.query(0).releases[0]
+    assert ledger.population_events == (
+        GaussianRelease(name="counts", sensitivity=declared.sensitivity, noise_std=declared.noise_std, coordinates=12),
+    )
+    assert ledger.entries[0].contributions == ledger.entries[0].population_size == 4
+    assert [entry["state"] for entry in json.loads(data)["entries"]] == ["CHARGED", "SEALED"]
+    assert small.core.ledger(bytes(32)) is None
+
+
+class TestRefusals:
+    def test_unknown_task_and_round(self, small):
+        assert small.core.submit(bytes(32), 0, small.sealed(1)) is Refusal.WRONG_TASK
+        assert small.core.submit(b"", 0, small.sealed(1)) is Refusal.WRONG_TASK
+        assert small.core.submit(small.task_sha256, 1, small.sealed(1)) is Refusal.WRONG_ROUND
+
+    @pytest.mark.parametrize("change", [lambda s: s[:-1], lambda s: s + b"\0", lambda s: b"", lambda s: bytes(len(s))])
+    def test_a_changed_length_or_a_changed_byte_is_malformed(self, small, change):
+        assert small.submit(change(small.sealed(1))) is Refusal.MALFORMED
+        sealed = bytearray(small.sealed(1))
+        sealed[40] ^= 1
+        assert small.submit(bytes(sealed)) is Refusal.MALFORMED
+
+    def test_a_contribution_sealed_for_another_round_or_model_does_not_open(self, small):
+        plaintext = small.contribution(1).SerializeToString()
+        for info in (
+            domains.contribution_info(small.task_sha256, 1, small.model(0)),
+            domains.contribution_info(small.task_sha256, 0, bytes(32)),
+            domains.contribution_info(bytes(32), 0, small.model(0)),
+        ):
+            assert small.submit(seal(small.identity.hpke.public, plaintext, info)) is Refusal.MALFORMED
+
+    def test_the_fields_inside_must_name_this_task_round_and_model(self, small):
+        assert small.submit(small.sealed(1, task_sha256=bytes(32))) is Refusal.WRONG_TASK
+        assert small.submit(small.sealed(1, model_sha256=bytes(32))) is Refusal.WRONG_MODEL
+        # A round other than 0 takes two bytes more: the payload is cut so that the length is right.
+        other = small.contribution(1, round=1, payload=small.payload(1)[:-2]).SerializeToString()
+        assert small.submit(small.seal(other)) is Refusal.MALFORMED
+
+    def test_another_round_of_the_same_length_inside(self, make_world):
+        world = make_world(minimum=3)
+        world.open()
+        world.fill(range(3))
+        world.learn(world.close())
+        world.open(1)
+        assert world.submit(world.sealed(1, 1, round=2), 1) is Refusal.WRONG_ROUND
+
+    @pytest.mark.parametrize(
+        ("field", "length"), [("contribution_id", 31), ("contribution_id", 0), ("pseudonym", 33), ("payload", 15)]
+    )
+    def test_a_field_of_another_length_is_malformed_whatever_the_rest(self, small, field, length):
+        assert small.submit(small.sealed(1, **{field: bytes(length)})) is Refusal.MALFORMED
+        # Also where another field makes up for the length.
+        contribution = small.contribution(1, **{field: bytes(length)})
+        missing = len(small.contribution(1).SerializeToString()) - contribution.ByteSize()
+        contribution.pseudonym += bytes(max(missing, 0))
+        assert small.submit(small.seal(contribution.SerializeToString())) is Refusal.MALFORMED
+
+    def test_unknown_fields_and_repeated_fields_are_malformed(self, small):
+        good = small.contribution(1).SerializeToString()
+        assert small.submit(small.seal(good + b"\x38\x01")) is Refusal.MALFORMED
+        assert small.submit(small.seal(good + good)) is Refusal.MALFORMED
+        cut = small.contribution(1, payload=small.payload(1)[:-2]).SerializeToString() + b"\x38\x01"
+        assert len(cut) == len(good)
+        assert small.submit(small.seal(cut)) is Refusal.MALFORMED
+        assert small.submit(small.seal(bytes(len(good)))) is Refusal.MALFORMED
+
+    def test_what_breaks_the_declared_sensitivity_is_out_of_bounds(self, small):
+        for items in ([3, 3, 4, 5], [3, 4, 5, 12]):
+            payload = struct.pack("<4I", *items)
+            assert small.submit(small.sealed(1, payload=payload)) is Refusal.OUT_OF_BOUNDS
+        assert small.core.round_state(small.task_sha256, 0).contributions == 0
+
+    def test_a_replay_and_a_retry_of_one_device_count_once(self, small):
+        first = small.sealed(1)
+        assert small.submit(first) is None
+        assert small.submit(first) is Refusal.ALREADY_CONTRIBUTED
+        assert small.submit(small.sealed(1)) is Refusal.ALREADY_CONTRIBUTED
+        assert small.submit(small.sealed(1, payload=small.payload(2))) is Refusal.ALREADY_CONTRIBUTED
+        assert small.core.round_state(small.task_sha256, 0).contributions == 1
+
+    def test_one_pseudonym_contributes_once_under_any_id(self, small):
+        assert small.submit(small.sealed(1)) is None
+        assert small.submit(small.sealed(1, contribution_id=bytes(32))) is Refusal.ALREADY_CONTRIBUTED
+        assert small.submit(small.sealed(2, contribution_id=small.contribution(1).contribution_id)) is (
+            Refusal.ALREADY_CONTRIBUTED
+        )
+
+    def test_a_refused_contribution_does_not_use_up_the_id(self, small):
+        assert small.submit(small.sealed(1, payload=struct.pack("<4I", 3, 3, 4, 5))) is Refusal.OUT_OF_BOUNDS
+        assert small.submit(small.sealed(1)) is None
+
+    def test_a_charged_and_a_released_round_are_closed(self, small):
+        small.fill(range(3))
+        small.persist(small.charge().writes)
+        assert small.submit(small.sealed(7)) is Refusal.ROUND_CLOSED
+        small.persist(small.release().writes)
+        assert small.submit(small.sealed(7)) is Refusal.ROUND_CLOSED
+        assert small.submit(small.sealed(1)) is Refusal.ROUND_CLOSED
+
+
+class TestOpening:
+    def test_opening_again_draws_no_second_noise(self, make_world, counting_noise):
+        world = make_world(minimum=3, noise=counting_noise)
+        world.open()
+        drawn = counting_noise.calls
+        before = dict(world.records)
+        world.open()
+        assert counting_noise.calls == drawn > 0
+        sealer = Sealer(world.identity.sealing_key)
+        assert {key: sealer.open(key, data) for key, data in before.items()} == {
+            key: sealer.open(key, data) for key, data in world.records.items()
+        }
+
+    def test_another_model_for_an_open_round_is_refused(self, small):
+        with pytest.raises(PrivacyError, match="another model"):
+            small.open(model_sha256=bytes(32))
+
+    def test_another_model_for_a_released_round_is_refused(self, small):
+        small.fill(range(3))
+        small.close()
+        with pytest.raises(PrivacyError, match="another model"):
+            small.open(model_sha256=bytes(32))
+        small.open()
+
+    def test_task_and_orders_need_the_developers_signature(self, small):
+        order, signature = small.order(0, domains.OPEN)
+        with pytest.raises(SignatureError):
+            small.core.open_round(small.task, order, small.order(0, domains.CLOSE)[1])
+        forged = common_pb2.SignedTask(definition=small.task.definition, signature=bytes(64))
+        with pytest.raises(SignatureError):
+            small.core.open_round(forged, order, signature)
+        small.fill(range(3))
+        with pytest.raises(SignatureError):
+            small.core.charge(order, signature)
+        assert small.core.round_state(small.task_sha256, 0).status is Status.OPEN
+
+    def test_an_order_of_another_task_is_refused(self, small):
+        with pytest.raises(ConfigurationError, match="another task"):
+            small.open(task_sha256=bytes(32))
+
+    def test_rounds_come_in_sequence(self, make_world):
+        world = make_world(minimum=3)
+        world.broadcasts[1] = world.broadcasts[2] = world.broadcasts[3] = world.broadcasts[0]
+        with pytest.raises(PrivacyError, match="before round 0"):
+            world.open(1)
+        world.open()
+        with pytest.raises(PrivacyError, match="before round 0"):
+            world.open(1)
+        with pytest.raises(ConfigurationError, match="from 0 to 2"):
+            world.open(3)
+        world.fill(range(3))
+        world.persist(world.charge().writes)
+        with pytest.raises(PrivacyError, match="before round 0"):
+            world.open(1)
+
+    def test_a_minimum_below_the_policys_is_refused(self, make_world):
+        world = make_world(minimum=5, policy=EnclavePolicy(role="aggregator", minimum_cohort=6))
+        with pytest.raises(PrivacyError, match="at least 6"):
+            world.open()
+        assert world.records == {}
+
+    def test_a_plan_beyond_the_tasks_budget_is_refused_before_anything_is_drawn(self, make_world, counting_noise):
+        def half_of_the_noise(definition):
+            definition.dpam.gram_noise /= 2
+
+        world = make_world(minimum=3, edit=half_of_the_noise, noise=counting_noise)
+        with pytest.raises(BudgetExceeded, match="all its 3 rounds"):
+            world.open()
+        assert counting_noise.calls == 0
+        assert world.core.round_states() == []
+
+    def test_a_plan_beyond_the_populations_budget_is_refused(self, make_world):
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=7.9, population_delta=1e-6)
+        with pytest.raises(BudgetExceeded, match="population"):
+            make_world(minimum=3, policy=policy).open()
+
+    def test_tasks_of_one_population_share_its_budget(self, make_world):
+        world = make_world(
+            minimum=3,
+            policy=EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6),
+        )
+        world.open()
+        world.fill(range(3))
+        world.close()
+        other = make_world(minimum=3)
+        other.population = world.population
+        task = other.sign(other.definition(minimum=3, epsilon=8.99))
+        other.task, other.task_sha256 = task, task_sha256(task)
+        with pytest.raises(BudgetExceeded, match="population"):
+            world.core.open_round(task, *other.order(0, domains.OPEN))
+
+    def test_a_release_that_no_message_holds_is_refused_before_it_is_charged(self, make_world, monkeypatch):
+        monkeypatch.setattr("trusted_aggregator.enclave.LARGEST_RELEASE_BYTES", 12 * 5 * 8 - 1)
+        with pytest.raises(ConfigurationError, match="round 2"):
+            make_world(minimum=3).open()
+
+    def test_an_enclave_of_another_role_is_no_aggregator(self, make_world):
+        world = make_world(minimum=3)
+        identity, _ = EnclaveIdentity.restore_or_create(
+            platform=world.platform,
+            image_digest="sha384:" + "1" * 96,
+            policy=EnclavePolicy(role="distributor"),
+            sealed=None,
+        )
+        with pytest.raises(ConfigurationError, match="role"):
+            AggregatorCore(identity)
+
+
+class TestClosing:
+    def test_below_the_minimum_the_round_stays_open_and_uncharged(self, small):
+        small.fill(range(2))
+        with pytest.raises(PrivacyError, match="at least 3"):
+            small.charge()
+        assert small.core.round_state(small.task_sha256, 0).status is Status.OPEN
+        assert small.charges() == 0
+        assert small.submit(small.sealed(2)) is None
+        small.close()
+        assert small.charges() == 1
+
+    def test_a_release_without_a_charge_is_refused(self, small):
+        small.fill(range(3))
+        with pytest.raises(PrivacyError, match="charged first"):
+            small.release()
+
+    def test_a_budget_that_was_used_up_meanwhile_leaves_the_round_open_and_uncharged(self, make_world):
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=8.0, population_delta=1e-6)
+        first, second = make_world(minimum=3, policy=policy), make_world(minimum=3, policy=policy)
+        second.population = first.population
+        second.developer = first.developer
+        second.core, second.identity = first.core, first.identity
+        second.task = second.sign(second.definition(minimum=3, epsilon=7.0, name="songs"))
+        second.task_sha256 = task_sha256(second.task)
+        # Both fit while nothing is spent; the first then spends all of it.
+        first.open()
+        second.open()
+        for number in range(3):
+            if number:
+                first.open(number)
+            first.fill(range(3), number)
+            first.learn(first.close(number))
+        second.fill(range(3))
+        with pytest.raises(BudgetExceeded, match="population"):
+            second.charge()
+        assert second.core.round_state(second.task_sha256, 0).status is Status.OPEN
+        assert second.submit(second.sealed(9)) is None
+        assert first.charges() == 3
+
+    def test_an_order_of_a_round_that_is_not_open_is_refused(self, make_world):
+        with pytest.raises(ConfigurationError, match="not open here"):
+            make_world(minimum=3).charge()
+
+    def test_a_release_is_the_same_bytes_for_ever(self, small):
+        small.fill(range(3))
+        signed = small.close()
+        assert small.close() == signed
+        small.restart()
+        assert small.close() == signed
+        assert small.charges() == 1
+
+    def test_after_the_release_contributions_and_noise_are_gone(self, small):
+        small.fill(range(3))
+        assert sealed_state.noise_key(small.task_sha256, 0) in small.records
+        small.close()
+        assert sealed_state.noise_key(small.task_sha256, 0) not in small.records
+        held = small.core._rounds[small.task_sha256, 0]
+        assert (held.noise, held.contributions, held._waiting, held._sum) == (None, 0, [], None)
+        assert small.core.round_state(small.task_sha256, 0).contributions == 3
+
+    def test_a_long_order_is_refused(self, small):
+        with pytest.raises(ConfigurationError, match="at most 256 bytes"):
+            small.core.charge(bytes(300), bytes(64))
+        with pytest.raises(ConfigurationError, match="at most 256 bytes"):
+            small.core.release(bytes(300))
+
+
+def test_no_record_that_the_host_keeps_shows_a_payload_an_id_or_the_noise(small):
+    small.fill(range(3))
+    noise = small.core._rounds[small.task_sha256, 0].noise.arrays["counts"].tobytes()
+    everything = list(small.records.values())
+    small.persist(small.charge().writes)
+    everything += small.records.values()
+    small.persist(small.release().writes)
+    everything += small.records.values()
+    kept = b"".join(everything + small.rows[small.task_sha256, 0])
+    for device in range(3):
+        contribution = small.contribution(device)
+        assert contribution.payload not in kept
+        assert contribution.contribution_id not in kept
+    assert noise not in kept

@@ -1,0 +1,203 @@
+"""The host's order of writes and replies, without a network."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from odp.crypto import domains
+from odp.errors import Refusal, StateError
+from odp.transport.logs import Log
+from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.program import _resume
+from trusted_aggregator.rounds import Status
+from trusted_aggregator.sealed_state import ledger_key, release_key
+from trusted_aggregator.servicer import AggregatorService
+from trusted_aggregator.storage import Storage
+
+SECONDS = 10.0
+
+
+class Host:
+    """A world's enclave behind its real storage."""
+
+    def __init__(self, world, state, failures):
+        self.world = world
+        self.state = state
+        self.failures = failures
+        self.begin()
+
+    def begin(self):
+        self.log = io.StringIO()
+        log = Log("aggregator", stream=self.log)
+        self.storage = Storage(self.state, failed=self.failures.append)
+        core = AggregatorCore.restore(self.world.identity, self.storage.records(), self.storage.contributions)
+        _resume(core, self.storage, log)
+        self.service = AggregatorService(core, self.storage, log, failed=self.failures.append)
+
+    def open(self):
+        order, signature = self.world.order(0, domains.OPEN)
+        self.service.open_round(aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature))
+
+    def submit(self, device):
+        request = aggregator_pb2.SubmitRequest(
+            task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
+        )
+        return self.service.submit(request)
+
+    def close(self):
+        order, signature = self.world.order(0, domains.CLOSE)
+        return self.service.close_round(aggregator_pb2.CloseRoundRequest(order=order, signature=signature))
+
+    def stored(self):
+        return list(self.storage.contributions(self.world.task_sha256, 0))
+
+
+@pytest.fixture
+def host(make_world, tmp_path):
+    with StateFolder.open(tmp_path / "state", "aggregator") as state:
+        opened = Host(make_world(minimum=3), state, [])
+        opened.open()
+        yield opened
+        opened.storage.close()
+
+
+@pytest.fixture
+def gate(host, monkeypatch):
+    """Commits of contributions wait until the gate is set."""
+    event = threading.Event()
+    commit = Storage._commit
+
+    def slow(storage, batch):
+        event.wait(SECONDS)
+        return commit(storage, batch)
+
+    monkeypatch.setattr(Storage, "_commit", slow)
+    yield event
+    event.set()
+
+
+def _in_thread(call, *arguments):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(call(*arguments)))
+    thread.start()
+    return thread, answers
+
+
+def _until(condition):
+    deadline = threading.Event()
+    for _ in range(int(SECONDS * 1000)):
+        if condition():
+            return
+        deadline.wait(0.001)
+    raise AssertionError("waited in vain")
+
+
+def test_the_charge_is_stored_only_after_every_contribution_of_its_set(host, gate):
+    submits = [_in_thread(host.submit, device) for device in range(3)]
+
+    def state():
+        return host.service._core.round_state(host.world.task_sha256, 0)
+
+    _until(lambda: state().contributions == 3)
+    closing, releases = _in_thread(host.close)
+    _until(lambda: state().status is Status.CHARGED)
+    assert host.submit(9) is Refusal.ROUND_CLOSED
+    closing.join(0.05)
+    assert closing.is_alive()
+    assert host.storage.record(ledger_key(host.world.population)) is None
+    gate.set()
+    closing.join(SECONDS)
+    for thread, answers in submits:
+        thread.join(SECONDS)
+        assert answers == [None]
+    assert len(releases) == 1
+
+
+def test_a_retry_is_told_that_it_was_counted_only_once_that_is_stored(host, gate):
+    first, _ = _in_thread(host.submit, 1)
+    _until(lambda: host.service._core.round_state(host.world.task_sha256, 0).contributions == 1)
+    retry, answers = _in_thread(host.submit, 1)
+    retry.join(0.05)
+    assert answers == []
+    gate.set()
+    retry.join(SECONDS)
+    first.join(SECONDS)
+    assert answers == [Refusal.ALREADY_CONTRIBUTED]
+    assert len(host.stored()) == 1
+
+
+def test_after_the_release_the_host_has_erased_the_contributions(host):
+    for device in range(3):
+        host.submit(device)
+    assert len(host.stored()) == 3
+    host.close()
+    assert host.stored() == []
+
+
+def test_what_a_crash_left_of_a_released_round_is_erased_at_the_next_start(host, monkeypatch):
+    for device in range(3):
+        host.submit(device)
+    with monkeypatch.context() as killed:
+        killed.setattr(Storage, "erase", lambda *arguments: None)
+        signed = host.close()
+    assert len(host.stored()) == 3
+    host.storage.close()
+    host.begin()
+    assert host.stored() == []
+    assert host.close() == signed
+
+
+def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeypatch):
+    for device in range(4):
+        host.submit(device)
+    apply = Storage.apply
+
+    def killed_at_the_release(storage, writes):
+        if any(record.key.startswith("release/") for record in writes):
+            raise KeyboardInterrupt
+        apply(storage, writes)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Storage, "apply", killed_at_the_release)
+        with pytest.raises(KeyboardInterrupt):
+            host.close()
+    assert host.storage.record(release_key(host.world.task_sha256, 0)) is None
+    host.storage.close()
+    host.begin()
+    assert "round_resumed" in host.log.getvalue()
+    signed = host.close()
+    assert host.close() == signed
+    assert host.log.getvalue().count("round_charged") == 1
+
+
+def test_a_record_that_cannot_be_stored_stops_the_program(host, monkeypatch):
+    def full(storage, writes):
+        raise StateError("database x: disk full")
+
+    for device in range(3):
+        host.submit(device)
+    with monkeypatch.context() as broken:
+        broken.setattr(Storage, "apply", full)
+        with pytest.raises(StateError, match="disk full"):
+            host.close()
+    assert [str(error) for error in host.failures] == ["database x: disk full"]
+    host.storage.close()
+    host.begin()
+    host.close()
+
+
+def test_logs_hold_no_contribution_and_no_full_identifier(host):
+    for device in range(3):
+        host.submit(device)
+    host.close()
+    text = host.log.getvalue()
+    assert host.world.task_sha256.hex() not in text
+    for device in range(3):
+        contribution = host.world.contribution(device)
+        assert contribution.contribution_id.hex() not in text
+        assert contribution.pseudonym.hex()[:12] not in text

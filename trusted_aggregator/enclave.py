@@ -1,0 +1,451 @@
+"""The aggregator's enclave: verifies, counts once, charges before it releases, and gives one release per round.
+
+Guarantee: about one user, everything that leaves this object over the life of a task is (ε, δ)-DP at the task's terms,
+and at the policy's for all tasks of a population, whatever the host does: stop it, restart it from old state, run two
+copies, replay or withhold contributions. What leaves is signed releases, the ledger, counts of uploads and refusals.
+
+The object does no input or output and logs nothing. Calls that change its state answer with *writes*: sealed records
+that the host makes durable, all or none, **before** it forwards the reply. A host that does not only harms itself.
+
+Life of a round; the calls in brackets can be repeated at any time::
+
+    open_round ─ submit, submit, .. ─ [charge] ─ writes durable ─ [release] ─ writes durable ─ reply
+
+Rules P22 to P34 of the privacy design; docs/threat-model.md names the test that attacks each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import charges_of
+from odp.algorithms.seam import Query
+from odp.crypto import domains
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.privacy.ledger import Budget
+from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
+from odp.signed_task import open_order, open_task, task_sha256
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator import sealed_state
+from trusted_aggregator.releasing import signed_release
+from trusted_aggregator.rounds import Round, Status, draw_round_noise
+from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, SealedRecord, Sealer
+from trusted_aggregator.spending import Spending
+
+#: A release travels in one message of at most 16 MiB, with room for all that is not integers.
+LARGEST_RELEASE_BYTES = 15 * 2**20
+
+_LARGEST_ORDER = 256
+
+Writes = tuple[SealedRecord, ...]
+
+
+@dataclass(frozen=True)
+class Charged:
+    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again."""
+
+    task_sha256: bytes
+    round: int
+    contributions: int
+    released: bool
+    writes: Writes
+
+
+@dataclass(frozen=True)
+class Released:
+    """Answer to ``release``: the bytes of a SignedRelease."""
+
+    signed_release: bytes
+    writes: Writes
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """What may be told of a round (metadata, rule P3)."""
+
+    task_sha256: bytes
+    round: int
+    status: Status
+    contributions: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    signed: common_pb2.SignedTask
+    sha256: bytes
+    definition: common_pb2.TaskDefinition
+    queries: tuple[Query, ...]  # of each planned round
+
+    @property
+    def id(self) -> str:
+        return self.sha256.hex()
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
+
+    @classmethod
+    def open(cls, signed: common_pb2.SignedTask) -> _Task:
+        definition = open_task(signed)
+        algorithm = algorithm_for(definition)
+        queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
+        return cls(signed, task_sha256(signed), definition, queries)
+
+
+class AggregatorCore:
+    """The enclave. Thread-safe: ``submit`` runs in parallel, everything else one at a time.
+
+    Args:
+        identity: keys, policy and counters of this enclave.
+        noise: what is added to the sums; the default draws exact Gaussians from the operating system's randomness.
+            An object of the same process is the only way to another noise (rule P23).
+
+    Raises:
+        ConfigurationError: the policy is of another role.
+    """
+
+    def __init__(self, identity: EnclaveIdentity, *, noise: IntegerNoise | None = None) -> None:
+        if identity.policy.role != "aggregator":
+            raise ConfigurationError(f"Expected a policy of role 'aggregator', got role={identity.policy.role!r}")
+        self._identity = identity
+        self._noise = GaussianNoise(OperatingSystemNoise()) if noise is None else noise
+        self._sealer = Sealer(identity.sealing_key)
+        self._admin = threading.RLock()
+        self._lookup = threading.Lock()
+        self._tasks: dict[bytes, _Task] = {}
+        self._rounds: dict[tuple[bytes, int], Round] = {}
+        self._spending: dict[str, Spending] = {}
+
+    @classmethod
+    def restore(
+        cls,
+        identity: EnclaveIdentity,
+        records: Mapping[str, bytes],
+        contributions: Callable[[bytes, int], Iterable[bytes]],
+        *,
+        noise: IntegerNoise | None = None,
+    ) -> AggregatorCore:
+        """The enclave as it was when ``records`` were written.
+
+        ``records`` are all records but those under ``RELEASE_PREFIX``; ``contributions(task_sha256, round)`` gives the
+        accepted ciphertexts of a round that is not released. A charged round whose contributions or noise are not those
+        that were charged is void: its charge stays (rule P31).
+
+        Raises:
+            StateError: a record was changed, or the ledger was rolled back.
+        """
+        core = cls(identity, noise=noise)
+        opened = {
+            key: core._sealer.open(key, data)
+            for key, data in records.items()
+            if not key.startswith(sealed_state.RELEASE_PREFIX)
+        }
+        for key in opened:
+            if key.startswith("ledger/"):
+                record = LedgerRecord.decode(opened[key])
+                core._spending[record.ledger.population] = Spending(identity, record.ledger.population, record=record)
+        for key in opened:
+            if key.startswith("task/"):
+                task = _Task.open(common_pb2.SignedTask.FromString(opened[key]))
+                core._tasks[task.sha256] = task
+        for key in opened:
+            if key.startswith("round/"):
+                core._restore_round(RoundRecord.decode(opened[key]), opened, contributions)
+        return core
+
+    def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
+        """Opens the round that ``order`` names, and draws its noise. Idempotent.
+
+        Raises:
+            SignatureError, ConfigurationError: task or order are not valid, or not of one developer.
+            PrivacyError: the cohort minimum is below the policy's, the rounds before were not released, the round has
+                another model or was charged already; BudgetExceeded where a budget cannot pay.
+            StateError: the population's ledger was rolled back.
+        """
+        given = _Task.open(signed_task)
+        parsed = open_order(order, signature, domain=domains.OPEN, developer_key=given.definition.developer_key)
+        if parsed.task_sha256 != given.sha256:
+            raise ConfigurationError("the round order belongs to another task")
+        with self._admin:
+            existing = self._rounds.get((given.sha256, parsed.round))
+            if existing is not None:
+                _require_same_model(existing, parsed)
+                if existing.status is Status.VOID:
+                    raise _void(existing)
+                return self._records_of(given, existing) if existing.status is Status.OPEN else ()
+            self._require_may_open(given, parsed.round)
+            query = given.queries[parsed.round]
+            noise = draw_round_noise(query, self._noise, model_sha256=parsed.model_sha256)
+            opened = Round(
+                task_sha256=given.sha256,
+                order=parsed,
+                record=RoundRecord(order=order, noise_id=noise.noise_id),
+                query=query,
+                noise=noise,
+            )
+            writes = self._records_of(given, opened)
+            with self._lookup:
+                self._tasks[given.sha256] = given
+                self._rounds[given.sha256, parsed.round] = opened
+            return writes
+
+    def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
+        """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
+        with self._lookup:
+            if task_sha256 not in self._tasks:
+                return Refusal.WRONG_TASK
+            found = self._rounds.get((task_sha256, round))
+        if found is None:
+            return Refusal.WRONG_ROUND
+        return found.submit(sealed, self._identity.hpke)
+
+    def charge(self, order: bytes, signature: bytes) -> Charged:
+        """Closes the set of contributions and charges the ledger for it. Idempotent.
+
+        Raises:
+            SignatureError, ConfigurationError: the order is not valid, or of no round that is open here.
+            PrivacyError: fewer contributions than the minimum, or the budget cannot pay: the round stays open; or the
+                round is void.
+            StateError: the ledger was rolled back.
+        """
+        with self._admin:
+            task, found = self._find(_parse_order(order))
+            open_order(order, signature, domain=domains.CLOSE, developer_key=task.definition.developer_key)
+            spending = self._spending_of(task)
+            if found.status is Status.VOID:
+                raise _void(found)
+            if found.status is Status.OPEN:
+                self._charge_open(task, found, spending)
+            entry = spending.charged(task.id, found.number)
+            if entry is None:
+                raise _no_charge(found)
+            released = found.status is Status.RELEASED
+            writes = () if released else (self._ledger_record(task, spending),)
+            return Charged(task.sha256, found.number, entry.contributions, released, writes)
+
+    def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
+        """The release of a charged round, whose charge the host has stored. The same bytes for ever.
+
+        ``stored`` is the record under ``release_key`` where the round was released before.
+
+        Raises:
+            ConfigurationError: the order is of no round that is open here.
+            PrivacyError: the round was not charged, or is void.
+            StateError: the ledger was rolled back, or the stored release is missing or changed.
+        """
+        with self._admin:
+            task, found = self._find(_parse_order(order))
+            if found.status is Status.RELEASED:
+                return Released(self._stored_release(found, stored), ())
+            if found.status is Status.VOID:
+                raise _void(found)
+            if found.status is not Status.CHARGED:
+                raise PrivacyError(f"round {found.number} was not charged: a release is charged first")
+            spending = self._spending_of(task)
+            spending.commit()
+            entry = spending.charged(task.id, found.number)
+            if entry is None or entry.events != charges_of(found.query):
+                raise _no_charge(found)
+            signed = signed_release(found, entry, self._identity.signing)
+            spending.mark_sealed(task_id=task.id, round=found.number)
+            found.record = RoundRecord(
+                order=found.record.order,
+                noise_id=found.record.noise_id,
+                release_sha256=hashlib.sha256(signed).digest(),
+            )
+            found.status = Status.RELEASED
+            found.erase()
+            writes = (
+                self._ledger_record(task, spending),
+                self._sealer.seal(sealed_state.round_key(task.sha256, found.number), found.record.encode()),
+                self._sealer.seal(sealed_state.release_key(task.sha256, found.number), signed),
+                SealedRecord(sealed_state.noise_key(task.sha256, found.number), None),
+            )
+            return Released(signed, writes)
+
+    def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
+        """(the population's ledger as canonical JSON, signature); None for an unknown task.
+
+        Raises StateError where another copy of this enclave has charged since.
+        """
+        with self._admin:
+            task = self._tasks.get(task_sha256)
+            if task is None:
+                return None
+            data = self._spending_of(task).ledger.encode()
+            return data, self._identity.signing.sign(domains.LEDGER, data)
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """How many contributions a round has; None for an unknown one."""
+        with self._lookup:
+            task, found = self._tasks.get(task_sha256), self._rounds.get((task_sha256, round))
+        return None if task is None or found is None else self._state(task, found)
+
+    def round_states(self) -> list[RoundState]:
+        """All rounds that were ever opened, in the order of task and number."""
+        with self._lookup:
+            held = sorted(self._rounds.items())
+        return [self._state(self._tasks[key[0]], found) for key, found in held]
+
+    def _state(self, task: _Task, found: Round) -> RoundState:
+        contributions = found.contributions
+        if found.status is not Status.OPEN:
+            spending = self._spending.get(task.definition.population)
+            entry = None if spending is None else spending.charged(task.id, found.number)
+            contributions = 0 if entry is None else entry.contributions
+        return RoundState(task.sha256, found.number, found.status, contributions)
+
+    def _require_may_open(self, task: _Task, number: int) -> None:
+        cohort, policy = task.definition.cohort, self._identity.policy
+        if cohort.minimum < policy.minimum_cohort:
+            raise PrivacyError(
+                f"Expected cohort.minimum={cohort.minimum} of task {task.definition.name!r} to be at least "
+                f"{policy.minimum_cohort}, the minimum of this enclave's policy"
+            )
+        if number >= len(task.queries):
+            raise ConfigurationError(f"Expected round={number} of the task to be from 0 to {len(task.queries) - 1}")
+        for planned, query in enumerate(task.queries):
+            size = 8 * sum(release.coordinates for release in query.releases)
+            if size > LARGEST_RELEASE_BYTES:
+                raise ConfigurationError(
+                    f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
+                    "choose a smaller rank or fewer items"
+                )
+        spending = self._spending_of(task)
+        if spending.charged(task.id, number) is not None:
+            raise PrivacyError(f"round {number} is void: it was charged, and its state is gone; submit a new task")
+        if number:
+            before = self._rounds.get((task.sha256, number - 1))
+            if before is None or before.status is not Status.RELEASED:
+                raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
+        elif task.sha256 not in self._tasks:
+            everything = [event for query in task.queries for event in charges_of(query)]
+            spending.require_room(
+                task_id=task.id, round=0, events=everything, budget=task.budget, users=cohort.goal,
+                what=f"task {task.definition.name!r} with all its {len(task.queries)} rounds",
+            )  # fmt: skip
+        spending.require_room(
+            task_id=task.id, round=number, events=charges_of(task.queries[number]), budget=task.budget,
+            users=cohort.minimum, what=f"round {number} of task {task.definition.name!r}",
+        )  # fmt: skip
+
+    def _charge_open(self, task: _Task, found: Round, spending: Spending) -> None:
+        minimum = max(task.definition.cohort.minimum, self._identity.policy.minimum_cohort)
+        if found.contributions < minimum:
+            raise PrivacyError(
+                f"round {found.number} has {found.contributions} contributions of at least {minimum}: it stays open"
+            )
+        contributions, set_sha256 = found.freeze()
+        try:
+            spending.charge(
+                task_id=task.id, round=found.number, events=charges_of(found.query), budget=task.budget,
+                contributions=contributions, set_sha256=set_sha256, noise_id=found.record.noise_id,
+            )  # fmt: skip
+        except BaseException:
+            found.thaw()
+            raise
+        found.status = Status.CHARGED
+
+    def _stored_release(self, found: Round, stored: bytes | None) -> bytes:
+        if stored is None:
+            raise StateError(f"the release of round {found.number} is not stored; restore the newest state folder")
+        signed = self._sealer.open(sealed_state.release_key(found.task_sha256, found.number), stored)
+        if hashlib.sha256(signed).digest() != found.record.release_sha256:
+            raise StateError(f"the stored release of round {found.number} is another one: restore the state folder")
+        return signed
+
+    def _restore_round(
+        self,
+        record: RoundRecord,
+        opened: Mapping[str, bytes],
+        contributions: Callable[[bytes, int], Iterable[bytes]],
+    ) -> None:
+        order = _parse_order(record.order)
+        task = self._tasks.get(order.task_sha256)
+        if task is None:
+            raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
+        query = task.queries[order.round]
+        data = opened.get(sealed_state.noise_key(task.sha256, order.round))
+        noise = None if data is None else RoundNoise.decode(data, query.releases)
+        if noise is not None and (noise.noise_id, noise.model_sha256) != (record.noise_id, order.model_sha256):
+            noise = None  # of another opening of this round
+        restored = Round(task_sha256=task.sha256, order=order, record=record, query=query, noise=noise)
+        self._rounds[task.sha256, order.round] = restored
+        spending = self._spending_of(task)
+        entry = spending.charged(task.id, order.round)
+        if entry is not None and record.release_sha256 and entry.noise_id == record.noise_id:
+            restored.status = Status.RELEASED
+            restored.erase()
+            return
+        if entry is None and record.release_sha256:
+            raise _no_charge(restored)
+        if noise is None and entry is None:
+            raise StateError(f"the sealed noise of round {order.round} is missing; restore the newest state folder")
+        for sealed in contributions(task.sha256, order.round):
+            restored.submit(sealed, self._identity.hpke)
+        if entry is None:
+            return
+        as_charged = (entry.contributions, entry.id_set_sha256, entry.noise_id)
+        if noise is not None and (*restored.freeze(), record.noise_id) == as_charged:
+            restored.status = Status.CHARGED
+        else:
+            restored.status = Status.VOID
+            restored.erase()
+
+    def _find(self, order: aggregator_pb2.RoundOrder) -> tuple[_Task, Round]:
+        task, found = self._tasks.get(order.task_sha256), self._rounds.get((order.task_sha256, order.round))
+        if task is None or found is None:
+            raise ConfigurationError(f"round {order.round} of that task is not open here; open it first")
+        _require_same_model(found, order)
+        return task, found
+
+    def _spending_of(self, task: _Task) -> Spending:
+        population = task.definition.population
+        if population not in self._spending:
+            self._spending[population] = Spending(self._identity, population)
+        return self._spending[population]
+
+    def _ledger_record(self, task: _Task, spending: Spending) -> SealedRecord:
+        return self._sealer.seal(sealed_state.ledger_key(task.definition.population), spending.record.encode())
+
+    def _records_of(self, task: _Task, opened: Round) -> Writes:
+        if opened.noise is None:
+            raise StateError(f"the noise of round {opened.number} is not stored")
+        noise = opened.noise.encode(opened.query.releases)
+        return (
+            self._sealer.seal(sealed_state.task_key(task.sha256), task.signed.SerializeToString(deterministic=True)),
+            self._sealer.seal(sealed_state.round_key(task.sha256, opened.number), opened.record.encode()),
+            self._sealer.seal(sealed_state.noise_key(task.sha256, opened.number), noise),
+        )
+
+
+def _parse_order(order: bytes) -> aggregator_pb2.RoundOrder:
+    if len(order) > _LARGEST_ORDER:
+        raise ConfigurationError(f"Expected a round order of at most {_LARGEST_ORDER} bytes, got {len(order)}")
+    try:
+        parsed = aggregator_pb2.RoundOrder.FromString(order)
+    except DecodeError as error:
+        raise ConfigurationError("the round order is not a valid message") from error
+    return parsed
+
+
+def _require_same_model(found: Round, order: aggregator_pb2.RoundOrder) -> None:
+    if found.model_sha256 != order.model_sha256:
+        raise PrivacyError(f"round {found.number} is bound to another model: its contributions were made for that one")
+
+
+def _void(found: Round) -> PrivacyError:
+    return PrivacyError(
+        f"round {found.number} is void: what was charged is no longer stored; its charge stays, submit a new task"
+    )
+
+
+def _no_charge(found: Round) -> StateError:
+    return StateError(f"the ledger lacks the charge of round {found.number}; restore the newest state folder")

@@ -1,0 +1,53 @@
+"""The signed release of a round: noisy sums, what they cost, and nothing else."""
+
+from __future__ import annotations
+
+from odp.crypto import domains
+from odp.crypto.signing import SigningKey
+from odp.errors import StateError
+from odp.privacy.ledger import Entry
+from odp.v1 import common_pb2
+from trusted_aggregator.rounds import Round
+
+
+def signed_release(found: Round, entry: Entry, key: SigningKey) -> bytes:
+    """Bytes of the SignedRelease of a frozen round under the ledger entry that charged it.
+
+    A function of its arguments alone (Ed25519 signatures are deterministic), so that a release that is made again after
+    a crash is the same release.
+
+    Raises:
+        StateError: the entry does not charge this set of contributions with this noise.
+    """
+    if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
+        raise StateError(f"the contributions or the noise of round {found.number} are not those that were charged")
+    sums = found.noisy_sums()
+    release = common_pb2.Release(
+        task_sha256=found.task_sha256,
+        round=found.number,
+        model_sha256=found.model_sha256,
+        tensors=[
+            common_pb2.ReleasedTensor(
+                name=declared.name,
+                integers=sums[declared.name].astype("<i8", copy=False).tobytes(),
+                shape=declared.shape,
+                step=declared.step,
+            )
+            for declared in found.query.releases
+        ],
+        charges=[
+            common_pb2.Charge(
+                name=event.name,
+                sensitivity=event.sensitivity,
+                noise_std=event.noise_std,
+                coordinates=event.coordinates,
+            )
+            for event in entry.events
+        ],
+        epsilon_spent=entry.task_epsilon,
+        epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
+        contributions=entry.contributions,
+    )
+    data = release.SerializeToString(deterministic=True)
+    signed = common_pb2.SignedRelease(release=data, signature=key.sign(domains.RELEASE, data))
+    return signed.SerializeToString(deterministic=True)

@@ -1,0 +1,81 @@
+"""Tells the newest sealed ledger from an older one, and from a *sibling* of the same age, by two monotonic counters.
+
+A version number alone is not enough. The host may start the enclave twice from one state, let either copy charge a
+round over another set of contributions, keep both new records, and release from both: the two would have one number.
+So each version carries a *stamp* of two numbers, each larger than its parent's by a random amount of up to 48 bits, and
+the counters hold the stamp of the version from which a release was made:
+
+- a record is current when its stamp is the counters', and
+- it may become current when its *parent's* stamp is the counters' (it was stored, and the crash came before the step).
+
+Every other record is refused. For two siblings to be mixed up, 96 random bits chosen inside the enclave must agree.
+Two counters move one after the other; a crash between them leaves (new, old), which only the one record can continue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import NamedTuple
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import StateError
+
+_RANDOM_BYTES = 6
+
+
+class Stamp(NamedTuple):
+    """Values of the two counters."""
+
+    first: int
+    second: int
+
+    def successor(self) -> Stamp:
+        """A new stamp, above this one in both numbers and like no other."""
+        return Stamp(self.first + _step(), self.second + _step())
+
+
+ZERO = Stamp(0, 0)
+
+
+class RollbackGuard:
+    """The two counters of one population's ledger.
+
+    Their names depend on the population alone: an enclave that starts anew on this platform, without the stored ledger,
+    finds them raised and does not hand out the budget again.
+    """
+
+    def __init__(self, identity: EnclaveIdentity, population: str) -> None:
+        name = "ledger-" + hashlib.sha256(population.encode()).hexdigest()[:40]
+        self._first = identity.counter(f"{name}-a")
+        self._second = identity.counter(f"{name}-b")
+        self._population = population
+
+    @property
+    def current(self) -> Stamp:
+        """What the counters hold now."""
+        return Stamp(self._first.value, self._second.value)
+
+    def require(self, stamp: Stamp) -> None:
+        """Raises StateError unless ``stamp`` is the counters'."""
+        if self.current != stamp:
+            raise self._rolled_back()
+
+    def advance(self, *, parent: Stamp, to: Stamp) -> None:
+        """Makes ``to`` the current stamp, durably. Raises StateError unless ``parent``, or ``to``, is current."""
+        if self.current not in (parent, Stamp(to.first, parent.second), to):
+            raise self._rolled_back()
+        self._first.raise_to(to.first)
+        self._second.raise_to(to.second)
+        # Another copy of this enclave may have moved the counters meanwhile: then neither goes on.
+        self.require(to)
+
+    def _rolled_back(self) -> StateError:
+        return StateError(
+            f"the stored ledger of population {self._population!r} was rolled back: the platform's counters know a"
+            " newer one; restore the newest state folder, or take another population"
+        )
+
+
+def _step() -> int:
+    return 1 + int.from_bytes(os.urandom(_RANDOM_BYTES), "big")

@@ -1,0 +1,144 @@
+"""AggregatorService: carries bytes between gRPC, the enclave and the storage, in the order that keeps every promise.
+
+- A contribution is acknowledged once the enclave has counted it and its ciphertext is stored.
+- What the enclave asks to be written is stored before its reply is forwarded, in the order in which it was asked.
+- Where storing fails, the program stops: its memory is then ahead of its files, and a start from the files is right.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import grpc
+
+from odp.errors import Refusal, StateError
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound, answers
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.rounds import Status
+from trusted_aggregator.sealed_state import SealedRecord, release_key
+from trusted_aggregator.storage import Storage
+
+NAME = "odp.v1.AggregatorService"
+#: Threads of the server: so many submissions share one commit.
+WORKERS = 32
+
+_STORE_SECONDS = 30.0
+
+
+class AggregatorService:
+    """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
+
+    def __init__(
+        self, core: AggregatorCore, storage: Storage, log: Log, *, failed: Callable[[StateError], None]
+    ) -> None:
+        self._core = core
+        self._storage = storage
+        self._log = log
+        self._failed = failed
+        # Writes are stored in the order in which the enclave made them.
+        self._changes = threading.Lock()
+
+    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> None:
+        """Opens a round; returns once that is stored."""
+        with self._changes:
+            writes = self._core.open_round(request.task, request.order, request.signature)
+            self._apply(writes)
+        order = aggregator_pb2.RoundOrder.FromString(request.order)
+        self._log.event("round_opened", task=short(order.task_sha256), round=order.round)
+
+    def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
+        """Counts a contribution; returns None once it is counted and stored."""
+        refusal = self._core.submit(request.task_sha256, request.round, request.sealed_contribution)
+        if refusal is None:
+            self._storage.add(request.task_sha256, request.round, request.sealed_contribution)
+        elif refusal is Refusal.ALREADY_CONTRIBUTED:
+            # To the device this means that it was counted; its first try may still wait for its commit.
+            self._storage.flush()
+        return refusal
+
+    def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
+        """Charges and releases a round; returns once both are stored."""
+        with self._changes:
+            charged = self._core.charge(request.order, request.signature)
+            task, number = charged.task_sha256, charged.round
+            if charged.released:
+                stored = self._storage.record(release_key(task, number))
+                released = self._core.release(request.order, stored=stored)
+            else:
+                # The charge names the exact set: a crash after it must find all of the set.
+                self._storage.wait_for(task, number, charged.contributions, timeout=_STORE_SECONDS)
+                self._storage.sync()
+                self._apply(charged.writes)
+                self._log.event("round_charged", task=short(task), round=number, contributions=charged.contributions)
+                released = self._core.release(request.order)
+                self._apply(released.writes)
+                self._storage.erase(task, number)
+                self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)
+        return common_pb2.SignedRelease.FromString(released.signed_release)
+
+    def get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
+        """Number of contributions, and whether the round is released."""
+        state = self._core.round_state(request.task_sha256, request.round)
+        if state is None:
+            raise NotFound(f"round {request.round} of task {short(request.task_sha256)} is not open here")
+        return aggregator_pb2.GetRoundResponse(
+            contributions=state.contributions, released=state.status is Status.RELEASED
+        )
+
+    def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
+        """The signed ledger of the task's population."""
+        found = self._core.ledger(request.task_sha256)
+        if found is None:
+            raise NotFound(f"task {short(request.task_sha256)} is not known here")
+        return aggregator_pb2.GetLedgerResponse(ledger=found[0], signature=found[1])
+
+    def _apply(self, writes: Sequence[SealedRecord]) -> None:
+        try:
+            self._storage.apply(writes)
+        except StateError as error:
+            self._failed(error)
+            raise
+
+
+def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_grpc.AggregatorServiceServicer:
+    """The gRPC face of ``service``."""
+
+    class Servicer(aggregator_pb2_grpc.AggregatorServiceServicer):
+        @answers(log)
+        def OpenRound(
+            self, request: aggregator_pb2.OpenRoundRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.OpenRoundResponse:
+            service.open_round(request)
+            return aggregator_pb2.OpenRoundResponse()
+
+        @answers(log)
+        def Submit(
+            self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.SubmitResponse:
+            refusal = service.submit(request)
+            number = 0 if refusal is None else refusal.value
+            return aggregator_pb2.SubmitResponse(refusal=cast(aggregator_pb2.Refusal, number))
+
+        @answers(log)
+        def GetRound(
+            self, request: aggregator_pb2.GetRoundRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetRoundResponse:
+            return service.get_round(request)
+
+        @answers(log)
+        def CloseRound(
+            self, request: aggregator_pb2.CloseRoundRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.CloseRoundResponse:
+            return aggregator_pb2.CloseRoundResponse(release=service.close_round(request))
+
+        @answers(log)
+        def GetLedger(
+            self, request: aggregator_pb2.GetLedgerRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetLedgerResponse:
+            return service.get_ledger(request)
+
+    return Servicer()

@@ -1,0 +1,253 @@
+"""What the aggregator's host keeps: accepted ciphertexts, and the enclave's sealed records, in two SQLite files.
+
+- ``contributions.db`` takes a row per accepted contribution. Many callers share one commit (a writer thread takes all
+  rows that wait), so that the rate does not depend on the time of one commit. It survives the death of the process;
+  ``sync`` makes it survive a power cut as well, and runs before a round is charged.
+- ``sealed.db`` takes the sealed records, few and large; every commit is on the disk before it returns.
+
+A write that fails (disk full) is never acknowledged, and nothing more is accepted: the program stops, and the next
+start finds exactly what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import sqlalchemy
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
+
+from odp.errors import OdpError, StateError
+from odp.transport.database import database_errors, open_database
+from odp.transport.state_folder import StateFolder
+from trusted_aggregator.sealed_state import RELEASE_PREFIX, SealedRecord
+
+_PAGE = 512
+
+_CONTRIBUTIONS = Table(
+    "contributions",
+    MetaData(),
+    Column("sequence", Integer, primary_key=True),
+    Column("task", LargeBinary, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False),
+    UniqueConstraint("task", "round", "digest"),
+)
+_RECORDS = Table(
+    "sealed_records",
+    MetaData(),
+    Column("key", Text, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+
+
+class _Row(NamedTuple):
+    task: bytes
+    round: int
+    digest: bytes
+    ciphertext: bytes
+
+
+class _Batch:
+    """Rows that share one commit."""
+
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self.done = threading.Event()
+
+
+class Storage:
+    """The host's two databases. Thread-safe.
+
+    Args:
+        state: the locked state folder.
+        failed: called once, in the writer's thread, when a contribution could not be stored: stop the program.
+
+    Raises:
+        StateError: a database cannot be used.
+    """
+
+    def __init__(self, state: StateFolder, *, failed: Callable[[StateError], None]) -> None:
+        self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
+        self._contributions = open_database(self._paths["contributions"], durable=False)
+        self._sealed = open_database(self._paths["sealed"])
+        with database_errors(self._paths["contributions"]):
+            _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
+        with database_errors(self._paths["sealed"]):
+            _RECORDS.create(self._sealed, checkfirst=True)
+        self._tell_failed = failed
+        self._changed = threading.Condition()
+        self._batch = _Batch()
+        self._writing: _Batch | None = None
+        self._stored: dict[tuple[bytes, int], int] = {}
+        self._failure: StateError | None = None
+        self._closing = False
+        self._writer = threading.Thread(target=self._write, name="contributions", daemon=True)
+        self._writer.start()
+
+    def add(self, task_sha256: bytes, round: int, ciphertext: bytes) -> None:
+        """Stores an accepted contribution; returns once it is committed.
+
+        Raises:
+            StateError: it could not be stored, or an earlier one could not: the program has to stop.
+        """
+        digest = hashlib.sha256(ciphertext).digest()
+        with self._changed:
+            self._require_working()
+            batch = self._batch
+            batch.rows.append(_Row(task_sha256, round, digest, ciphertext))
+            self._changed.notify_all()
+        self._wait(batch)
+
+    def flush(self) -> None:
+        """Returns once everything that was added before is committed. Raises StateError as ``add``."""
+        with self._changed:
+            self._require_working()
+            waiting = [batch for batch in (self._writing, self._batch) if batch is not None and batch.rows]
+        for batch in waiting:
+            self._wait(batch)
+
+    def wait_for(self, task_sha256: bytes, round: int, count: int, *, timeout: float) -> None:
+        """Returns once ``count`` contributions of a round are stored. Raises StateError after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while self._stored.get((task_sha256, round), 0) < count:
+                self._require_working()
+                if not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    raise StateError(f"contributions of round {round} were not stored in time; close the round again")
+
+    def sync(self) -> None:
+        """Brings all committed contributions to the disk."""
+        with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
+
+    def contributions(self, task_sha256: bytes, round: int) -> Iterator[bytes]:
+        """The stored ciphertexts of a round, oldest first, a page at a time."""
+        table, last = _CONTRIBUTIONS, 0
+        while True:
+            query = (
+                sqlalchemy.select(table.c.sequence, table.c.ciphertext)
+                .where(table.c.task == task_sha256, table.c.round == round, table.c.sequence > last)
+                .order_by(table.c.sequence)
+                .limit(_PAGE)
+            )
+            with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
+                page = connection.execute(query).all()
+            if not page:
+                return
+            for row in page:
+                yield row.ciphertext
+            last = page[-1].sequence
+
+    def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
+        """Erases the contributions of all other rounds: what a crash left of rounds that are over, or never opened."""
+        table = _CONTRIBUTIONS
+        query = sqlalchemy.select(table.c.task, table.c.round).distinct()
+        with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
+            found = [(row.task, row.round) for row in connection.execute(query)]
+        for task_sha256, round in found:
+            if (task_sha256, round) not in rounds:
+                self.erase(task_sha256, round)
+
+    def set_stored(self, task_sha256: bytes, round: int, count: int) -> None:
+        """Says how many stored contributions of a round the enclave took back at start."""
+        with self._changed:
+            self._stored[task_sha256, round] = count
+
+    def erase(self, task_sha256: bytes, round: int) -> None:
+        """Erases the contributions of a round, from the file as well."""
+        table = _CONTRIBUTIONS
+        with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
+            connection.exec_driver_sql("PRAGMA secure_delete=ON")
+            connection.execute(table.delete().where(table.c.task == task_sha256, table.c.round == round))
+            connection.commit()
+            # The write-ahead log still holds the rows until it is emptied.
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._changed:
+            self._stored.pop((task_sha256, round), None)
+
+    def apply(self, writes: Sequence[SealedRecord]) -> None:
+        """Makes the enclave's writes durable, all or none. Raises StateError where that fails."""
+        if not writes:
+            return
+        table = _RECORDS
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            connection.exec_driver_sql("PRAGMA secure_delete=ON")
+            for record in writes:
+                connection.execute(table.delete().where(table.c.key == record.key))
+                if record.data is not None:
+                    connection.execute(table.insert().values(key=record.key, data=record.data))
+            connection.commit()
+
+    def records(self) -> dict[str, bytes]:
+        """All sealed records but the releases."""
+        table = _RECORDS
+        query = sqlalchemy.select(table).where(~table.c.key.startswith(RELEASE_PREFIX, autoescape=True))
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            return {row.key: row.data for row in connection.execute(query)}
+
+    def record(self, key: str) -> bytes | None:
+        """One sealed record, or None."""
+        query = sqlalchemy.select(_RECORDS.c.data).where(_RECORDS.c.key == key)
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            found: bytes | None = connection.execute(query).scalar_one_or_none()
+        return found
+
+    def close(self) -> None:
+        """Commits what waits, and closes the files. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._writer.join()
+        self._contributions.dispose()
+        self._sealed.dispose()
+
+    def _require_working(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise StateError("the aggregator is stopping; try again later")
+
+    def _wait(self, batch: _Batch) -> None:
+        batch.done.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._batch.rows and not self._closing:
+                    self._changed.wait()
+                if not self._batch.rows:
+                    return
+                batch = self._writing = self._batch
+                self._batch = _Batch()
+            failure = self._commit(batch)
+            with self._changed:
+                if failure is None:
+                    for row in batch.rows:
+                        key = (row.task, row.round)
+                        self._stored[key] = self._stored.get(key, 0) + 1
+                else:
+                    self._failure = failure
+                    self._batch.done.set()
+                self._writing = None
+                self._changed.notify_all()
+            batch.done.set()
+            if failure is not None:
+                self._tell_failed(failure)
+                return
+
+    def _commit(self, batch: _Batch) -> StateError | None:
+        try:
+            with database_errors(self._paths["contributions"]), self._contributions.begin() as connection:
+                connection.execute(_CONTRIBUTIONS.insert(), [row._asdict() for row in batch.rows])
+        except StateError as error:
+            return error
+        except (OdpError, sqlalchemy.exc.SQLAlchemyError) as error:
+            return StateError(f"contributions could not be stored ({type(error).__name__}); start the program again")
+        return None
