@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,23 +13,19 @@ import grpc
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
-from odp.crypto.hpke import DecryptionError
 from odp.enclave import attestation_servicer
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.measurement import DISTRIBUTOR_PACKAGES, image_digest
-from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.host import start_identity
+from odp.enclave.measurement import DISTRIBUTOR_PACKAGES
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.transport.logs import Log
-from odp.transport.service import RunningServer, serve, stop_event
+from odp.transport.running import Running
+from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import TlsIdentity, development_identity, load_identity
+from odp.transport.tls import check_files, identity_for
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc
 
 ROLE = "distributor"
-
-_SEALED_KEYS = "enclave.sealed"
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -51,38 +47,9 @@ class Config:
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
-        given = [self.certificate is not None, self.key is not None, self.ca is not None]
-        if any(given) and not all(given):
-            raise ConfigurationError("Expected certificate, key and ca together, or none of them; give all three files")
+        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
-
-
-class Running:
-    """A distributor that serves at ``address`` (``host:port``); ``ca_pem`` is the CA that its clients pin."""
-
-    def __init__(self, server: RunningServer, state: StateFolder, log: Log, ca_pem: bytes) -> None:
-        self.address = server.address
-        self.ca_pem = ca_pem
-        self._server = server
-        self._state = state
-        self._log = log
-        self._stopped = threading.Event()
-
-    def wait(self) -> None:
-        """Blocks until SIGINT, SIGTERM or ``stop``, then stops. Call from the main thread."""
-        asked = stop_event()
-        while not asked.wait(_POLL_SECONDS) and not self._stopped.is_set():
-            pass
-        self.stop()
-
-    def stop(self) -> None:
-        """Ends calls in flight, stops serving and frees the state folder. Idempotent."""
-        if not self._stopped.is_set():
-            self._stopped.set()
-            self._server.stop()
-            self._state.close()
-            self._log.event("stopped")
 
 
 def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> Running:
@@ -91,9 +58,16 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     Raises ConfigurationError (a bad file, address or port in use) and StateError (folder in use, disk full, corrupt).
     """
     log = Log(ROLE) if log is None else log
-    state = StateFolder.open(config.state, ROLE)
-    try:
-        identity = _enclave(config, state, log)
+    with contextlib.ExitStack() as undo:
+        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        identity = start_identity(
+            state=state,
+            platform=config.platform,
+            packages=DISTRIBUTOR_PACKAGES,
+            policy=config.policy,
+            may_renew=True,
+            log=log,
+        )
         service = DistributorService(DistributorCore(identity.hpke), ModelStore(state.path("models")), log)
         service.restore()
 
@@ -103,37 +77,11 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
                 attestation_servicer.attestation_servicer(identity, clock=clock, log=log), server
             )
 
-        tls = _tls(config, state)
+        tls = identity_for(
+            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
+        )
         names = [NAME, attestation_servicer.NAME]
         server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
-    except BaseException:
-        state.close()
-        raise
-    log.event("serving", address=server.address, image=identity.image_digest)
-    return Running(server, state, log, tls.ca_pem)
-
-
-def _enclave(config: Config, state: StateFolder, log: Log) -> EnclaveIdentity:
-    platform = EmulatedPlatform.open(config.platform if config.platform is not None else state.path("platform"))
-    digest = image_digest(DISTRIBUTOR_PACKAGES)
-    stored = state.read(_SEALED_KEYS)
-    try:
-        identity, sealed = EnclaveIdentity.restore_or_create(
-            platform=platform, image_digest=digest, policy=config.policy, sealed=stored
-        )
-    except DecryptionError:
-        # Another version of the code, or another platform: the old keys cannot be opened, and nothing but requests in
-        # flight was ever encrypted to them. A device with older evidence is refused and attests again.
-        log.warning("enclave_keys_renewed", image=digest)
-        identity, sealed = EnclaveIdentity.restore_or_create(
-            platform=platform, image_digest=digest, policy=config.policy, sealed=None
-        )
-    if sealed != stored:
-        state.write_atomically(_SEALED_KEYS, sealed)
-    return identity
-
-
-def _tls(config: Config, state: StateFolder) -> TlsIdentity:
-    if config.certificate is not None and config.key is not None and config.ca is not None:
-        return load_identity(certificate=config.certificate, key=config.key, ca=config.ca)
-    return development_identity(state, config.ca_folder)
+        undo.callback(server.stop)
+        log.event("serving", address=server.address, image=identity.image_digest)
+        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)

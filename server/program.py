@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
 
 from odp.crypto.signing import SigningKey
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
 from odp.transport.channel import connect, parse_address
 from odp.transport.logs import Log
-from odp.transport.service import RunningServer, serve, stop_event
+from odp.transport.running import Running
+from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import TlsIdentity, development_identity, load_identity, read_ca
+from odp.transport.tls import identity_for, read_ca
 from odp.v1 import server_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient
@@ -69,74 +68,35 @@ class Config:
             raise ConfigurationError("Expected ca beside certificate and key: the file from which they descend")
 
 
-class Running:
-    """A server at ``address`` (host:port). Its clients pin ``ca_pem``; operators find their token in ``token_path``."""
+class RunningServer(Running):
+    """A server at ``address``; operators find their token in ``token_path``, ``developer_key`` signs its tasks."""
 
-    def __init__(
-        self,
-        *,
-        service: RunningServer,
-        driver: Driver,
-        storage: Storage,
-        channels: list[grpc.Channel],
-        state: StateFolder,
-        developer_key: bytes,
-        ca_pem: bytes,
-        log: Log,
-    ) -> None:
-        self.address = service.address
-        self.developer_key = developer_key
-        self.ca_pem = ca_pem
-        self.token_path = state.path(TOKEN_FILE)
-        self._service = service
-        self._driver = driver
-        self._storage = storage
-        self._channels = channels
-        self._state = state
-        self._log = log
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-
-    def wait(self) -> None:
-        """Blocks until SIGINT, SIGTERM or ``stop``, then stops. Call from the main thread."""
-        asked = stop_event()
-        while not asked.wait(_POLL_SECONDS) and not self._stopped.is_set():
-            pass
-        self.stop()
-
-    def stop(self) -> None:
-        """Ends calls and the step that is under way, and gives the state folder back. Idempotent."""
-        with self._lock:
-            if self._stopped.is_set():
-                return
-            self._service.stop()
-            self._driver.stop()
-            for channel in self._channels:
-                channel.close()
-            self._storage.close()
-            self._state.close()
-            self._stopped.set()
-            self._log.event("stopped")
+    developer_key: bytes
+    token_path: Path
 
 
-def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> Running:
+def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> RunningServer:
     """Starts the server; active tasks go on where they were.
 
     Raises ConfigurationError (port, certificates, reference values) and StateError (folder in use, full or damaged).
     """
     log = Log(ROLE) if log is None else log
     reference_values = None if config.reference_values is None else ReferenceValues.load(config.reference_values)
-    state = StateFolder.open(config.state, ROLE)
-    undo: list[Callable[[], object]] = [state.close]
-    try:
-        identity = _identity(config, state)
+    with contextlib.ExitStack() as undo:
+        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        identity = identity_for(
+            state,
+            certificate=config.certificate,
+            key=config.key,
+            ca=config.ca if config.certificate is not None else None,
+            ca_folder=config.ca_folder,
+        )
         key = _developer_key(state)
         token = _operator_token(state)
         storage = Storage(state.path(DATABASE_FILE), clock=clock)
-        undo.append(storage.close)
+        undo.callback(storage.close)
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
-        channels = [connect(config.distributor, ca), connect(config.aggregator, ca)]
-        undo.extend(channel.close for channel in channels)
+        channels = [undo.enter_context(connect(address, ca)) for address in (config.distributor, config.aggregator)]
         aggregator = AggregatorClient(channels[1], config.aggregator)
         board = Board(storage, distributor_address=config.distributor, aggregator_address=config.aggregator)
         driver = Driver(
@@ -162,6 +122,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             aggregator_address=config.aggregator,
             log=log,
         )
+        undo.callback(driver.stop)
         service = serve(
             address=config.listen,
             identity=identity,
@@ -169,28 +130,13 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             service_names=[NAME],
             workers=_WORKERS,
         )
-    except BaseException:
-        for close in reversed(undo):
-            close()
-        raise
-    driver.start()
-    log.event("serving", address=service.address, distributor=config.distributor, aggregator=config.aggregator)
-    return Running(
-        service=service,
-        driver=driver,
-        storage=storage,
-        channels=channels,
-        state=state,
-        developer_key=key.public,
-        ca_pem=identity.ca_pem,
-        log=log,
-    )
-
-
-def _identity(config: Config, state: StateFolder) -> TlsIdentity:
-    if config.certificate is not None and config.key is not None and config.ca is not None:
-        return load_identity(certificate=config.certificate, key=config.key, ca=config.ca)
-    return development_identity(state, config.ca_folder)
+        undo.callback(service.stop)
+        driver.start()
+        log.event("serving", address=service.address, distributor=config.distributor, aggregator=config.aggregator)
+        running = RunningServer(address=service.address, ca_pem=identity.ca_pem, closing=undo.pop_all(), log=log)
+        running.developer_key = key.public
+        running.token_path = state.path(TOKEN_FILE)
+        return running
 
 
 def _developer_key(state: StateFolder) -> SigningKey:

@@ -65,10 +65,9 @@ class RollbackGuard:
         """Makes ``to`` the current stamp, durably. Raises StateError unless ``parent``, or ``to``, is current."""
         if self.current not in (parent, Stamp(to.first, parent.second), to):
             raise self._rolled_back()
-        self._first.raise_to(to.first)
-        self._second.raise_to(to.second)
-        # Another copy of this enclave may have moved the counters meanwhile: then neither goes on.
-        self.require(to)
+        # The first counter decides between two live copies of this enclave: only one of them moves it from ``parent``.
+        self._first.advance(expected=parent.first, to=to.first)
+        self._second.advance(expected=parent.second, to=to.second)
 
     def _rolled_back(self) -> StateError:
         return StateError(

@@ -5,21 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Protocol
 
 from odp.errors import StateError
+from odp.transport.running import Running
 from odp.transport.service import stop_event
 from odp.transport.state_folder import state_errors, write_atomically
-
-
-class Running(Protocol):
-    """A started program."""
-
-    address: str
-
-    def stop(self) -> None:
-        """Stops gracefully."""
-        ...
 
 
 def parent_watch(stop: threading.Event) -> None:
@@ -45,6 +35,4 @@ def serve_until_stopped(running: Running, state: Path, *, with_parent: bool) -> 
         raise
     if with_parent:
         parent_watch(stop)
-    while not stop.wait(3600):
-        pass
-    running.stop()
+    running.wait(stop)

@@ -16,8 +16,8 @@ _CONTEXT = b"odp/v1/enclave-keys"
 class EnclaveIdentity:
     """HPKE key (devices encrypt to it), signing key (releases are signed by it), sealing key (state is kept under it).
 
-    The keys are made inside the enclave and leave it only sealed to its measurement: another image, or another chip,
-    cannot open them, and then starts with new keys.
+    The keys are made inside the enclave and leave it only sealed to its measurement and policy: another image, another
+    chip or a relaxed policy cannot open them, and then starts with new keys.
     """
 
     def __init__(
@@ -45,15 +45,17 @@ class EnclaveIdentity:
     ) -> tuple[EnclaveIdentity, bytes]:
         """The identity under ``sealed``, or a new one where that is None; and the sealed bytes for the host to store.
 
-        Raises DecryptionError when ``sealed`` was made by another image or chip, or was changed.
+        Raises DecryptionError when ``sealed`` was made by another image or chip, under another policy, or was changed.
         """
         key = platform.sealing_key(image_digest)
+        # Bound to the policy: under a weaker one, a host could otherwise open what devices sent to the stricter one.
+        context = _CONTEXT + policy.sha256
         if sealed is None:
             hpke, signing = HpkeKey.generate(), SigningKey.generate()
             kept = json.dumps({"hpke": hpke.to_bytes().hex(), "signing": signing.to_bytes().hex()}).encode()
-            sealed = seal(key, kept, _CONTEXT)
+            sealed = seal(key, kept, context)
         else:
-            opened = json.loads(unseal(key, sealed, _CONTEXT))
+            opened = json.loads(unseal(key, sealed, context))
             hpke = HpkeKey.from_bytes(bytes.fromhex(opened["hpke"]))
             signing = SigningKey.from_bytes(bytes.fromhex(opened["signing"]))
         launched = platform.launch(

@@ -53,11 +53,13 @@ class MonotonicCounter(Protocol):
         """The present value; 0 for a counter that was never raised."""
         ...
 
-    def raise_to(self, value: int) -> None:
-        """Sets the counter to ``value``, durably, before it returns. The same value again changes nothing.
+    def advance(self, *, expected: int, to: int) -> None:
+        """Moves the counter up from ``expected`` to ``to``, durably and at once (compare-and-set).
+
+        A counter that stands at ``to`` already is left there, so that a caller can repeat the step after a crash.
 
         Raises:
-            StateError: the counter already stands above ``value``, or cannot be stored.
+            StateError: the counter stands at neither number, ``to`` is below ``expected``, or it cannot be stored.
         """
         ...
 
@@ -218,18 +220,18 @@ class EmulatedCounter:
         """The present value; 0 for a counter that was never raised."""
         return _read_counters(self._folder).get(self._name, 0)
 
-    def raise_to(self, value: int) -> None:
-        """Sets the counter to ``value``, durably; see ``MonotonicCounter.raise_to``."""
-        _validate.integer(low=0, high=_LARGEST_COUNT, value=value)
+    def advance(self, *, expected: int, to: int) -> None:
+        """Moves the counter from ``expected`` to ``to``, durably; see ``MonotonicCounter.advance``."""
+        _validate.integer(low=0, high=_LARGEST_COUNT, expected=expected, to=to)
+        if to < expected:
+            raise StateError(f"counter {self._name!r} cannot go down from {expected} to {to}")
         with _files.locked(self._folder / "counters.lock"):
             counters = _read_counters(self._folder)
             present = counters.get(self._name, 0)
-            if value < present:
-                raise StateError(
-                    f"counter {self._name!r} stands at {present} and cannot go down to {value}: old state came back"
-                )
-            if value > present:
-                _write_counters(self._folder, {**counters, self._name: value})
+            if present not in (expected, to):
+                raise StateError(f"counter {self._name!r} stands at {present}, not at {expected}: old state came back")
+            if present != to:
+                _write_counters(self._folder, {**counters, self._name: to})
 
 
 def _read_counters(folder: Path) -> dict[str, int]:

@@ -36,6 +36,25 @@ class TlsIdentity:
     ca_pem: bytes
 
 
+def identity_for(
+    state: StateFolder, *, certificate: Path | None, key: Path | None, ca: Path | None, ca_folder: Path | None
+) -> TlsIdentity:
+    """The given files, all three of them, or an identity under the development CA where none is given.
+
+    Raises ConfigurationError where some are given and some are not, or one is wrong.
+    """
+    if certificate is not None and key is not None and ca is not None:
+        return load_identity(certificate=certificate, key=key, ca=ca)
+    check_files(certificate=certificate, key=key, ca=ca)
+    return development_identity(state, ca_folder)
+
+
+def check_files(*, certificate: Path | None, key: Path | None, ca: Path | None) -> None:
+    """Raises ConfigurationError unless all three files are given, or none."""
+    if len({certificate is None, key is None, ca is None}) > 1:
+        raise ConfigurationError("Expected certificate, key and ca together, or none of them; give all three files")
+
+
 def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
     """Reads and checks given files. Raises ConfigurationError naming the file that is missing, malformed or wrong."""
     certificate_pem, key_pem, ca_pem = (_read(path) for path in (certificate, key, ca))

@@ -15,7 +15,8 @@ import grpc
 import numpy as np
 import pytest
 
-from distributor import Config, Running, program, start
+from distributor import Config, Running, start
+from odp.enclave import host
 from odp.enclave.measurement import DISTRIBUTOR_PACKAGES, image_digest
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
@@ -39,7 +40,7 @@ def measured() -> str:
 def image(measured: str, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], str]:
     """What a program measures from now on, by packages."""
     digests = {DISTRIBUTOR_PACKAGES: measured}
-    monkeypatch.setattr(program, "image_digest", lambda packages: digests[packages])
+    monkeypatch.setattr(host, "image_digest", lambda packages: digests[packages])
     return digests
 
 

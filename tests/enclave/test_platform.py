@@ -18,7 +18,7 @@ DIGEST = "sha384:" + "ab" * 48
 
 def test_the_folder_and_every_file_in_it_are_private(tmp_path: Path) -> None:
     platform = EmulatedPlatform.open(tmp_path / "p", now=NOW)
-    platform.counter("ledger").raise_to(1)
+    platform.counter("ledger").advance(expected=0, to=1)
     assert stat.S_IMODE((tmp_path / "p").stat().st_mode) == 0o700
     files = list((tmp_path / "p").iterdir())
     assert {path.name for path in files} == {"platform.json", "platform.lock", "counters.json", "counters.lock"}
@@ -106,8 +106,8 @@ def test_openers_of_a_new_platform_at_the_same_time_get_the_same_one(tmp_path: P
 def test_a_counter_starts_at_zero_goes_up_and_survives(tmp_path: Path) -> None:
     counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
     assert counter.value == 0
-    counter.raise_to(3)
-    counter.raise_to(3)
+    counter.advance(expected=0, to=3)
+    counter.advance(expected=0, to=3)
     again = EmulatedPlatform.open(tmp_path, now=NOW)
     assert again.counter("ledger").value == 3
     assert again.counter("other").value == 0
@@ -116,50 +116,55 @@ def test_a_counter_starts_at_zero_goes_up_and_survives(tmp_path: Path) -> None:
 def test_a_counter_never_goes_down(tmp_path: Path) -> None:
     platform = EmulatedPlatform.open(tmp_path, now=NOW)
     first, second = platform.counter("ledger"), platform.counter("ledger")
-    first.raise_to(5)
+    first.advance(expected=0, to=5)
     for value in (0, 4):
-        with pytest.raises(StateError, match="stands at 5 and cannot go down"):
-            second.raise_to(value)
+        with pytest.raises(StateError, match="stands at 5, not at"):
+            second.advance(expected=0, to=value)
+        with pytest.raises(StateError, match="cannot go down from 5"):
+            second.advance(expected=5, to=value)
     assert first.value == 5
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, 2**63])
 def test_a_counter_counts_in_whole_numbers(tmp_path: Path, value: int) -> None:
-    with pytest.raises(ConfigurationError, match="value"):
-        EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").raise_to(value)
+    with pytest.raises(ConfigurationError, match="to="):
+        EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").advance(expected=0, to=value)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"ledger": -1}', b'{"ledger": "5"}', b'{"ledger": 4.0}', b"\xff"])
 def test_damaged_counters_are_never_read_as_zero(tmp_path: Path, content: bytes) -> None:
     counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
-    counter.raise_to(5)
+    counter.advance(expected=0, to=5)
     (tmp_path / "counters.json").write_bytes(content)
     with pytest.raises(StateError, match="corrupt"):
         _ = counter.value
 
 
 def test_lost_counters_do_not_start_again_at_zero(tmp_path: Path) -> None:
-    EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").raise_to(5)
+    EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").advance(expected=0, to=5)
     (tmp_path / "counters.json").unlink()
     counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
     with pytest.raises(StateError, match="is gone"):
         _ = counter.value
     with pytest.raises(StateError, match="is gone"):
-        counter.raise_to(1)
+        counter.advance(expected=0, to=1)
 
 
-def _raise_to(folder: Path, value: int) -> None:
+def _advances(folder: Path, to: int) -> bool:
     try:
-        EmulatedPlatform.open(folder, now=NOW).counter("ledger").raise_to(value)
+        EmulatedPlatform.open(folder, now=NOW).counter("ledger").advance(expected=0, to=to)
     except StateError:
-        return
+        return False
+    return True
 
 
-def test_raising_one_counter_from_many_sides_leaves_the_largest_value(tmp_path: Path) -> None:
+def test_of_many_sides_that_move_one_counter_from_one_value_exactly_one_succeeds(tmp_path: Path) -> None:
     EmulatedPlatform.open(tmp_path, now=NOW)
+    values = (7, 3, 40, 12, 1, 25, 39, 2)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda value: _raise_to(tmp_path, value), (7, 3, 40, 12, 1, 25, 39, 2)))
-    assert EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").value == 40
+        won = list(pool.map(lambda value: _advances(tmp_path, value), values))
+    assert sum(won) == 1
+    assert EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").value == values[won.index(True)]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "a" * 65])

@@ -91,14 +91,14 @@ class TestKill:
         small.fill(range(3))
         small.persist(small.charge().writes)
         counter = type(small.identity.counter("probe"))
-        raise_to = counter.raise_to
+        advance = counter.advance
 
-        def killed_at_the_second(self, value):
+        def killed_at_the_second(self, *, expected, to):
             if self._name.endswith("-b"):
                 raise KeyboardInterrupt
-            raise_to(self, value)
+            advance(self, expected=expected, to=to)
 
-        monkeypatch.setattr(counter, "raise_to", killed_at_the_second)
+        monkeypatch.setattr(counter, "advance", killed_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             small.release()
         monkeypatch.undo()

@@ -139,10 +139,10 @@ def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(worl
     ]  # fmt: skip
 
 
-def test_an_open_round_goes_on_after_a_restart(world, run, log):
+def test_an_open_round_goes_on_after_a_restart(tmp_path, world, run, log):
     program = run()
     client = Client(world, program.address, program.ca_pem)
-    key = client.verified(EmulatedPlatform.open(program._state.path("platform"))).hpke_key
+    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     for device in range(2):
         client.submit(client.sealed(device, key))
@@ -176,11 +176,11 @@ def test_errors_are_one_line_with_their_status_code(world, run):
     assert _code(client.close) is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_parallel_submissions_and_a_close_lose_nothing(world, run):
+def test_parallel_submissions_and_a_close_lose_nothing(tmp_path, world, run):
     """A crash after the charge must find the charged set: every counted contribution is stored before the charge is."""
     program = run()
     client = Client(world, program.address, program.ca_pem)
-    key = client.verified(EmulatedPlatform.open(program._state.path("platform"))).hpke_key
+    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     sealed = [client.sealed(device, key) for device in range(60)]
     with futures.ThreadPoolExecutor(8) as pool:
@@ -193,16 +193,16 @@ def test_parallel_submissions_and_a_close_lose_nothing(world, run):
     assert set(refusals) <= {aggregator_pb2.REFUSAL_UNSPECIFIED, aggregator_pb2.REFUSAL_ROUND_CLOSED}
 
 
-def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(world, run, monkeypatch):
+def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_path, world, run, monkeypatch):
     program = run()
     client = Client(world, program.address, program.ca_pem)
-    key = client.verified(EmulatedPlatform.open(program._state.path("platform"))).hpke_key
+    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     client.submit(client.sealed(0, key))
     monkeypatch.setattr(Storage, "_commit", lambda self, batch: StateError("database x: disk full; free some space"))
     assert _code(client.submit, client.sealed(1, key)) is grpc.StatusCode.INTERNAL
     monkeypatch.undo()
-    monkeypatch.setattr("trusted_aggregator.program.stop_event", threading.Event)
+    monkeypatch.setattr("odp.transport.running.stop_event", threading.Event)
     with pytest.raises(StateError, match="disk full"):
         program.wait()
     program = run()
@@ -222,14 +222,14 @@ def test_other_code_cannot_open_the_state_and_says_so(world, run, monkeypatch):
     client = Client(world, program.address, program.ca_pem)
     client.open()
     program.stop()
-    monkeypatch.setattr("trusted_aggregator.program.image_digest", lambda packages: "sha384:" + "1" * 96)
+    monkeypatch.setattr("odp.enclave.host.image_digest", lambda packages: "sha384:" + "1" * 96)
     with pytest.raises(StateError, match="another version"):
         run()
 
 
 def test_other_code_starts_with_new_keys_where_nothing_else_was_sealed(run, monkeypatch, log):
     run().stop()
-    monkeypatch.setattr("trusted_aggregator.program.image_digest", lambda packages: "sha384:" + "1" * 96)
+    monkeypatch.setattr("odp.enclave.host.image_digest", lambda packages: "sha384:" + "1" * 96)
     run()
     assert "enclave_keys_renewed" in log.getvalue()
 
