@@ -28,6 +28,9 @@ from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.v1 import common_pb2
 
+# Enough for nine users of ten of the usual rating data sets.
+_ITEMS_PER_USER = 300
+
 
 @strict_keywords
 @dataclass(frozen=True)
@@ -63,12 +66,13 @@ class UserLevelDP:
       epsilon: Budget of the task, all its releases included; above 0. ``math.inf`` asks for no noise, to see in a
         simulation what privacy costs; no enclave accepts it.
       delta: Above 0 and below 1 / number of users; a tenth of that is usual.
-      max_items_per_user: So many items of one user touch a release at most; more means more signal and more noise.
+      max_items_per_user: So many items of one user touch a release at most. A larger bound loses fewer of a busy
+        user's ratings and makes every message longer; noise stays in proportion. Default: 300, or all items.
     """
 
     epsilon: float
     delta: float
-    max_items_per_user: int = 50
+    max_items_per_user: int | None = None
 
     def __post_init__(self) -> None:
         positive(delta=self.delta)
@@ -76,13 +80,16 @@ class UserLevelDP:
             positive(epsilon=self.epsilon)
             within(low=0.0, high=100.0, epsilon=self.epsilon)
         within(low=0.0, high=1e-2, delta=self.delta)
-        integer(low=1, high=4096, max_items_per_user=self.max_items_per_user)
+        if self.max_items_per_user is not None:
+            integer(low=1, high=4096, max_items_per_user=self.max_items_per_user)
 
-    def to_proto(self) -> common_pb2.PrivacyTerms:
-        """The wire form."""
-        return common_pb2.PrivacyTerms(
-            epsilon=self.epsilon, delta=self.delta, max_items_per_user=self.max_items_per_user
-        )
+    def bound(self, items: int) -> int:
+        """``max_items_per_user`` for a model of so many items."""
+        return min(_ITEMS_PER_USER, items) if self.max_items_per_user is None else self.max_items_per_user
+
+    def to_proto(self, items: int) -> common_pb2.PrivacyTerms:
+        """The wire form, for a model of so many items."""
+        return common_pb2.PrivacyTerms(epsilon=self.epsilon, delta=self.delta, max_items_per_user=self.bound(items))
 
 
 @strict_keywords
@@ -147,7 +154,7 @@ class Task:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise ConfigurationError(f"Expected {name} to be an odp.{kind.__name__}, got a {type(value).__name__}")
-        if self.privacy.max_items_per_user > self.model.items:
+        if self.privacy.bound(self.model.items) > self.model.items:
             raise ConfigurationError(
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
             )
@@ -155,13 +162,14 @@ class Task:
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
+        privacy = self.privacy.to_proto(self.model.items)
         return common_pb2.TaskDefinition(
             name=self.name,
             population=self.population,
             model=self.model.to_proto(),
             data=self.data.to_proto(),
-            privacy=self.privacy.to_proto(),
-            dpam=self.training.resolve(self.model.to_proto(), self.data.to_proto(), self.privacy.to_proto()),
+            privacy=privacy,
+            dpam=self.training.resolve(self.model.to_proto(), self.data.to_proto(), privacy),
             cohort=self.cohort.to_proto(),
         )
 

@@ -144,7 +144,7 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Ta
     from odp.task import Cohort, RatingsData, Task, UserLevelDP
 
     train = split.train
-    privacy = UserLevelDP(epsilon=epsilon, delta=delta, max_items_per_user=min(50, train.n_items))
+    privacy = UserLevelDP(epsilon=epsilon, delta=delta)
     recommended, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=train.n_users, n_items=train.n_items)
     if rank is not None:
         recommended, training = rank, DPAM()
@@ -330,7 +330,7 @@ def _finish(
         test=split.test,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        max_items_per_user=privacy.max_items_per_user,
+        max_items_per_user=privacy.bound(task.model.items),
         seed=seed,
     )
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))

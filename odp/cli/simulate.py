@@ -64,7 +64,7 @@ def simulate(
                 test=split.test,
                 epsilon=privacy.epsilon,
                 delta=privacy.delta,
-                max_items_per_user=privacy.max_items_per_user,
+                max_items_per_user=privacy.bound(planned.model.items),
                 seed=seed,
             )
         out.print(comparison_table(found, finished.test_rmse, finished.epsilon, privacy.delta))

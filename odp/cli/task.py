@@ -28,7 +28,7 @@ name = "films"
 [model]
 kind = "matrix_factorization"
 items = 3706
-rank = 0
+rank = 2
 
 [data]
 low = 1.0
@@ -37,7 +37,6 @@ high = 5.0
 [privacy]
 epsilon = 8.0
 delta = 1e-6
-max_items_per_user = 50
 
 [training]
 kind = "dpam"
