@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odp.algorithms.seam import Client, DeclaredRelease, Population, Query, Server
+from odp.algorithms.seam import Client, DeclaredRelease, Float32Array, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
@@ -21,11 +21,14 @@ class Algorithm:
 
         Terms.of(self.definition)
 
-    def server(self) -> Server:
-        """The server's half. Raises ConfigurationError for an invalid definition."""
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        """The server's half, with the public matrix that the definition names by its hash, if it names one.
+
+        Raises ConfigurationError for an invalid definition, or another matrix.
+        """
         from odp.algorithms.dpam.server import DpamServer
 
-        return DpamServer(self.definition)
+        return DpamServer(self.definition, item_features)
 
     def client(self) -> Client:
         """The device's half. Raises ConfigurationError for an invalid definition."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from odp.algorithms.seam import Broadcast
     from odp.cli.processes import Child, Services
     from odp.client import TaskHandle
     from odp.datasets import Split
@@ -166,6 +167,7 @@ class _Watched:
     epsilon: list[float]
     charges: list[dict[str, Any]]
     contributions: list[int]
+    model: Broadcast
 
 
 def _watch(
@@ -192,7 +194,7 @@ def _watch(
     history = merge(split.train, split.validation)
     server = algorithm_for(task.definition()).server()
     before = server.broadcast(server.start())
-    seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [])
+    seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [], before)
     until = time.monotonic() + timeout
     with Live(console=out, refresh_per_second=4, transient=False) as live:
         while True:
@@ -215,6 +217,7 @@ def _watch(
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
                 model = handle.model()
                 seen.rmse.append(rmse(population.predict(model, history, split.test), split.test))
+                seen.model = model
             live.update(_live_table(status, seen, _traffic(services.root)))
             if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(seen.rmse) == status.planned_rounds + 1:
                 return seen
@@ -320,19 +323,11 @@ def _finish(
     from rich.table import Table
 
     from odp.cli.comparison import comparison_table, draw_progress
-    from odp.datasets import merge
     from odp.simulation.baselines import baselines
+    from odp.simulation.record import write_record
 
     privacy = task.privacy
-    found: Baselines = baselines(
-        train=split.train,
-        history=merge(split.train, split.validation),
-        test=split.test,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        max_items_per_user=privacy.bound(task.model.items),
-        seed=seed,
-    )
+    found: Baselines = baselines(task, split, seed=seed)
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     titles = split.train.titles
     best = Table("", "item", "predicted value", title="top ten of device 0, computed on the device")
@@ -364,6 +359,7 @@ def _finish(
         "picture": str(picture),
     }
     (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_record(output, _record(task, split, watched, found, seed=seed))
     (output / "ledger.json").write_bytes(ledger)
     (output / "privacy.txt").write_text(_privacy_text(task, ledger, split.train.n_users, policy), encoding="utf-8")
     out.print(
@@ -372,9 +368,37 @@ def _finish(
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
     out.print(f"every charge: {output / 'privacy.txt'}; all figures: {output / 'report.json'}; picture: {picture}")
+    out.print(f"a page about this run: odp report {output}")
     out.print(f"{seconds:.1f} s; all programs stopped")
     if json_output:
         print_json(summary)
+
+
+def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
+    """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
+    from odp.privacy.events import GaussianRelease
+    from odp.simulation.diagnostics import diagnose
+    from odp.simulation.record import run_record
+
+    charges: list[list[GaussianRelease]] = [[] for _ in watched.contributions]
+    for charge in watched.charges:
+        charges[charge["round"]].append(GaussianRelease(**{key: charge[key] for key in charge if key != "round"}))
+    return run_record(
+        kind="platform",
+        task=task,
+        split=split,
+        rounds=[
+            {"round": number, "contributions": count, "epsilon": epsilon, "test_rmse": rmse}
+            for number, (count, epsilon, rmse) in enumerate(
+                zip(watched.contributions, watched.epsilon[1:], watched.rmse[1:], strict=True)
+            )
+        ],
+        charges=charges,
+        test_rmse=watched.rmse[-1],
+        seed=seed,
+        found=found,
+        diagnostics=diagnose(task, split, watched.model),
+    )
 
 
 def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:

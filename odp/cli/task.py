@@ -71,7 +71,7 @@ def show(file: File, json: Json = False) -> None:
     task = load_task(file)
     definition = task.definition()
     algorithm = algorithm_for(definition)
-    rounds = [charges_of(algorithm.query(number)) for number in range(algorithm.server().rounds)]
+    rounds = [charges_of(algorithm.query(number)) for number in range(len(algorithm.planned_releases()))]
     planned = epsilon([event for events in rounds for event in events], delta=task.privacy.delta)
     if json:
         from google.protobuf.json_format import MessageToDict

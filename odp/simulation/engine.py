@@ -16,13 +16,22 @@ import numpy as np
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of, draw_noise, to_values
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import (
+    Broadcast,
+    DeclaredRelease,
+    Float64Array,
+    Int64Array,
+    LocalRatings,
+    NoisyTensors,
+    Slices,
+)
 from odp.datasets.ratings import Ratings, Split, merge, random_split
 from odp.errors import DataError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
+from odp.simulation.inputs import check_rank
 from odp.simulation.noise import NoNoise, SeededNoise
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
@@ -61,6 +70,11 @@ class RunResult:
     seconds: float
     history: Ratings = field(repr=False)
 
+    @property
+    def noisy(self) -> bool:
+        """Whether there was noise; without it ``charges`` are what noise would have cost, and nothing was protected."""
+        return math.isfinite(self.epsilon)
+
     def recommend(self, user: int, *, count: int = 10) -> list[tuple[int, float]]:
         """The ``count`` items with the highest predicted value that ``user`` has not rated, best first."""
         items, values = self.history.user(user)
@@ -82,7 +96,7 @@ class RunResult:
             "delta": self.delta,
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
-            "charges": [event.to_json() for events in self.charges for event in events],
+            "charges": [event.to_json() for events in self.charges for event in events] if self.noisy else [],
         }
 
 
@@ -98,6 +112,7 @@ def simulate(
     seed: int = 1,
     noise: bool | IntegerNoise = True,
     on_round: Callable[[RoundResult], None] | None = None,
+    on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
 ) -> RunResult:
     """Runs ``task`` on every user of ``population``.
 
@@ -107,6 +122,7 @@ def simulate(
       seed: Decides the split, the users' samples and the noise: the same seed repeats the run.
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
+      on_release: Called with what each round released and how it was declared.
 
     Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size.
     """
@@ -121,7 +137,7 @@ def simulate(
     seeds = user_seeds(split.train.n_users, seed)
     history = merge(split.train, split.validation)
 
-    server, population_side = algorithm.server(), algorithm.population()
+    server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
     state = server.start()
     broadcast = server.broadcast(state)
     rounds: list[RoundResult] = []
@@ -130,12 +146,16 @@ def simulate(
         began = time.perf_counter()
         query = algorithm.query(number)
         totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds)
-        charges.append(charges_of(query))
+        # Without noise there is nothing to charge, and no number for it.
+        charges.append(() if task.privacy.epsilon == math.inf else charges_of(query))
         tensors: dict[str, Float64Array] = {}
         for release in query.releases:
             noisy: Int64Array = totals[release.name].reshape(release.shape) + draw_noise(release, source)
             tensors[release.name] = to_values(release, noisy)
-        state = server.step(state, NoisyTensors(number, tensors, split.train.n_users))
+        released = NoisyTensors(number, tensors, split.train.n_users)
+        if on_release is not None:
+            on_release(released, query.releases)
+        state = server.step(state, released)
         broadcast = server.broadcast(state)
         rounds.append(
             RoundResult(
@@ -166,7 +186,12 @@ def simulate(
 
 
 def check_population(task: Task, ratings: Ratings) -> None:
-    """Raises DataError where ``ratings`` do not fit the task, PrivacyError where delta is too large for them."""
+    """Raises DataError where ``ratings`` do not fit the task, PrivacyError where delta is too large for them.
+
+    Raises ConfigurationError where the model's rank exceeds its number of items.
+    """
+    if not ratings.n_ratings:
+        raise DataError(f"the data set {ratings.name!r} has no ratings to train on; check the file or the split")
     if ratings.n_items != task.model.items:
         raise DataError(
             f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
@@ -178,6 +203,7 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"low={task.data.low}, high={task.data.high}; "
             "set the bounds that the data declares"
         )
+    check_rank(task)
     check_delta_for(task.privacy.delta, ratings.n_users)
 
 

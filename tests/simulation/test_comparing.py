@@ -1,0 +1,63 @@
+"""A comparison runs every method on the same splits, once where ε does not matter."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from odp.datasets import Split, synthetic_movielens
+from odp.errors import ConfigurationError, DataError
+from odp.simulation.comparing import RATING_METHODS, Method, compare, comparison_rows, draw_comparison
+from odp.task import Task
+
+DATA = synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
+
+
+class Counted:
+    """A method that notes what it was asked, and scores 1 / ε + seed."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, int, int]] = []
+
+    def __call__(self, task: Task, split: Split, seed: int) -> float:
+        self.asked.append((task.privacy.epsilon, seed, split.test.n_ratings))
+        return 1.0 / task.privacy.epsilon + seed
+
+
+def test_methods_that_spend_run_at_every_budget_and_others_once_per_seed() -> None:
+    spends, local = Counted(), Counted()
+    methods = (Method("spends", "ε, δ", True, spends), Method("local", "none", False, local))
+    found = compare(DATA, epsilons=[4.0, 1.0], delta=1e-4, seeds=(1, 2), methods=methods)
+    assert [(epsilon, seed) for epsilon, seed, _ in spends.asked] == [(1.0, 1), (4.0, 1), (1.0, 2), (4.0, 2)]
+    assert [seed for _, seed, _ in local.asked] == [1, 2]
+    assert found.epsilons == (1.0, 4.0)
+    assert found.mean("spends", 0) == 2.5
+    assert found.scores["local"] == [[2.0, 3.0], [2.0, 3.0]]
+
+
+def test_table_json_and_figure_hold_every_method(tmp_path: Path) -> None:
+    found = compare(DATA, epsilons=[2.0, math.inf], delta=1e-4, seeds=(1,))
+    table = comparison_rows(found)
+    assert table.row_count == len(RATING_METHODS)
+    value = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert value["epsilons"] == [2.0, "inf"]
+    assert [entry["name"] for entry in value["methods"]] == [method.name for method in RATING_METHODS]
+    scores = {entry["name"]: entry["mean"] for entry in value["methods"]}
+    assert scores["DPAM"][1] < scores["DPAM"][0] < scores["global mean"][0]
+    draw_comparison(tmp_path / "new" / "picture.png", found)
+    assert (tmp_path / "new" / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_repeated_or_missing_budgets_and_seeds_are_refused() -> None:
+    for epsilons, seeds in (([], (1,)), ([1.0, 1.0], (1,)), ([1.0], ()), ([1.0], (1, 1))):
+        with pytest.raises(ConfigurationError, match="distinct"):
+            compare(DATA, epsilons=epsilons, delta=1e-4, seeds=seeds)
+
+
+def test_a_method_without_a_score_is_named() -> None:
+    broken = Method("broken", "none", True, lambda task, split, seed: math.nan)
+    with pytest.raises(DataError, match="broken has no finite score"):
+        compare(DATA, epsilons=[1.0], delta=1e-4, seeds=(1,), methods=(broken,))
