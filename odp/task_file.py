@@ -13,15 +13,16 @@ import numpy as np
 
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization}
-_TRAININGS = {"dpam": DPAM}
+_TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM}
 _SECTIONS: dict[str, dict[str, type]] = {
     "model": dict(_MODELS),
-    "data": {"ratings": RatingsData},
+    "data": {"ratings": RatingsData, "implicit": ImplicitData},
     "privacy": {"user_level_dp": UserLevelDP},
     "training": dict(_TRAININGS),
     "cohort": {"cohort": Cohort},

@@ -26,7 +26,7 @@ def report(
     page, values = folder / "report.html", folder / "report.json"
     try:
         text = render_html(record)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{run}: the run is malformed ({type(error).__name__}); run `odp simulate --output` again"
         ) from None

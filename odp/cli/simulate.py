@@ -43,9 +43,13 @@ def simulate(
     ] = True,
     baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
     output: Annotated[Path | None, typer.Option(help="Folder for run.json, which `odp report` reads.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder; saves the run after every round, and goes on from there.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Simulate a task: the same computations as on devices, vectorised over users; 80/10/10 split of the ratings."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
     from odp.algorithms.seam import DeclaredRelease, NoisyTensors
@@ -73,10 +77,17 @@ def simulate(
         out.print(f"note: {line}")
     table = Table("round", "devices", "ε spent", "validation RMSE", "test RMSE", "seconds")
     totals: list[NoisyTotals] = []
-    with out.status("simulating") as status:
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True) as bar:
+        shown = bar.add_task("simulating", total=None, users="")
+
+        def on_users(number: int, users: int, rounds: int) -> None:
+            population = split.train.n_users
+            bar.update(shown, total=rounds * population, completed=number * population + users)
+            bar.update(shown, users=f"round {number}: {users:,} of {population:,} users")
 
         def on_round(result: RoundResult) -> None:
-            status.update(f"round {result.round} done: test RMSE {result.test_rmse:.4f}")
+            bar.update(shown, description=f"test RMSE {result.test_rmse:.4f}")
             table.add_row(
                 str(result.round),
                 str(result.contributions),
@@ -89,7 +100,16 @@ def simulate(
         def on_release(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> None:
             totals.extend(noisy_totals(tensors, releases))
 
-        finished = run(planned, split, seed=seed, noise=noise, on_round=on_round, on_release=on_release)
+        finished = run(
+            planned,
+            split,
+            seed=seed,
+            noise=noise,
+            on_round=on_round,
+            on_release=on_release,
+            on_users=on_users,
+            checkpoint=checkpoint,
+        )
     out.print(table)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
     if spent:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
+from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split, random_split
 from odp.errors import ConfigurationError, DataError
 from odp.simulation import baselines
@@ -97,15 +98,31 @@ def _dp_sgd(task: Task, split: Split, seed: int) -> float:
     return baselines.rmse(done.predictions, split.test)
 
 
+_DPAM = Method("DPAM", "ε, δ", True, _dpam)
 RATING_METHODS = (
     Method("global mean", "not private", False, baselines.global_mean),
     Method("user mean", "nothing leaves the device", False, baselines.user_mean),
     Method("DP item mean", "ε, δ", True, baselines.dp_item_mean),
     Method("DP item mean + user bias", "ε, δ", True, baselines.dp_item_user_bias),
     Method("DP-SGD on the item table", "ε, δ", True, _dp_sgd),
-    Method("DPAM", "ε, δ", True, _dpam),
+    _DPAM,
     Method("ALS, all data in one place", "not private", False, baselines.als_ceiling),
 )
+
+
+def rating_methods(ratings: Ratings, *, preset: str) -> tuple[Method, ...]:
+    """``RATING_METHODS``, and DPAM with the public item features of ``ratings`` where there are any."""
+    if not has_item_features(ratings):
+        return RATING_METHODS
+
+    def with_features(task: Task, split: Split, seed: int) -> float:
+        privacy = task.privacy
+        richer = preset_task(preset, ratings, epsilon=privacy.epsilon, delta=privacy.delta, features=True)
+        return simulate(richer, split, seed=seed).test_rmse
+
+    place = RATING_METHODS.index(_DPAM) + 1
+    method = Method("DPAM with public item features", "ε, δ", True, with_features)
+    return (*RATING_METHODS[:place], method, *RATING_METHODS[place:])
 
 
 def compare(
@@ -115,7 +132,7 @@ def compare(
     delta: float,
     seeds: Sequence[int] = (1, 2, 3),
     preset: str = "auto",
-    methods: Sequence[Method] = RATING_METHODS,
+    methods: Sequence[Method] | None = None,
     metric: str = "test RMSE",
     lower_is_better: bool = True,
     on_score: Callable[[str, float, int, float], None] | None = None,
@@ -128,7 +145,7 @@ def compare(
       delta: of every budget.
       seeds: each decides a split and the noise on it.
       preset: of DPAM, see ``presets.py``.
-      methods: rows of the table, in order.
+      methods: rows of the table, in order; None for those of ratings.
       metric, lower_is_better: what ``Method.score`` returns.
       on_score: called with (method, epsilon, seed, score), for progress.
 
@@ -141,6 +158,8 @@ def compare(
         raise ConfigurationError("Expected epsilons and seeds to be one or more distinct numbers each")
     for seed in seeds:
         _validate.integer(seed=seed, low=0, high=2**62)
+    if methods is None:
+        methods = rating_methods(ratings, preset=preset)
     order = sorted(epsilons)
     tasks = [preset_task(preset, ratings, epsilon=value, delta=delta) for value in order]
     scores: dict[str, list[list[float]]] = {method.name: [[] for _ in order] for method in methods}

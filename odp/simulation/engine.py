@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +26,23 @@ from odp.algorithms.seam import (
     Int64Array,
     LocalRatings,
     NoisyTensors,
+    Query,
     Slices,
 )
 from odp.datasets.ratings import Ratings, Split, merge, random_split
-from odp.errors import DataError
+from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
+from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.inputs import check_rank
-from odp.simulation.noise import NoNoise, SeededNoise
+from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
+
+MOST_EXACT = 2**24
+"""Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,8 @@ def simulate(
     noise: bool | IntegerNoise = True,
     on_round: Callable[[RoundResult], None] | None = None,
     on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
+    on_users: Callable[[int, int, int], None] | None = None,
+    checkpoint: Path | None = None,
 ) -> RunResult:
     """Runs ``task`` on every user of ``population``.
 
@@ -123,8 +133,12 @@ def simulate(
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
       on_release: Called with what each round released and how it was declared.
+      on_users: Called within a round, after each block of users, with the round, the users done and the rounds in all.
+      checkpoint: A folder; the run is saved there after every round, and the same call goes on from there. Of rounds
+        that were done before, ``on_round`` is told again, ``on_release`` is not.
 
-    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size.
+    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
+    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with noise of one's own.
     """
     started = time.perf_counter()
     split = population if isinstance(population, Split) else random_split(population, seed=seed)
@@ -133,25 +147,36 @@ def simulate(
     algorithm = algorithm_for(definition)
     if task.privacy.epsilon == math.inf:
         noise = False
-    source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
+    source = _Source(noise, seed)
     seeds = user_seeds(split.train.n_users, seed)
     history = merge(split.train, split.validation)
 
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
     state = server.start()
-    broadcast = server.broadcast(state)
     rounds: list[RoundResult] = []
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
+        place = saved.read()
+        if place is not None:
+            state, rounds = place.state, [_restored(record) for record in place.rounds]
+    broadcast = server.broadcast(state)
     charges: list[tuple[GaussianRelease, ...]] = []
-    for number in range(server.rounds):
+    for number, done in enumerate(rounds):
+        query = algorithm.query(number)
+        charges.append(() if task.privacy.epsilon == math.inf else charges_of(query))
+        source.skip(number, query)
+        if on_round is not None:
+            on_round(done)
+    for number in range(len(rounds), server.rounds):
         began = time.perf_counter()
         query = algorithm.query(number)
-        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds)
+        progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
+        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds, progress=progress)
         # Without noise there is nothing to charge, and no number for it.
         charges.append(() if task.privacy.epsilon == math.inf else charges_of(query))
-        tensors: dict[str, Float64Array] = {}
-        for release in query.releases:
-            noisy: Int64Array = totals[release.name].reshape(release.shape) + draw_noise(release, source)
-            tensors[release.name] = to_values(release, noisy)
+        tensors = _released(query, totals, source.of(number, query))
+        del totals
         released = NoisyTensors(number, tensors, split.train.n_users)
         if on_release is not None:
             on_release(released, query.releases)
@@ -169,6 +194,8 @@ def simulate(
                 seconds=time.perf_counter() - began,
             )
         )
+        if saved is not None:
+            saved.write(Place([_record(result) for result in rounds], state))
         if on_round is not None:
             on_round(rounds[-1])
     return RunResult(
@@ -183,6 +210,64 @@ def simulate(
         seconds=time.perf_counter() - started,
         history=history,
     )
+
+
+class _Source:
+    """The noise of each round: the enclave's exact sampler from one seeded stream, or of millions of numbers, normals.
+
+    Raises ConfigurationError, on asking its kind, for noise that a later run could not repeat.
+    """
+
+    def __init__(self, noise: bool | IntegerNoise, seed: int) -> None:
+        self._given = noise if not isinstance(noise, bool) else None if noise else NoNoise()
+        self._stream = GaussianNoise(SeededNoise(seed))
+        self._seed = seed
+
+    @property
+    def kind(self) -> str:
+        """Part of a run's identity."""
+        if self._given is not None and not isinstance(self._given, NoNoise):
+            raise ConfigurationError("Expected noise=True or False with a checkpoint: other noise cannot be repeated")
+        return "seeded" if self._given is None else "none"
+
+    def of(self, round: int, query: Query) -> IntegerNoise:
+        """What to draw the noise of ``round`` from."""
+        if self._given is not None:
+            return self._given
+        if sum(release.coordinates for release in query.releases) > MOST_EXACT:
+            return RoundedNormals(self._seed, round)
+        return self._stream
+
+    def skip(self, round: int, query: Query) -> None:
+        """Draws and drops the noise of a round that was done before, so that the stream stands where it stood."""
+        if self.of(round, query) is self._stream:
+            for release in query.releases:
+                draw_noise(release, self._stream)
+
+
+def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoise) -> dict[str, Float64Array]:
+    tensors: dict[str, Float64Array] = {}
+    for release in query.releases:
+        noisy = draw_noise(release, source)
+        noisy += totals[release.name].reshape(release.shape)
+        tensors[release.name] = to_values(release, noisy)
+    return tensors
+
+
+def _tell(on_users: Callable[[int, int, int], None], round: int, rounds: int, users: int) -> None:
+    on_users(round, users, rounds)
+
+
+def _record(result: RoundResult) -> dict[str, Any]:
+    """JSON has no infinity and no NaN."""
+    return {
+        name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
+        for name, value in asdict(result).items()
+    }
+
+
+def _restored(record: dict[str, Any]) -> RoundResult:
+    return RoundResult(**{name: float(value) if isinstance(value, str) else value for name, value in record.items()})
 
 
 def check_population(task: Task, ratings: Ratings) -> None:

@@ -22,7 +22,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
-from odp.task import Task
+from odp.task import RatingsData, Task
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def notes(ratings: Ratings) -> list[str]:
 
 
 def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
-    """Whether the item sums drown in noise; None where they do not, or where there is no noise.
+    """Whether the item sums drown in noise; None where they do not, without noise, or for implicit feedback.
 
     The rule: a sum with noise of standard deviation s B beats it from about ``s B / rms`` raters of weight 1 on, with
     B the clip of the targets and rms their public guess, a 4.5th of the declared range. Reads the population's mean
     number of ratings per user, so it is a diagnostic of a simulation, not a release.
     """
-    if task.privacy.epsilon == math.inf or not train.n_ratings:
+    if task.privacy.epsilon == math.inf or not train.n_ratings or not isinstance(task.data, RatingsData):
         return None
     query = algorithm_for(task.definition()).query(1)
     sums = {event.name: event for event in charges_of(query)}.get("sums")

@@ -209,7 +209,7 @@ def _scored(task: Task, run: RunResult, split: Split, *, seed: int, private: boo
         return Trial(task, run.validation_rmse, ())
     privacy, validation = task.privacy, split.validation
     predicted = algorithm_for(task.definition()).population().predict(run.model, split.train, validation)
-    largest = ((task.data.high - task.data.low) / 2) ** 2
+    largest = ((validation.high - validation.low) / 2) ** 2
     errors = np.minimum((predicted - validation.values) ** 2 / largest, 1.0)
     counts = validation.counts()
     means = np.bincount(validation.users(), weights=errors, minlength=validation.n_users) / np.maximum(counts, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from odp.datasets import Split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError
-from odp.simulation.comparing import RATING_METHODS, Method, compare, comparison_rows, draw_comparison
+from odp.simulation.comparing import RATING_METHODS, Method, compare, comparison_rows, draw_comparison, rating_methods
 from odp.task import Task
 
 DATA = synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
@@ -41,14 +42,20 @@ def test_methods_that_spend_run_at_every_budget_and_others_once_per_seed() -> No
 def test_table_json_and_figure_hold_every_method(tmp_path: Path) -> None:
     found = compare(DATA, epsilons=[2.0, math.inf], delta=1e-4, seeds=(1,))
     table = comparison_rows(found)
-    assert table.row_count == len(RATING_METHODS)
+    names = [method.name for method in rating_methods(DATA, preset="auto")]
+    assert table.row_count == len(names) == len(RATING_METHODS) + 1
     value = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert value["epsilons"] == [2.0, "inf"]
-    assert [entry["name"] for entry in value["methods"]] == [method.name for method in RATING_METHODS]
+    assert [entry["name"] for entry in value["methods"]] == names
     scores = {entry["name"]: entry["mean"] for entry in value["methods"]}
     assert scores["DPAM"][1] < scores["DPAM"][0] < scores["global mean"][0]
     draw_comparison(tmp_path / "new" / "picture.png", found)
     assert (tmp_path / "new" / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_without_public_features_there_is_no_row_for_them() -> None:
+    bare = dataclasses.replace(DATA, features=None, feature_names=None, titles=None)
+    assert rating_methods(bare, preset="auto") == RATING_METHODS
 
 
 def test_repeated_or_missing_budgets_and_seeds_are_refused() -> None:

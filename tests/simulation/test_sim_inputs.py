@@ -65,7 +65,7 @@ def test_a_target_that_is_not_finite_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("item", [-1, 7])
 def test_an_item_id_out_of_range_is_refused(item: int) -> None:
-    with pytest.raises(DataError, match="items of data set 'bad' are out of range.*from 0 to 6"):
+    with pytest.raises(DataError, match=r"items of data set 'bad' are out of range.*from 0 to 6"):
         Ratings.from_triples("bad", [0, 1], [0, item], [3.0, 3.0], low=1.0, high=5.0, n_items=7)
 
 

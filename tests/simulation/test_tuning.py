@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from odp.datasets import Ratings, synthetic_movielens
+from odp.datasets import synthetic_movielens
 from odp.errors import ConfigurationError
 from odp.privacy.accounting import epsilon, mu
 from odp.simulation.tuning import noisy_score, tune
@@ -17,7 +16,7 @@ DATA = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12)
 
 
 def test_on_proxy_data_nothing_is_spent_and_the_best_trial_is_the_lowest() -> None:
-    search = tune(DATA, epsilon=8.0, delta=1e-4, trials=4, seed=1, private=False)
+    search = tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=1, private=False)
     assert search.epsilon == 0.0
     assert search.best.score == min(trial.score for trial in search.trials)
     assert "no private data was read, ε spent 0" in search.statement
@@ -25,7 +24,9 @@ def test_on_proxy_data_nothing_is_spent_and_the_best_trial_is_the_lowest() -> No
 
 
 def test_the_first_trial_is_the_recommendation_and_the_seed_repeats_the_search() -> None:
-    first, again, other = (tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False) for seed in (1, 1, 2))
+    first, again, other = (
+        tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False) for seed in (1, 1, 2)
+    )
     assert [trial.settings() for trial in first.trials] == [trial.settings() for trial in again.trials]
     assert [trial.settings() for trial in first.trials[1:]] != [trial.settings() for trial in other.trials[1:]]
     assert first.trials[0].task == other.trials[0].task
@@ -61,16 +62,6 @@ def test_one_user_moves_a_score_by_at_most_its_sensitivity() -> None:
     _, event = noisy_score(np.array([1.0]), epsilon=1.0, delta=1e-6, seed=1)
     # The pair (sum of errors, number of users) of one user is at most (1, 1).
     assert np.hypot(1.0, 1.0) <= event.sensitivity * (1 + 1e-12)
-
-
-def test_a_private_score_does_not_depend_on_more_than_the_bound_of_one_user() -> None:
-    """A user with many validation ratings counts once: doubling its ratings' number leaves the exact sums alone."""
-    users = np.repeat(np.arange(200), 10)
-    items = np.tile(np.arange(10), 200)
-    ratings = Ratings.from_triples("flat", users, items, np.full(2000, 3.5), low=1.0, high=5.0, n_items=20)
-    search = tune(ratings, epsilon=8.0, delta=1e-4, trials=1, seed=1, private=True)
-    assert search.best.score < 1.0
-    assert dataclasses.asdict(search.trials[0].charges[-1])["coordinates"] == 2
 
 
 @pytest.mark.parametrize("wrong", [{"trials": 0}, {"epsilon": float("inf")}])

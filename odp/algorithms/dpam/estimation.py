@@ -61,11 +61,10 @@ def popularity(counts: Float64Array, *, noise_std: float) -> Popularity:
     spread = np.hypot(noise_std, cell)
     likelihood = _normal_likelihood(counts[:, None], grid, spread)
     prior = np.full(_GRID, 1.0 / _GRID)
-    posterior = likelihood
-    for _ in range(_STEPS):
-        posterior = likelihood * prior
-        posterior /= posterior.sum(axis=1, keepdims=True)
-        prior = posterior.mean(axis=0)
+    for _ in range(_STEPS - 1):  # the mean of the posteriors, without forming them
+        prior = prior * ((1.0 / (likelihood @ prior)) @ likelihood) / len(counts)
+    posterior = likelihood * prior
+    posterior /= posterior.sum(axis=1, keepdims=True)
     within = grid + (cell / spread) ** 2 * (counts[:, None] - grid)
     return Popularity(grid, posterior, np.maximum((posterior * within).sum(axis=1), 1.0))
 
@@ -295,7 +294,9 @@ def rows(
       ridge: added to the factors' prior precision, in ratings.
     """
     width = targets.shape[1]
-    off = targets - (gram.matrices @ start[:, :, None])[:, :, 0]
+    off = targets - np.concatenate(
+        _each_block(lambda block: (gram.matrices[block] @ start[block, :, None])[:, :, 0], len(targets))
+    )
     problem = _Problem(
         matrices=gram.matrices,
         off=off,

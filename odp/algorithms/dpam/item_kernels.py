@@ -11,71 +11,20 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.algorithms.dpam.tiles import LANES, add_products, add_triangular
-
-_FUSED = {"contract", "nsz"}
-# Below this share of the diagonal, a pivot may be rounding: such a matrix is left to the eigensolver.
-_SMALLEST = 1e-11
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_FUSED)
-def eliminate(matrix: Any, size: int, last: Any) -> bool:
-    """Rows of [M | R] become [U | U^-T R], with M = U'U positive definite; False where a pivot is not positive.
-
-    Args:
-      matrix: [size, columns]; of M, the first ``size`` columns, only the upper triangle is read.
-      size: of M.
-      last: int64 [size], the columns of each row that count, ascending.
-    """
-    for row in range(size):
-        mine = matrix[row]
-        step, whole = 0, mine[row]
-        while step + 8 <= row:
-            a, b, c, d = matrix[step], matrix[step + 1], matrix[step + 2], matrix[step + 3]
-            e, f, g, h = matrix[step + 4], matrix[step + 5], matrix[step + 6], matrix[step + 7]
-            fa, fb, fc, fd, fe, ff, fg, fh = a[row], b[row], c[row], d[row], e[row], f[row], g[row], h[row]
-            for column in range(row, last[step + 7]):
-                first = fa * a[column] + fb * b[column] + fc * c[column] + fd * d[column]
-                mine[column] -= first + (fe * e[column] + ff * f[column] + fg * g[column] + fh * h[column])
-            step += 8
-        while step < row:
-            a = matrix[step]
-            fa = a[row]
-            for column in range(row, last[step]):
-                mine[column] -= fa * a[column]
-            step += 1
-        if not mine[row] > _SMALLEST * whole:
-            return False
-        scale = 1.0 / np.sqrt(mine[row])
-        for column in range(row, last[row]):
-            mine[column] *= scale
-    return True
+from odp.algorithms.dpam.tiles import LANES, TILE_ROWS, add_products, add_triangular, eliminate
 
 
 @numba.njit(nogil=True, cache=True)
 def positive(matrices: Any, out: Any) -> None:
     """Whether each symmetric matrix [k, w, w] is clearly positive definite, bool [k]."""
-    width = matrices.shape[1]
-    scratch = np.empty((width, width))
-    last = np.full(width, width, dtype=np.int64)
+    size = matrices.shape[1]
+    width = (size + LANES - 1) // LANES * LANES
+    flat = np.zeros((size + TILE_ROWS) * width)
+    system = flat.reshape(size + TILE_ROWS, width)
+    last = np.full(size, width, dtype=np.int64)
     for item in range(len(matrices)):
-        scratch[:] = matrices[item]
-        out[item] = eliminate(scratch, width, last)
-
-
-@numba.njit(nogil=True, cache=True)
-def unpack(packed: Any, mass: Any, common: Any, gain: Any, out: Any) -> None:
-    """Fills [k, w, w] with expected + gain (packed - expected), expected = mass times the packed ``common``."""
-    width = out.shape[1]
-    for item in range(len(out)):
-        place = 0
-        for one in range(width):
-            for two in range(one, width):
-                expected = mass[item] * common[place]
-                value = expected + gain[item] * (packed[item, place] - expected)
-                out[item, one, two] = value
-                out[item, two, one] = value
-                place += 1
+        system[:size, :size] = matrices[item]
+        out[item] = eliminate(flat, width, size, last)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -103,47 +52,50 @@ def posterior(
       mean, variance: [k, w] to fill.
       covariance: [w, w], to which the upper triangles of the posterior covariances are added.
     """
-    width = matrices.shape[1]
-    columns = (width + 1 + LANES - 1) // LANES * LANES
-    system = np.empty((width, 2 * width + 1))
-    whole = np.full(width, 2 * width + 1, dtype=np.int64)
-    growing = np.arange(width + 2, 2 * width + 2)  # of U^-T, row k has k + 1 entries
-    halves, squares, total = np.zeros(width * columns), np.empty(columns * columns), np.zeros(columns * columns)
+    size = matrices.shape[1]
+    columns = (size + 1 + LANES - 1) // LANES * LANES  # of [M | b]; what stands beside it begins at a whole vector
+    width = 2 * columns
+    flat = np.zeros((size + TILE_ROWS) * width)
+    system = flat.reshape(size + TILE_ROWS, width)
+    whole = np.full(size, width, dtype=np.int64)
+    growing = columns + (np.arange(size) // LANES + 1) * LANES  # row k of U^-T has k + 1 entries
+    halves, squares, total = np.zeros(size * columns), np.empty(columns * columns), np.zeros(columns * columns)
     for item in range(len(matrices)):
-        for row in range(width):
-            for column in range(width):
+        for row in range(size):
+            for column in range(size):
                 value = matrices[item, row, column]
                 system[row, column] = sampling[item] * value
-                system[row, width + 1 + column] = value
+                system[row, columns + column] = value
             system[row, row] += noise[item]
-            system[row, width] = right[item, row]
-        eliminate(system, width, whole)
-        for row in range(width):
-            halves[row * columns + width] = system[row, width]
-            for column in range(width):
-                halves[row * columns + column] = system[row, width + 1 + column]
+            system[row, size] = right[item, row]
+        eliminate(flat, width, size, whole)
+        for row in range(size):
+            halves[row * columns + size] = system[row, size]
+            for column in range(size):
+                halves[row * columns + column] = system[row, columns + column]
         squares[:] = 0.0
-        add_products(halves, columns, halves, columns, squares, width, columns)
-        for row in range(width):
-            for column in range(row, width):
+        add_products(halves, columns, halves, columns, squares, size, columns)
+        for row in range(size):
+            for column in range(row, size):
                 system[row, column] = squares[row * columns + column]
-                if row > 0:
+            if row > 0:
+                for column in range(row, size):
                     system[row, column] += precision[row - 1, column - 1]
-            system[row, width] = squares[row * columns + width]
-            system[row, width + 1 :] = 0.0
-            system[row, width + 1 + row] = 1.0
+            system[row, size] = squares[row * columns + size]
+            system[row, columns:] = 0.0
+            system[row, columns + row] = 1.0
         system[0, 0] += first_precision[item]
-        eliminate(system, width, growing)
+        eliminate(flat, width, size, growing)
         halves[:] = 0.0
         mean[item] = 0.0
         variance[item] = 0.0
-        for row in range(width):
+        for row in range(size):
             for column in range(row + 1):
-                value = system[row, width + 1 + column]
+                value = system[row, columns + column]
                 halves[row * columns + column] = value
-                mean[item, column] += value * system[row, width]
+                mean[item, column] += value * system[row, size]
                 variance[item, column] += value * value
-        add_triangular(halves, columns, total, width)
-    for row in range(width):
-        for column in range(row, width):
+        add_triangular(halves, columns, total, size)
+    for row in range(size):
+        for column in range(row, size):
             covariance[row, column] += total[row * columns + column]

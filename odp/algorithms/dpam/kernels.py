@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from odp.algorithms.dpam.codec import ROW_UNITS, TARGET_UNITS, WEIGHT_UNITS
-from odp.algorithms.dpam.tiles import CHUNK, LANES, TILE_ROWS, add_products, padded
+from odp.algorithms.dpam.tiles import CHUNK, LANES, TILE_ROWS, add_products, eliminate, padded
 
 _FUSED = {"contract", "nsz"}
 _GUARD = 1e-6  # as in ``userside.py``
@@ -63,35 +63,6 @@ def choose(offsets: Any, items: Any, seeds: Any, round: int, fetched: int, sent:
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FUSED)
-def _solve_positive(matrix: Any, size: int, out: Any) -> None:
-    """Solves M x = r in place, where ``matrix`` [size, > size] is the upper triangle of M with r in column ``size``."""
-    columns = size + 1
-    for row in range(size):
-        mine = matrix[row]
-        step = 0
-        while step + 4 <= row:
-            p, q, r, s = matrix[step], matrix[step + 1], matrix[step + 2], matrix[step + 3]
-            fp, fq, fr, fs = p[row], q[row], r[row], s[row]
-            for column in range(row, columns):
-                mine[column] -= fp * p[column] + fq * q[column] + fr * r[column] + fs * s[column]
-            step += 4
-        while step < row:
-            p = matrix[step]
-            fp = p[row]
-            for column in range(row, columns):
-                mine[column] -= fp * p[column]
-            step += 1
-        scale = 1.0 / np.sqrt(mine[row])
-        for column in range(row, columns):
-            mine[column] *= scale
-    for row in range(size - 1, -1, -1):
-        total = matrix[row, size]
-        for column in range(row + 1, size):
-            total -= matrix[row, column] * out[column]
-        out[row] = total / matrix[row, row]
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_FUSED)
 def solve(
     offsets: Any,
     items: Any,
@@ -122,8 +93,12 @@ def solve(
     rows = (columns + 2 + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
     left, right = np.zeros(CHUNK * rows), np.zeros(CHUNK * max(columns, 1))
     sums = np.empty(rows * columns)
-    system = np.zeros((rank + 1, columns + LANES + 2))
-    solution = np.empty(rank + 1)
+    size = rank + 1
+    width = (size + 1 + LANES - 1) // LANES * LANES
+    flat = np.zeros((size + TILE_ROWS) * width)
+    system = flat.reshape(size + TILE_ROWS, width)
+    last = np.full(size, width, dtype=np.int64)
+    solution = np.empty(size)
     for user in range(len(offsets) - 1):
         sums[:] = 0.0
         weight_sum, target_sum = 0.0, 0.0
@@ -154,11 +129,17 @@ def solve(
             for two in range(one, rank):
                 system[one, two] = sums[one * columns + two]
             system[one, one] += row_ridge
+            system[one, size + 1 :] = 0.0
             system[one, rank] = sums[columns * columns + one]
-            system[one, rank + 1] = sums[(columns + 1) * columns + one]
+            system[one, size] = sums[(columns + 1) * columns + one]
         system[rank, rank] = weight_sum + bias_ridge
-        system[rank, rank + 1] = target_sum
-        _solve_positive(system, rank + 1, solution)
+        system[rank, size] = target_sum
+        eliminate(flat, width, size, last)
+        for one in range(size - 1, -1, -1):
+            total = system[one, size]
+            for two in range(one + 1, size):
+                total -= system[one, two] * solution[two]
+            solution[one] = total / system[one, one]
         bias_out[user] = solution[rank]
         for column in range(rank):
             row_out[user, column] = solution[column]

@@ -32,6 +32,7 @@ SHA256_BYTES = 32
 
 ITEMS_TABLE = "items"
 GLOBALS_TABLE = "globals"
+GLOBALS_WIDTH = 2
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -28,10 +29,11 @@ def padded(width: int) -> int:
     return -(-width // LANES) * LANES
 
 
-def _tile(vectors: int) -> Any:
+def _tile(vectors: int, *, subtract: bool = False) -> Any:
     """A numba function ``tile(a, i, lda, b, j, ldb, c, ij, ldc, steps)`` on flat float64 arrays, ``steps`` >= 1.
 
-    Adds to the ``TILE_ROWS`` x (``vectors`` * ``LANES``) numbers of ``c`` from offset ``ij``; bounds are not checked.
+    Adds to the ``TILE_ROWS`` x (``vectors`` * ``LANES``) numbers of ``c`` from offset ``ij``, or subtracts; bounds are
+    not checked.
     """
 
     @intrinsic
@@ -72,6 +74,7 @@ def _tile(vectors: int) -> Any:
             updated = []
             for row in range(TILE_ROWS):
                 left = builder.load(builder.gep(here, [ir.Constant(whole, row)]))
+                left = builder.fneg(left) if subtract else left
                 left = builder.insert_element(undefined, left, ir.Constant(ir.IntType(32), 0))
                 left = builder.shuffle_vector(left, undefined, zeros)
                 for v in range(vectors):
@@ -92,6 +95,10 @@ def _tile(vectors: int) -> Any:
 
 
 _wide, _narrow = _tile(_VECTORS), _tile(1)
+_wide_minus, _narrow_minus = _tile(_VECTORS, subtract=True), _tile(1, subtract=True)
+
+# Below this share of the diagonal, a pivot may be rounding.
+_SMALLEST = 1e-11
 
 
 @numba.njit(nogil=True, cache=True)
@@ -133,3 +140,42 @@ def add_triangular(z: Any, width: int, c: Any, steps: int) -> None:
                 start = column * width
                 _narrow(z, start + row, width, z, start + column, width, c, row * width + column, width, rest)
                 column += LANES
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})
+def eliminate(m: Any, width: int, size: int, last: Any) -> bool:
+    """[M | R] becomes [U | U^-T R] with M = U'U positive definite; False where a pivot is too small, and then undone half.
+
+    Args:
+      m: flat float64 [rows, width]; rows are ``size``, rounded up to a multiple of ``TILE_ROWS``. Of M, the first
+        ``size`` columns, only the upper triangle counts; what is below becomes anything.
+      width: a multiple of ``LANES``.
+      size: of M.
+      last: int64 [size], ascending multiples of ``LANES``: row k has zeros from column ``last[k]`` on.
+    """
+    for block in range(0, size, TILE_ROWS):
+        end = min(block + TILE_ROWS, size)
+        limit = last[end - 1]
+        pivots = m[block * width + block], m[(end - 1) * width + end - 1]
+        smallest = _SMALLEST * max(pivots[0], pivots[1])
+        if block > 0:
+            column = block // LANES * LANES
+            while column + _VECTORS * LANES <= limit:
+                _wide_minus(m, block, width, m, column, width, m, block * width + column, width, block)
+                column += _VECTORS * LANES
+            while column < limit:
+                _narrow_minus(m, block, width, m, column, width, m, block * width + column, width, block)
+                column += LANES
+        for row in range(block, end):
+            mine = m[row * width : row * width + limit]
+            for step in range(block, row):
+                other = m[step * width : step * width + limit]
+                factor = other[row]
+                for column in range(row, limit):
+                    mine[column] -= factor * other[column]
+            if not mine[row] > smallest:
+                return False
+            scale = 1.0 / np.sqrt(mine[row])
+            for column in range(row, limit):
+                mine[column] *= scale
+    return True
