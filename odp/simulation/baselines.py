@@ -85,7 +85,7 @@ def _dp_item_mean(train: Ratings, *, epsilon: float, delta: float, bound: int, s
     noise = GaussianNoise(SeededNoise(seed))
     noisy_counts = counts + noise.sample(count_std / _GRID, train.n_items) * _GRID
     noisy_sums = (sums + noise.sample(sum_std / _GRID, train.n_items)) * _GRID
-    # Posterior mean under public guesses: item means differ by an eighth of the range, ratings of one item by a quarter.
+    # Posterior mean under public guesses: means of items differ by an eighth of the range, single ratings by a quarter.
     total = noisy_sums.sum() / max(noisy_counts.sum(), 1.0)
     weight = np.maximum(noisy_counts, 1.0)
     between, within = (half / 4) ** 2, (half / 2) ** 2
