@@ -2,7 +2,7 @@
 
 =================  =====================================================================================
 global mean        one number; no personalisation (not private: a reference)
-user mean          each device's own mean: local, so it costs no privacy
+user mean          each device's own mean, shrunk towards a public constant: local, so it costs no privacy
 DP item mean       one release of item sums and counts with the whole budget
 ALS ceiling        alternating least squares with biases, all data in one place, no privacy
 =================  =====================================================================================
@@ -10,6 +10,7 @@ ALS ceiling        alternating least squares with biases, all data in one place,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ import scipy.sparse
 from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings
 from odp.privacy.accounting import mu_for
+from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.noise import SeededNoise
 
@@ -25,6 +27,8 @@ _ALS_RANK = 16
 _ALS_SWEEPS = 12
 _ALS_RIDGE = 0.08
 _USER_MEAN_RIDGE = 2.0
+# Of the declared range; where DPAM centres values, too.
+_PUBLIC_CENTRE = 0.625
 # Share of mu^2 for the counts of the DP item mean; the sums are the harder part.
 _COUNT_SHARE = 0.2
 _GRID = 2.0**-10
@@ -41,7 +45,12 @@ class Baselines:
 
 
 def rmse(predicted: Float64Array, targets: Ratings) -> float:
-    """Root mean squared error over all entries of ``targets``; predictions float64 [n_ratings], not clamped."""
+    """Root mean squared error over all entries of ``targets``; predictions float64 [n_ratings], not clamped.
+
+    NaN where ``targets`` has no ratings.
+    """
+    if not targets.n_ratings:
+        return math.nan
     return float(np.sqrt(np.mean((predicted - targets.values) ** 2)))
 
 
@@ -51,7 +60,7 @@ def baselines(
     """All baselines. ``history`` is what personalisation may read at test time (train and validation ratings)."""
     users = test.users()
     mean = float(train.values.mean())
-    user_means = _user_means(history, mean)
+    user_means = _user_means(history)
     return Baselines(
         global_mean=rmse(np.full(test.n_ratings, mean), test),
         user_mean=rmse(user_means[users], test),
@@ -62,29 +71,60 @@ def baselines(
     )
 
 
-def _user_means(history: Ratings, mean: float) -> Float64Array:
-    sums = np.bincount(history.users(), weights=history.values - mean, minlength=history.n_users)
-    means: Float64Array = mean + sums / (np.diff(history.offsets) + _USER_MEAN_RIDGE)
+def item_mean_events(
+    *, epsilon: float, delta: float, low: float, high: float, n_items: int, max_items_per_user: int
+) -> tuple[GaussianRelease, GaussianRelease]:
+    """What the DP item mean would be charged: counts, then sums of values less the middle of [low, high].
+
+    Together they spend the whole budget. A user adds 1 to a count and at most (high - low) / 2 to a sum, for at most
+    ``max_items_per_user`` items.
+    """
+    mu = mu_for(epsilon=epsilon, delta=delta, coordinates=2 * n_items)
+    counts, half = math.sqrt(max_items_per_user), (high - low) / 2
+    return (
+        GaussianRelease("counts", counts, counts / math.sqrt(_COUNT_SHARE) / mu, n_items),
+        GaussianRelease("sums", half * counts, half * counts / math.sqrt(1 - _COUNT_SHARE) / mu, n_items),
+    )
+
+
+def _user_means(history: Ratings) -> Float64Array:
+    # The mean of all would be better, but it is not public.
+    centre = history.low + _PUBLIC_CENTRE * (history.high - history.low)
+    sums = np.bincount(history.users(), weights=history.values - centre, minlength=history.n_users)
+    means: Float64Array = centre + sums / (np.diff(history.offsets) + _USER_MEAN_RIDGE)
     return means
 
 
 def _dp_item_mean(train: Ratings, *, epsilon: float, delta: float, bound: int, seed: int) -> Float64Array:
-    """Item means from one noisy release of (counts, centred sums) over at most ``bound`` random items per user."""
+    """Item means from one noisy release of (counts, centred sums) over at most ``bound`` random items per user.
+
+    An infinite epsilon asks for no noise.
+    """
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(train.n_ratings), train.users()))
     rank = np.arange(train.n_ratings) - np.repeat(train.offsets[:-1], np.diff(train.offsets))
     chosen = order[rank < bound]
     centre, half = (train.low + train.high) / 2, (train.high - train.low) / 2
     items = train.items[chosen]
-    counts = np.bincount(items, minlength=train.n_items).astype(np.float64)
-    centred = np.clip(train.values[chosen].astype(np.float64) - centre, -half, half)
-    sums = np.round(np.bincount(items, weights=centred, minlength=train.n_items) / _GRID)
-    mu = mu_for(epsilon=epsilon, delta=delta, coordinates=2 * train.n_items)
-    count_std = np.sqrt(bound / _COUNT_SHARE) / mu
-    sum_std = half * np.sqrt(bound / (1 - _COUNT_SHARE)) / mu
-    noise = GaussianNoise(SeededNoise(seed))
-    noisy_counts = counts + noise.sample(count_std / _GRID, train.n_items) * _GRID
-    noisy_sums = (sums + noise.sample(sum_std / _GRID, train.n_items)) * _GRID
+    counts = np.bincount(items, minlength=train.n_items) / _GRID
+    # Towards zero, rating by rating: rounding a sum could move it by more than one user's bound.
+    centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) / _GRID)
+    sums = np.bincount(items, weights=centred, minlength=train.n_items)
+    sum_std = 0.0
+    if epsilon != math.inf:
+        for_counts, for_sums = item_mean_events(
+            epsilon=epsilon,
+            delta=delta,
+            low=train.low,
+            high=train.high,
+            n_items=train.n_items,
+            max_items_per_user=bound,
+        )
+        sum_std = for_sums.noise_std
+        noise = GaussianNoise(SeededNoise(seed))
+        counts = counts + noise.sample(for_counts.noise_std / _GRID, train.n_items)
+        sums = sums + noise.sample(for_sums.noise_std / _GRID, train.n_items)
+    noisy_counts, noisy_sums = counts * _GRID, sums * _GRID
     # Posterior mean under public guesses: means of items differ by an eighth of the range, single ratings by a quarter.
     total = noisy_sums.sum() / max(noisy_counts.sum(), 1.0)
     weight = np.maximum(noisy_counts, 1.0)
