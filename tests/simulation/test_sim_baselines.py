@@ -57,7 +57,9 @@ def test_als_recovers_a_table_of_low_rank() -> None:
 
 def test_implicit_feedback_and_empty_parts_are_refused() -> None:
     task = preset_task("auto", DATA, epsilon=2.0, delta=1e-4)
-    implicit = Split(*(dataclasses.replace(part, implicit=True) for part in (SPLIT.train, SPLIT.validation, SPLIT.test)))
+    implicit = Split(
+        *(dataclasses.replace(part, implicit=True) for part in (SPLIT.train, SPLIT.validation, SPLIT.test))
+    )
     with pytest.raises(DataError, match="implicit"):
         baselines(task, implicit, seed=1)
     nothing = dataclasses.replace(SPLIT, test=SPLIT.test.take(np.zeros(SPLIT.test.n_ratings, bool)))

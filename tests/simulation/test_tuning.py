@@ -25,7 +25,9 @@ def test_on_proxy_data_nothing_is_spent_and_the_best_trial_is_the_lowest() -> No
 
 
 def test_the_first_trial_is_the_recommendation_and_the_seed_repeats_the_search() -> None:
-    first, again, other = (tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False) for seed in (1, 1, 2))
+    first, again, other = (
+        tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False) for seed in (1, 1, 2)
+    )
     assert [trial.settings() for trial in first.trials] == [trial.settings() for trial in again.trials]
     assert [trial.settings() for trial in first.trials[1:]] != [trial.settings() for trial in other.trials[1:]]
     assert first.trials[0].task == other.trials[0].task
