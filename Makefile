@@ -1,5 +1,7 @@
 # Every target sets up what it needs in .venv, on a machine with Python 3.11 or newer and make; the second time is quick.
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first of these that runs and is new enough; set PYTHON= to take another.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(wildcard protos/odp/v1/*.proto)
@@ -14,7 +16,7 @@ help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/core: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ODP needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "ODP needs Python 3.11 or newer; set PYTHON="; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@

@@ -26,6 +26,7 @@ from device_runtime.store import State, Store, store_path
 from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
+    CertificateError,
     ConfigurationError,
     DataError,
     OdpError,
@@ -43,6 +44,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
 #: So many attempts in a row that fail mean that a service is at fault and not a device.
 _FAILURES_OF_A_SERVICE = 20
+#: Certificates or evidence that are refused so often are no accident: it is another service than the person pinned.
+_MOST_STRANGERS = 3
 _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
@@ -81,6 +84,7 @@ class Fleet:
       threads: how many take part at once.
       durable: whether what a device sent survives a power cut (see ``Store.open``).
       until_finished: return once the task that was seen has no round left.
+      keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
       stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
       log: where events go.
       clock: seconds that only grow.
@@ -101,6 +105,7 @@ class Fleet:
         threads: int = 3,
         durable: bool = True,
         until_finished: bool = False,
+        keep_running: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         uniform: Callable[[float, float], float] | None = None,
@@ -114,6 +119,7 @@ class Fleet:
         self._threads = threads
         self._durable = durable
         self._until_finished = until_finished
+        self._keep_running = keep_running
         self._clock = clock
         self._wait = wait if wait is not None else stop.wait
         self._uniform = uniform if uniform is not None else SystemRandom().uniform
@@ -124,6 +130,7 @@ class Fleet:
         self._aside = bytearray(count)
         self._pause = _FIRST_PAUSE
         self._outage_pause = 0.0
+        self._strangers = 0
         self._last: Work | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
@@ -134,6 +141,7 @@ class Fleet:
 
         Raises:
           StateError: the state folder cannot be used, for example because the disk is full.
+          AttestationError, CertificateError: a service was refused again and again; nothing was sent to it.
         """
         self._recover()
         self._log.event("devices_started", devices=len(self._devices), population=self._population)
@@ -247,12 +255,17 @@ class Fleet:
         if self._outage_pause == 0.0:
             self.statistics.outage()
             self._log.warning("outage", reason=str(error))
+        if isinstance(error, (AttestationError, CertificateError)):
+            self._strangers += 1
+            if self._strangers >= _MOST_STRANGERS and not self._keep_running:
+                self._write_statistics()
+                raise error
         self._outage_pause = min(max(self._outage_pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
         return self._outage_pause * self._uniform(0.75, 1.25)
 
     def _recovered_from_outage(self) -> None:
         if self._outage_pause:
-            self._outage_pause = 0.0
+            self._outage_pause, self._strangers = 0.0, 0
             self._log.event("outage_over")
 
     def _pending(self, work: Work) -> list[int]:

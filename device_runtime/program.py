@@ -45,6 +45,7 @@ class Config:
         of the host, which is enough where one host plays thousands of devices, and faster.
       limits: for devices whose person set none of their own.
       until_finished: end when the task has no round left.
+      keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
 
     Raises:
       ConfigurationError: a value is out of range.
@@ -61,6 +62,7 @@ class Config:
     durable: bool = True
     limits: Limits = field(default_factory=Limits)
     until_finished: bool = False
+    keep_running: bool = False
 
     def __post_init__(self) -> None:
         parse_address(self.server)
@@ -92,6 +94,7 @@ class Running:
 
         Raises:
           StateError: the state folder became unusable.
+          AttestationError, CertificateError: a service was refused again and again; nothing was sent to it.
         """
         asked = stop_event()
         while not self.join(_POLL_SECONDS):
@@ -169,6 +172,7 @@ def start(
                 threads=config.threads,
                 durable=config.durable,
                 until_finished=config.until_finished,
+                keep_running=config.keep_running,
                 stop=stopped,
                 log=events,
             )

@@ -26,8 +26,15 @@ def positive(**values: float) -> None:
 def finite(**values: float) -> None:
     """Raises ConfigurationError unless every value is a finite real number (bool is refused)."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise ConfigurationError(f"Expected {name}={value!r} to be a finite number")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def integer(*, low: int, high: int, **values: int) -> None:

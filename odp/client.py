@@ -10,13 +10,14 @@ Example::
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from odp.algorithms.seam import Broadcast
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, ServiceError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.tables import broadcast_from
 from odp.task import Task
@@ -25,6 +26,7 @@ from odp.transport.tls import CA_FILE, read_ca
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
+    common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
     server_pb2,
@@ -61,6 +63,8 @@ def connect(
             raise ConfigurationError(
                 f"cannot read the operator's token {path}; start the server first, or give its folder or token"
             ) from error
+    if not re.fullmatch(r"[!-~]+", token):
+        raise ConfigurationError("the operator's token is empty or holds a character that no header can carry")
     return Connection(address=address, ca=pem, token=token)
 
 
@@ -171,9 +175,8 @@ class Connection:
                 request = distributor_pb2.DownloadRequest(model_sha256=model, table=entry.name)
                 what = f"download the table {entry.name!r}"
                 stream = channel.call(stub.Download, request, timeout=channel.LONG_DEADLINE, what=what, address=address)
-                tables[entry.name] = b"".join(
-                    reply.chunk for reply in channel.read_stream(stream, what=what, address=address)
-                )
+                replies = channel.read_stream(stream, what=what, address=address)
+                tables[entry.name] = _joined(replies, entry)
         return broadcast_from(manifest, tables)
 
     def ledger(self, status: server_pb2.TaskStatus) -> aggregator_pb2.GetLedgerResponse:
@@ -198,3 +201,13 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:
+    """The bytes of a table. Raises ServiceError as soon as there are more than its manifest says."""
+    size, data = entry.rows * entry.width * 4, bytearray()
+    for reply in replies:
+        data += reply.chunk
+        if len(data) > size:
+            raise ServiceError(f"the distributor sent more than the {size} bytes of the table {entry.name!r}")
+    return bytes(data)

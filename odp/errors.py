@@ -11,6 +11,7 @@
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
     ├── ServiceError            another party answered with an error
     │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
+    │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
 
 A caller writes::
@@ -88,6 +89,10 @@ class ServiceError(OdpError):
 
 class ServiceUnavailable(ServiceError):
     """Another party could not be reached at its address, or did not answer before the deadline."""
+
+
+class CertificateError(ServiceUnavailable):
+    """A TLS certificate does not descend from the pinned CA, or is for another name: nothing was sent."""
 
 
 class StateError(OdpError):

@@ -153,4 +153,10 @@ def _parse(message: _Message, data: bytes, what: str) -> _Message:
         message.ParseFromString(data)
     except DecodeError as error:
         raise ConfigurationError(f"the {what} is not a valid message") from error
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    # Something that this version does not know could change the meaning of what it checks.
+    if known.ByteSize() != len(data):
+        raise ConfigurationError(f"the {what} holds fields that this version does not know; update this program")
     return message

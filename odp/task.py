@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from odp._validate import identifier, integer, positive, strict_keywords, within
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.v1 import common_pb2
@@ -163,7 +164,7 @@ class Task:
 
     def __post_init__(self) -> None:
         identifier(name=self.name)
-        if not self.population:
+        if self.population == "":
             object.__setattr__(self, "population", self.name)
         identifier(population=self.population)
         kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -183,11 +184,15 @@ class Task:
                 f"Expected training to go with data: odp.DPAM with odp.RatingsData, odp.ImplicitDPAM with "
                 f"odp.ImplicitData (got {type(self.training).__name__} with {type(self.data).__name__})"
             )
+        if self.model.rank > self.model.items:
+            raise ConfigurationError(f"Expected rank={self.model.rank} to be at most items={self.model.items}")
         if self.privacy.bound(self.model.items) > self.model.items:
             raise ConfigurationError(
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
             )
         check_delta_for(self.privacy.delta, self.cohort.to_proto().goal)
+        # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
+        algorithm_for(self.definition()).check()
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""

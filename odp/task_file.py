@@ -35,9 +35,11 @@ def load_task(path: str | Path) -> Task:
     """Reads a task file. Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError."""
     source = Path(path)
     try:
-        if source.stat().st_size > _LARGEST:
+        with source.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
             raise ConfigurationError(f"{source} is larger than {_LARGEST} bytes; that is not a task file")
-        text = source.read_text(encoding="utf-8")
+        text = data.decode("utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot read the task file {source}: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
@@ -49,7 +51,7 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task:
     """The task of a TOML text; ``where`` stands in messages."""
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
     for required in ("name", *_REQUIRED):
@@ -64,7 +66,8 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task:
     try:
         return Task(name=content["name"], population=content.get("population", ""), **parts)
     except (ConfigurationError, PrivacyError) as error:
-        raise type(error)(f"{where}: {error}") from error
+        place = _named_in(str(error), parts)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
 def render_task(task: Task) -> str:
@@ -100,7 +103,7 @@ def _build(section: str, given: Any, *, where: str, text: str) -> Any:
     kinds = _SECTIONS[section]
     values = dict(given)
     kind = values.pop("kind", next(iter(kinds)))
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ConfigurationError(
             f"{where}:{_line_of(text, section, 'kind')}: Unknown kind {kind!r} in [{section}]"
             f"{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
@@ -109,16 +112,18 @@ def _build(section: str, given: Any, *, where: str, text: str) -> Any:
     names = [field.name for field in dataclasses.fields(cls) if field.init]
     _check_keys(values, names, where=where, text=text, section=section)
     hints = typing.get_type_hints(cls)
-    values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
     try:
+        values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
         return cls(**values)
     except TypeError as error:
         missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in values]
         if missing:
             raise ConfigurationError(f"{where}:{line}: [{section}] lacks {missing[0]!r}") from error
         raise ConfigurationError(f"{where}:{line}: [{section}] holds a value of a wrong type") from error
+    except OverflowError as error:
+        raise ConfigurationError(f"{where}:{line}: [{section}] holds a number that is too large") from error
     except (ConfigurationError, PrivacyError) as error:
-        named = next((name for name in names if re.search(rf"\b{name}(=| to )", str(error))), None)
+        named = next((name for name in names if re.search(rf"(?<![A-Za-z]){name}(=| to )", str(error))), None)
         raise type(error)(f"{where}:{_line_of(text, section, named)}: {error}") from error
 
 
@@ -164,6 +169,18 @@ def _check_keys(given: dict[str, Any], valid: list[str], *, where: str, text: st
             known_keys([key], valid, where=f"{where}:{line}" + (f" [{section}]" if section else ""))
 
 
+def _named_in(message: str, parts: dict[str, Any]) -> tuple[str, str] | None:
+    """(section, key) that a message about the whole task names first, where the file can hold it."""
+    found = [(message.find(f"{name}="), "", name) for name in ("name", "population")]
+    found += [
+        (message.find(f"{field.name}="), section, field.name)
+        for section, part in parts.items()
+        for field in dataclasses.fields(part)
+    ]
+    first = min((entry for entry in found if entry[0] >= 0), default=None)
+    return None if first is None else first[1:]
+
+
 def _line_of(text: str, section: str, key: str | None) -> int:
     """The line of ``key`` within ``[section]`` (or at the top), else the section's own, else 1."""
     current, found = "", 1
@@ -173,6 +190,8 @@ def _line_of(text: str, section: str, key: str | None) -> int:
             current = header[1]
             if current == section:
                 found = number
+        elif not current and section and re.match(rf"\s*['\"]?{re.escape(section)}['\"]?\s*[.=]", line):
+            found = number  # written as an inline table, or with dotted keys
         elif key is not None and current in (section, "") and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*=", line):
             return number
     return found
@@ -183,4 +202,6 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, float):
+        return repr(float(value))  # a numpy float writes its type, too
     return repr(value)

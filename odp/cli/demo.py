@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from odp._validate import finite
 from odp.cli.console import console, print_json
+from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +39,7 @@ _SYNTHETIC = "synthetic:n_users=1200,n_items=120,ratings_per_user=40,seed=7"
 _POPULATION = "demo"
 _MINIMUM_COHORT = 100
 _POLL_SECONDS = 0.4
+_RECOMMEND_SECONDS = 60.0
 
 
 def demo(
@@ -57,9 +65,9 @@ def demo(
     from odp.datasets import load, random_split
     from odp.enclave.policy import EnclavePolicy
     from odp.simulation.engine import check_population
-    from odp.transport.service import stop_event
 
     started = time.monotonic()
+    finite(epsilon=epsilon)
     source = data if data is not None else _SYNTHETIC
     ratings = load(source)
     if devices is not None:
@@ -67,13 +75,19 @@ def demo(
     split = random_split(ratings, seed=seed)
     task = _task(split, epsilon=epsilon, delta=delta, rank=rank)
     check_population(task, split.train)
-    stop = stop_event()
+    if ratings.n_users < _MINIMUM_COHORT:
+        raise ConfigurationError(
+            f"Expected devices={ratings.n_users} to be at least {_MINIMUM_COHORT}: the enclave releases nothing below; "
+            "take more --devices or a larger --data"
+        )
+    with _writing(output):
+        output.mkdir(parents=True, exist_ok=True)
     out = console()
     out.print(
         f"[bold]{ratings.name}[/bold]: {ratings.n_users:,} devices, {ratings.n_items:,} items, "
         f"{split.train.n_ratings:,} training ratings that stay on the devices; ε = {epsilon:g}, δ = {delta:g} per user"
     )
-    with contextlib.ExitStack() as stack:
+    with _interruptible(state, out), contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-demo-"))) if state is None else state
         policy = EnclavePolicy(
             role="aggregator",
@@ -117,8 +131,8 @@ def demo(
         )
         stack.callback(host.stop)
         out.print(f"  started device host  {ratings.n_users:,} devices (process {host.process.pid})")
-        watched = _watch(handle, services, host, split, task, out, stop.wait, timeout=timeout)
-        recommended = _recommend(services, root, source)
+        watched = _watch(handle, services, host, split, task, out, timeout=timeout)
+        recommended = _recommend(services, root)
         traffic = _traffic(root)
         ledger = connection.ledger(handle.status()).ledger
     seconds = time.monotonic() - started
@@ -161,7 +175,10 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Ta
 
 @dataclass
 class _Watched:
-    """What the demo saw: one entry per round done, after an entry for the model before the first round."""
+    """What the demo saw: one entry per round done, after an entry for the model before the first round.
+
+    An RMSE is NaN where the next round had replaced the round's model before it was fetched.
+    """
 
     rmse: list[float]
     epsilon: list[float]
@@ -177,7 +194,6 @@ def _watch(
     split: Split,
     task: Task,
     out: Console,
-    wait: Any,
     *,
     timeout: float,
 ) -> _Watched:
@@ -186,7 +202,6 @@ def _watch(
 
     from odp.algorithms.registry import algorithm_for
     from odp.datasets import merge
-    from odp.errors import ServiceError
     from odp.simulation.baselines import rmse
     from odp.v1 import common_pb2, server_pb2
 
@@ -196,11 +211,17 @@ def _watch(
     before = server.broadcast(server.start())
     seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [], before)
     until = time.monotonic() + timeout
-    with Live(console=out, refresh_per_second=4, transient=False) as live:
+    pause = threading.Event()
+    with _last_line_ended(out), Live(console=out, refresh_per_second=4, transient=False) as live:
         while True:
-            status = handle.status()
-            done = [round for round in status.rounds if round.state == server_pb2.RoundStatus.STATE_APPLIED]
-            for round in done[len(seen.rmse) - 1 :]:
+            try:
+                status = handle.status()
+                done = [round for round in status.rounds if round.state == server_pb2.RoundStatus.STATE_APPLIED]
+                new = done[len(seen.rmse) - 1 :]
+                model = (_model(handle, status) or before) if new else before
+            except ServiceUnavailable as error:
+                raise _ended(services, host) or error from error
+            for round in (entry for entry in new if entry.round < model.version):
                 release = common_pb2.Release.FromString(round.release.release)
                 seen.epsilon.append(release.epsilon_spent)
                 seen.contributions.append(release.contributions)
@@ -215,21 +236,75 @@ def _watch(
                     for charge in release.charges
                 ]
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
-                model = handle.model()
-                seen.rmse.append(rmse(population.predict(model, history, split.test), split.test))
+                own = model.version == round.round + 1
+                seen.rmse.append(rmse(population.predict(model, history, split.test), split.test) if own else math.nan)
                 seen.model = model
             live.update(_live_table(status, seen, _traffic(services.root)))
             if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(seen.rmse) == status.planned_rounds + 1:
                 return seen
             if status.state in (server_pb2.TaskStatus.STATE_FAILED, server_pb2.TaskStatus.STATE_CANCELLED):
                 raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
-            dead = services.dead() or (host if host.process.poll() is not None else None)
-            if dead is not None:
-                raise ServiceError(f"{dead.name} ended by itself: {dead.last_line()}")
+            ended = _ended(services, host)
+            if ended is not None:
+                raise ended
             if time.monotonic() > until:
                 raise ServiceError(f"not finished after {timeout:.0f} s; raise --timeout")
-            if wait(_POLL_SECONDS):
-                raise KeyboardInterrupt
+            pause.wait(_POLL_SECONDS)
+
+
+def _model(handle: TaskHandle, status: server_pb2.TaskStatus) -> Broadcast | None:
+    """The model of a status; None where the next round replaced it just now."""
+    import grpc
+
+    try:
+        return handle.connection.model(status)
+    except ServiceError as error:
+        if error.code is grpc.StatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+@contextlib.contextmanager
+def _last_line_ended(out: Console) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if not out.is_terminal:
+            out.print()  # a live table in a pipe ends without it
+
+
+def _ended(services: Services, host: Child) -> ServiceError | None:
+    """Which program ended by itself, and why; None while all run."""
+    dead = services.dead() or (host if host.process.poll() is not None else None)
+    return None if dead is None else ServiceError(f"{dead.name} ended by itself: {dead.last_line()}")
+
+
+@contextlib.contextmanager
+def _interruptible(state: Path | None, out: Console) -> Iterator[None]:
+    """SIGTERM ends the demo like Ctrl-C, at any point: what was started is stopped on the way out."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.print("interrupted; all programs stopped", end="\n" if state is None else "")
+        if state is not None:
+            out.print(f"; the same command goes on from {state}")
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"cannot write to {output}: {error.strerror}; give another --output") from error
 
 
 def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
@@ -252,9 +327,13 @@ def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int
             f"{counted.get('bytes_down', 0) / devices:,.0f} B",
             f"{counted.get('bytes_up', 0) / devices:,.0f} B",
             f"{seen.epsilon[round.round + 1]:.4f}" if applied else "",
-            f"{seen.rmse[round.round + 1]:.4f}" if applied else "",
+            _shown(seen.rmse[round.round + 1]) if applied else "",
         )
     return table
+
+
+def _shown(rmse: float) -> str:
+    return "-" if math.isnan(rmse) else f"{rmse:.4f}"
 
 
 def _traffic(root: Path) -> dict[int, dict[str, Any]]:
@@ -266,39 +345,22 @@ def _traffic(root: Path) -> dict[int, dict[str, Any]]:
     return {entry["round"]: entry for entry in content["rounds"]}
 
 
-def _recommend(services: Services, root: Path, source: str) -> dict[str, Any]:
+def _recommend(services: Services, root: Path) -> dict[str, Any]:
     """The first device's ten recommendations, computed by a process that has that device's store."""
-    import subprocess
-    import sys
-
-    from odp.errors import ServiceError
-
-    finished = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "odp.cli.main",
-            "device",
-            "recommend",
-            "--population",
-            _POPULATION,
-            "--device",
-            "0",
-            "--json",
-            "--server",
-            services.server_address,
-            "--services",
-            str(root),
-            "--state",
-            str(root / "devices"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = ["device", "recommend", "--population", _POPULATION, "--device", "0", "--json"]
+    command += ["--server", services.server_address, "--services", str(root), "--state", str(root / "devices")]
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-m", "odp.cli.main", *command],
+            capture_output=True,
+            text=True,
+            timeout=_RECOMMEND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error
     if finished.returncode:
-        raise ServiceError(f"recommendations failed: {finished.stderr.strip()}")
+        raise ServiceError(f"recommendations failed: {finished.stderr.strip().removeprefix('odp: ')}")
     found: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
     return found
 
@@ -335,7 +397,8 @@ def _finish(
         best.add_row(str(rank), titles[entry["item"]] if titles else str(entry["item"]), f"{entry['score']:.2f}")
     out.print(best)
     picture = output / "rmse-and-epsilon.png"
-    draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, found=found)
+    with _writing(output):
+        draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, found=found)
     whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
     summary: dict[str, Any] = {
@@ -349,7 +412,7 @@ def _finish(
         "delta": privacy.delta,
         "rounds": len(watched.rmse) - 1,
         "seconds": round(seconds, 2),
-        "rmse_by_round": watched.rmse,
+        "rmse_by_round": [None if math.isnan(value) else value for value in watched.rmse],
         "epsilon_by_round": watched.epsilon,
         "charges": watched.charges,
         "baselines": vars(found),
@@ -358,10 +421,12 @@ def _finish(
         "recommendations": recommended["recommendations"],
         "picture": str(picture),
     }
-    (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
-    write_record(output, _record(task, split, watched, found, seed=seed))
-    (output / "ledger.json").write_bytes(ledger)
-    (output / "privacy.txt").write_text(_privacy_text(task, ledger, split.train.n_users, policy), encoding="utf-8")
+    report = _privacy_text(task, ledger, split.train.n_users, policy)
+    with _writing(output):
+        (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
+        write_record(output, _record(task, split, watched, found, seed=seed))
+        (output / "ledger.json").write_bytes(ledger)
+        (output / "privacy.txt").write_text(report, encoding="utf-8")
     out.print(
         f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} "
         "(per user, adding or removing one); "

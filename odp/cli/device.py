@@ -49,6 +49,10 @@ def run(
         typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
     ] = True,
     until_finished: Annotated[bool, typer.Option(help="End when the population's task is finished.")] = False,
+    keep_running: Annotated[
+        bool,
+        typer.Option("--keep-running", help="Ask on where a service's certificate or evidence is refused, not end."),
+    ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
@@ -73,6 +77,7 @@ def run(
             max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
         ),
         until_finished=until_finished,
+        keep_running=keep_running,
     )
     running = start(config, ratings=_ratings(data, devices, split_seed))
     # Waiting in slices lets the signal handler run.

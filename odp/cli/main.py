@@ -1,12 +1,14 @@
 """``odp``: the commands, and how their errors reach a person.
 
-Exit codes: 0 done, 1 an error of ODP (one line on stderr), 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 an error of ODP, 2 wrong usage, 70 an error that nobody foresaw, 130 interrupted. Each error comes
+with one line on stderr; ``ODP_TRACE=1`` gives the trace of an unforeseen one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 import typer
 
@@ -51,13 +53,46 @@ def main() -> None:
     # Many small solves per device: a second BLAS thread costs more than it brings, and there are other processes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        app()
+        # Not standalone: typer would print usage errors itself, as a box of many lines.
+        code = app(standalone_mode=False)
     except OdpError as error:
         print_error(str(error))
-        sys.exit(1)
-    except KeyboardInterrupt:
+        code = 1
+    except _USAGE_ERROR as error:
+        code = _wrong_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
         print_error("interrupted")
-        sys.exit(130)
+        code = 130
+    except Exception as error:
+        if os.environ.get("ODP_TRACE"):
+            raise
+        # Not its message: that may hold anything, a rating as well.
+        print_error(
+            f"internal error ({type(error).__name__}) in {_place(error)}; run again with ODP_TRACE=1 for the trace"
+        )
+        code = 70
+    sys.exit(code)
+
+
+_OWN_PACKAGES = ("odp", "device_runtime", "distributor", "server", "trusted_aggregator")
+#: click's UsageError, which typer does not export by name.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def _wrong_usage(error: Exception) -> int:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ != "NoArgsIsHelpError":  # that one printed the help when it was made
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        command = context.command_path if context is not None else "odp"
+        print_error(f"{message.rstrip('. ')}; `{command} --help` shows what is valid")
+    return 2
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of this project's own code that the error passed."""
+    frames = [(frame.f_globals.get("__name__", ""), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    ours = [(module, line) for module, line in frames if module.partition(".")[0] in _OWN_PACKAGES] or frames
+    return "{}, line {}".format(*ours[-1])
 
 
 if __name__ == "__main__":

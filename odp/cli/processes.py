@@ -18,27 +18,34 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ServiceError, StateError
+from odp.errors import ServiceError
 from odp.transport import channel
+from odp.transport.state_folder import state_errors
 
 _STOP_SECONDS = 10.0
 _START_SECONDS = 60.0
+#: How `odp` is run as a child: by the interpreter and the code of this process.
+ODP = (sys.executable, "-m", "odp.cli.main")
 
 
 class Child:
-    """One started program. ``address`` is where it serves, once ``wait_serving`` returned."""
+    """One started program. ``address`` is where it serves, once ``wait_serving`` returned; ``command`` runs `odp`."""
 
-    def __init__(self, name: str, arguments: Sequence[str], *, state: Path, log: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, state: Path, log: Path, command: Sequence[str] = ODP
+    ) -> None:
         self.name = name
         self.state = state
         self.log = log
         self.address = ""
-        address_file = state / "address"
-        address_file.unlink(missing_ok=True)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        with state_errors(state):
+            # An address of an earlier run would be asked before the new one is written.
+            (state / "address").unlink(missing_ok=True)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = log.open("ab")
+        with output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "odp.cli.main", *arguments, "--state", str(state), "--with-parent"],
+                [*command, *arguments, "--state", str(state), "--with-parent"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -130,12 +137,8 @@ class Services:
         """Starts the three and returns when all serve. On any failure, stops what was started."""
         from odp.cli.enclave import write_reference_values
 
-        try:
+        with state_errors(self.root):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(
-                f"cannot use the state folder {self.root}: {error.strerror}; give another --state"
-            ) from error
         try:
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
@@ -149,7 +152,7 @@ class Services:
             raise
         return self
 
-    def start_child(self, name: str, port: int) -> Child:
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         """Starts one of the three (again: pass the port that it had)."""
         arguments = [name, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
         if name == "server":
@@ -162,7 +165,7 @@ class Services:
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]
-        child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log")
+        child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
         self.children[name] = child
         return child
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -17,8 +18,10 @@ def parent_watch(stop: threading.Event) -> None:
 
     def watch() -> None:
         # The raw descriptor: a reader blocked inside sys.stdin would hold its lock when the interpreter ends.
-        while os.read(0, 4096):
-            pass
+        # A stdin that was never open ends at once, too.
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
         stop.set()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

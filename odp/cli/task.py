@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,12 +72,18 @@ def show(file: File, json: Json = False) -> None:
     task = load_task(file)
     definition = task.definition()
     algorithm = algorithm_for(definition)
-    rounds = [charges_of(algorithm.query(number)) for number in range(len(algorithm.planned_releases()))]
-    planned = epsilon([event for events in rounds for event in events], delta=task.privacy.delta)
+    silent = task.privacy.epsilon == math.inf
+    rounds = [() if silent else charges_of(algorithm.query(number)) for number in range(algorithm.server().rounds)]
+    planned = (
+        math.inf
+        if silent
+        else epsilon([event for events in rounds for event in events], delta=definition.privacy.delta)
+    )
     if json:
         from google.protobuf.json_format import MessageToDict
 
-        print_json({"definition": MessageToDict(definition), "planned_epsilon": planned, "rounds": len(rounds)})
+        stated = None if silent else planned
+        print_json({"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)})
         return
     print_text(render_task(task))
     lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]

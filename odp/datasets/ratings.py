@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from odp import _validate
 from odp.datasets._check import checked, index_array, value_array
 from odp.errors import DataError
 
@@ -366,10 +367,12 @@ def random_split(
 
     Raises:
       DataError: a fraction is negative or not finite, or they do not add up to 1.
+      ConfigurationError: ``seed`` is not a whole number from 0.
     """
     shares = np.asarray(fractions, dtype=np.float64)
     if shares.shape != (3,) or not np.isfinite(shares).all() or (shares < 0).any() or abs(shares.sum() - 1) > 1e-9:
         raise DataError(f"Expected fractions={fractions!r} to be three shares >= 0 that add up to 1")
+    _validate.integer(low=0, high=2**63 - 1, seed=seed)
     first, second = np.rint(np.cumsum(shares)[:2] * ratings.n_ratings).astype(np.int64)
     place = np.random.Generator(np.random.PCG64(seed)).permutation(ratings.n_ratings)
     return Split(

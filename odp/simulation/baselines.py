@@ -1,15 +1,6 @@
 """What a private model is compared with, on the same split.
 
-===================  ===================================================================================
-global mean          one number; no personalisation (not private: a reference)
-user mean            each device's own mean: local, so it costs no privacy
-DP item mean         one release of item sums and counts with the whole budget
-DP item, user bias   the same item means, and each device's own mean offset from them
-ALS ceiling          alternating least squares with biases, all data in one place, no privacy
-===================  ===================================================================================
-
-DP-SGD has its own module, ``dp_sgd.py``.
-"""
+===================  ============================================================================"""
 
 from __future__ import annotations
 
@@ -22,6 +13,7 @@ from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
 from odp.privacy.accounting import mu_for
+from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.als import als
 from odp.simulation.noise import SeededNoise
@@ -30,6 +22,8 @@ from odp.task import Task
 _ALS_RANK = 16
 _USER_MEAN_RIDGE = 2.0
 _USER_BIAS_RIDGE = 5.0
+# Of the declared range; where DPAM centres values, too.
+_PUBLIC_CENTRE = 0.625
 # Share of mu^2 for the counts of the DP item mean; the sums are the harder part.
 _COUNT_SHARE = 0.2
 _GRID = 2.0**-10
@@ -49,7 +43,7 @@ class Baselines:
 def rmse(predicted: Float64Array, targets: Ratings) -> float:
     """Root mean squared error over all entries of ``targets``; predictions float64 [n_ratings], not clamped.
 
-    NaN where there is no entry.
+    NaN where ``targets`` has no ratings.
     """
     if not targets.n_ratings:
         return math.nan
@@ -71,6 +65,22 @@ def baselines(task: Task, split: Split, *, seed: int) -> Baselines:
     )
 
 
+def item_mean_events(
+    *, epsilon: float, delta: float, low: float, high: float, n_items: int, max_items_per_user: int
+) -> tuple[GaussianRelease, GaussianRelease]:
+    """What the DP item mean would be charged: counts, then sums of values less the middle of [low, high].
+
+    Together they spend the whole budget. A user adds 1 to a count and at most (high - low) / 2 to a sum, for at most
+    ``max_items_per_user`` items.
+    """
+    mu = mu_for(epsilon=epsilon, delta=delta, coordinates=2 * n_items)
+    counts, half = math.sqrt(max_items_per_user), (high - low) / 2
+    return (
+        GaussianRelease("counts", counts, counts / math.sqrt(_COUNT_SHARE) / mu, n_items),
+        GaussianRelease("sums", half * counts, half * counts / math.sqrt(1 - _COUNT_SHARE) / mu, n_items),
+    )
+
+
 def global_mean(task: Task, split: Split, seed: int) -> float:
     """Test RMSE of the mean of all training ratings."""
     check_parts(split)
@@ -78,9 +88,9 @@ def global_mean(task: Task, split: Split, seed: int) -> float:
 
 
 def user_mean(task: Task, split: Split, seed: int) -> float:
-    """Test RMSE of each user's own mean, shrunk toward the global one."""
+    """Test RMSE of each user's own mean, shrunk towards a public constant: the mean of all would not be public."""
     check_parts(split)
-    mean = float(split.train.values.mean())
+    mean = split.train.low + _PUBLIC_CENTRE * (split.train.high - split.train.low)
     history = merge(split.train, split.validation)
     return rmse(mean + _user_offsets(history, mean, ridge=_USER_MEAN_RIDGE)[split.test.users()], split.test)
 
@@ -132,22 +142,28 @@ def _dp_item_means(task: Task, train: Ratings, *, seed: int) -> Float64Array:
     chosen = order[rank < bound]
     centre, half = (train.low + train.high) / 2, (train.high - train.low) / 2
     items = train.items[chosen]
-    counts = np.bincount(items, minlength=train.n_items).astype(np.float64)
-    centred = np.clip(train.values[chosen].astype(np.float64) - centre, -half, half)
-    # Truncated entry by entry, so that no rounding adds to a user's part of the sums.
-    sums = np.bincount(items, weights=np.trunc(centred / _GRID), minlength=train.n_items)
-    count_std = sum_std = 0.0
+    counts = np.bincount(items, minlength=train.n_items) / _GRID
+    # Towards zero, rating by rating: rounding a sum could move it by more than one user's bound.
+    centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) / _GRID)
+    sums = np.bincount(items, weights=centred, minlength=train.n_items)
+    sum_std = 0.0
     if privacy.epsilon != math.inf:
-        mu = mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=2 * train.n_items)
-        count_std = np.sqrt(bound / _COUNT_SHARE) / mu
-        sum_std = half * np.sqrt(bound / (1 - _COUNT_SHARE)) / mu
+        for_counts, for_sums = item_mean_events(
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            low=train.low,
+            high=train.high,
+            n_items=train.n_items,
+            max_items_per_user=bound,
+        )
+        sum_std = for_sums.noise_std
         noise = GaussianNoise(SeededNoise(seed))
-        counts += noise.sample(count_std / _GRID, train.n_items) * _GRID
-        sums += noise.sample(sum_std / _GRID, train.n_items)
-    noisy_sums = sums * _GRID
-    # Posterior mean under public guesses: item means differ by an eighth of the range, one item's ratings by a quarter.
-    total = noisy_sums.sum() / max(counts.sum(), 1.0)
-    weight = np.maximum(counts, 1.0)
+        counts = counts + noise.sample(for_counts.noise_std / _GRID, train.n_items)
+        sums = sums + noise.sample(for_sums.noise_std / _GRID, train.n_items)
+    noisy_counts, noisy_sums = counts * _GRID, sums * _GRID
+    # Posterior mean under public guesses: means of items differ by an eighth of the range, single ratings by a quarter.
+    total = noisy_sums.sum() / max(noisy_counts.sum(), 1.0)
+    weight = np.maximum(noisy_counts, 1.0)
     between, within = (half / 4) ** 2, (half / 2) ** 2
     shrink = between / (between + within / weight + (sum_std / weight) ** 2)
     means: Float64Array = centre + total + shrink * (noisy_sums / weight - total)

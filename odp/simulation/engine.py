@@ -64,6 +64,8 @@ class RunResult:
     Attributes:
       test_rmse: RMSE on the test ratings of the final model, each user solved on train and validation ratings.
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
+      test_rmse, validation_rmse: NaN where there are no such ratings.
+      charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
     """
 
@@ -98,14 +100,19 @@ class RunResult:
         """A JSON-able summary; the keys that scripts may rely on."""
         return {
             "task": self.task.name,
-            "test_rmse": self.test_rmse,
-            "validation_rmse": self.validation_rmse,
-            "epsilon": self.epsilon if np.isfinite(self.epsilon) else None,
+            "test_rmse": _number(self.test_rmse),
+            "validation_rmse": _number(self.validation_rmse),
+            "epsilon": _number(self.epsilon),
             "delta": self.delta,
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
             "charges": [event.to_json() for events in self.charges for event in events] if self.noisy else [],
         }
+
+
+def _number(value: float) -> float | None:
+    """``value``, or None where JSON has no word for it: no noise, or no ratings to test on."""
+    return value if math.isfinite(value) else None
 
 
 def user_seeds(n_users: int, seed: int) -> np.ndarray:
@@ -145,7 +152,8 @@ def simulate(
     check_population(task, split.train)
     definition = task.definition()
     algorithm = algorithm_for(definition)
-    if task.privacy.epsilon == math.inf:
+    silent = task.privacy.epsilon == math.inf
+    if silent:
         noise = False
     source = _Source(noise, seed)
     seeds = user_seeds(split.train.n_users, seed)
@@ -164,7 +172,7 @@ def simulate(
     charges: list[tuple[GaussianRelease, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
-        charges.append(() if task.privacy.epsilon == math.inf else charges_of(query))
+        charges.append(() if silent else charges_of(query))
         source.skip(number, query)
         if on_round is not None:
             on_round(done)
@@ -173,8 +181,7 @@ def simulate(
         query = algorithm.query(number)
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
         totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds, progress=progress)
-        # Without noise there is nothing to charge, and no number for it.
-        charges.append(() if task.privacy.epsilon == math.inf else charges_of(query))
+        charges.append(() if silent else charges_of(query))  # no noise was asked for: no charge would be true
         tensors = _released(query, totals, source.of(number, query))
         del totals
         released = NoisyTensors(number, tensors, split.train.n_users)
@@ -296,5 +303,5 @@ def _spent(
     charges: list[tuple[GaussianRelease, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
 ) -> float:
     if noise is False or isinstance(noise, NoNoise):
-        return float("inf")
+        return math.inf
     return epsilon_of([event for events in charges for event in events], delta=definition.privacy.delta)

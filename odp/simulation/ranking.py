@@ -27,7 +27,8 @@ from odp.algorithms.seam import Float32Array, Int64Array
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 
-_BLOCK = 1024
+_BLOCK = 256  # users whose scores are in memory at once: 40 MB for 40,000 items
+_GROUP = 64
 
 Scores = Callable[[Int64Array], Float32Array]
 
@@ -138,23 +139,23 @@ def item_scores(values: npt.NDArray[np.floating]) -> Scores:
 def _hits(scores: Float32Array, history: Ratings, targets: Ratings, most: int) -> npt.NDArray[np.bool_]:
     """Whether the item at each of the first ``most`` places is a target, bool [b, most]."""
     scores = np.array(scores, dtype=np.float32)
-    scores[history.users(), history.items] = -np.inf
     # Places that only history is left for hold no hit, since history and targets are disjoint.
-    candidates = _first(scores, most)
-    wanted = np.zeros(scores.shape, dtype=np.bool_)
-    wanted[targets.users(), targets.items] = True
-    return np.take_along_axis(wanted, candidates, axis=1)
+    scores[history.users(), history.items] = -np.inf
+    width = np.int64(targets.n_items)
+    ranked = first_places(scores, most) + np.arange(len(scores))[:, None] * width
+    return np.isin(ranked, targets.users() * width + targets.items)
 
 
-def _first(scores: Float32Array, most: int) -> Int64Array:
-    """Items of the ``most`` highest scores of each row, best first; equal scores by item number."""
-    width = scores.shape[1]
-    if most >= width:
-        return np.argsort(-scores, axis=1, kind="stable")
-    items = np.sort(np.argpartition(scores, width - most, axis=1)[:, width - most :], axis=1)
-    last = np.take_along_axis(scores, items, axis=1).min(axis=1, keepdims=True)
-    # The partition chooses at random among items that tie at the last place.
-    for row in np.flatnonzero((scores >= last).sum(axis=1) > most):
-        items[row] = np.sort(np.argsort(-scores[row], kind="stable")[:most])
-    order = np.argsort(-np.take_along_axis(scores, items, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(items, order, axis=1)
+def first_places(scores: Float32Array, most: int) -> Int64Array:
+    """Items [b, most] of the ``most`` <= n highest of scores [b, n], best first; equal scores by item number."""
+    rows, width = scores.shape
+    whole = width // _GROUP
+    bound = np.full(rows, -np.inf, dtype=scores.dtype)
+    if whole > most:
+        # At least ``most`` scores reach the ``most``-th largest of the groups' maxima, and few do.
+        largest = scores[:, : whole * _GROUP].reshape(rows, whole, _GROUP).max(axis=2)
+        bound = np.partition(largest, whole - most, axis=1)[:, whole - most]
+    row, item = np.nonzero(scores >= bound[:, None])
+    order = np.lexsort((item, -scores[row, item], row))
+    starts = np.searchsorted(row, np.arange(rows))
+    return np.asarray(item[order[starts[:, None] + np.arange(most)]])

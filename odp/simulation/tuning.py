@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Trial:
 
     def settings(self) -> dict[str, Any]:
         """What the search varies."""
-        training = self.task.training
+        training = cast("DPAM", self.task.training)  # the search makes no other
         return {
             "rank": self.task.model.rank,
             "max_items_per_user": self.task.privacy.bound(self.task.model.items),

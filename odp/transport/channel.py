@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
+from odp.errors import CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
 from odp.transport.tls import read_ca
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -31,6 +31,9 @@ _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_LONGEST_DETAILS = 400
+#: Trailing metadata of a status that a service chose itself; without it, the status is gRPC's own (nobody answered).
+SAID_BY_SERVICE = "odp-error"
 _Reply = TypeVar("_Reply")
 
 
@@ -60,8 +63,8 @@ def call(
 ) -> _Reply:
     """Calls a unary method (or starts a stream) with a deadline.
 
-    Raises ServiceUnavailable when nobody answers in time or the certificate is wrong, and ServiceError with the other
-    party's one-line explanation otherwise; ``what`` completes the sentence "could not ..".
+    Raises ServiceUnavailable when nobody answers in time, CertificateError when the certificate is wrong, and
+    ServiceError with the other party's one-line explanation otherwise; ``what`` completes the sentence "could not ..".
     """
     try:
         return method(request, timeout=timeout, metadata=metadata)
@@ -80,14 +83,23 @@ def read_stream(replies: Iterator[_Reply], *, what: str, address: str) -> Iterat
 def translated(error: Any, *, what: str, address: str) -> ServiceError:
     """The ServiceError of a grpc.RpcError. Its attribute ``code`` is the grpc.StatusCode."""
     code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
-    details = " ".join((error.details() or "").split()) if callable(getattr(error, "details", None)) else ""
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        result: ServiceError = ServiceUnavailable(f"could not {what}: {address} did not answer in time; try again")
-    elif code == grpc.StatusCode.UNAVAILABLE and ("certificate" in details.lower() or "ssl" in details.lower()):
-        result = ServiceUnavailable(
+    details = _one_line(error.details() or "") if callable(getattr(error, "details", None)) else ""
+    if code == grpc.StatusCode.UNAVAILABLE and _said_by_service(error):
+        result: ServiceError = ServiceUnavailable(f"could not {what}: {details}")
+    elif code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        result = ServiceUnavailable(f"could not {what}: {address} did not answer in time; try again")
+    elif code == grpc.StatusCode.UNAVAILABLE and "CERTIFICATE_VERIFY_FAILED" in details:
+        result = CertificateError(
             f"could not {what}: the TLS certificate of {address} does not descend from the given CA; "
             "give the right --ca file"
         )
+    elif code == grpc.StatusCode.UNAVAILABLE and "Hostname Verification" in details:
+        result = CertificateError(
+            f"could not {what}: the TLS certificate of {address} is for other names; "
+            "give the address that it names, or serve with a certificate for this one"
+        )
+    elif code == grpc.StatusCode.UNAVAILABLE and "SSL_ERROR" in details:
+        result = ServiceUnavailable(f"could not {what}: {address} does not speak TLS; check the address")
     elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         result = ServiceUnavailable(
             f"could not {what}: nobody answers at {address}; check the address, and that it runs"
@@ -96,3 +108,13 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
         result = ServiceError(f"could not {what}: {details or code.name}")
     result.code = code
     return result
+
+
+def _one_line(details: str) -> str:
+    """The other party's words, which may be anything, as one short line that a terminal cannot act on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(details.split()))[:_LONGEST_DETAILS]
+
+
+def _said_by_service(error: Any) -> bool:
+    trailing = error.trailing_metadata() if callable(getattr(error, "trailing_metadata", None)) else None
+    return any(key == SAID_BY_SERVICE for key, _ in trailing or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import sqlalchemy
 from sqlalchemy import event
 
 from odp.errors import StateError
+from odp.transport.state_folder import state_errors
 
 _BUSY_SECONDS = 30
 
@@ -22,8 +24,13 @@ def open_database(path: Path, *, durable: bool = True) -> sqlalchemy.Engine:
     only: a commit survives the death of the process, and a power cut may take the last ones, never the file.
     Raises StateError for a file that is not a database.
     """
+    with state_errors(path.parent):
+        # SQLite gives its journal the mode of the file, so that has to be right before the first byte.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)
     engine = sqlalchemy.create_engine(
-        f"sqlite:///{path}", connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False}
+        sqlalchemy.URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")
@@ -34,9 +41,12 @@ def open_database(path: Path, *, durable: bool = True) -> sqlalchemy.Engine:
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
 
-    with database_errors(path), engine.connect() as connection:
-        connection.execute(sqlalchemy.text("SELECT count(*) FROM sqlite_master"))
-    path.chmod(0o600)
+    try:
+        with database_errors(path), engine.connect() as connection:
+            connection.execute(sqlalchemy.text("SELECT count(*) FROM sqlite_master"))
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 

@@ -6,7 +6,9 @@ caller, shortened with ``short``), so that no key, payload or row can slip into 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import sys
 import threading
 import time
@@ -62,7 +64,8 @@ class Log:
         else:
             tail = "".join(f" {name}={_text(value)}" for name, value in checked.items())
             line = f"{stamp} {level} {self._program} {event}{tail}"
-        with self._lock:
+        # A full disk or a closed pipe under the log must not stop the program that logs.
+        with self._lock, contextlib.suppress(OSError):
             self._stream.write(line + "\n")
             self._stream.flush()
 
@@ -75,6 +78,8 @@ def short(identifier: bytes) -> str:
 def _checked(name: str, value: Value) -> Value:
     if value is not None and not isinstance(value, (str, int, float, bool)):
         raise TypeError(f"log field {name} is a {type(value).__name__}; only numbers and short strings are logged")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     return value[:_LONGEST] if isinstance(value, str) else value
 
 
@@ -84,6 +89,6 @@ def _text(value: Value) -> str:
     text = str(value)
     return (
         json.dumps(text)
-        if isinstance(value, str) and (not text or any(c.isspace() or c in '"=' for c in text))
+        if isinstance(value, str) and (not text or any(c.isspace() or c in '"=' or not c.isprintable() for c in text))
         else text
     )

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from odp.crypto.signing import SignatureError
 from odp.errors import AttestationError, ConfigurationError, OdpError, PrivacyError, ServiceUnavailable
-from odp.transport.channel import MAX_MESSAGE_BYTES, parse_address
+from odp.transport.channel import MAX_MESSAGE_BYTES, SAID_BY_SERVICE, parse_address
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
 
@@ -138,6 +138,7 @@ def abort(context: grpc.ServicerContext, error: OdpError) -> NoReturn:
         (code for kind, code in _CODES if isinstance(error, kind)),
         grpc.StatusCode.INTERNAL,
     )
+    context.set_trailing_metadata(((SAID_BY_SERVICE, "1"),))
     context.abort(code, str(error))
     raise error
 

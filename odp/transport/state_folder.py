@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ _FORMAT = "1"
 _LOCK = "lock"
 _ROLE = "format"
 _MIN_FREE_BYTES = 16 * 2**20
+_UNFINISHED = ".tmp"
 
 
 class StateFolder:
@@ -43,14 +45,16 @@ class StateFolder:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _take(lock, root)
-            folder = cls(root, role, lock)
-            folder._check_format()
-            free = shutil.disk_usage(root).free
+            with state_errors(root):
+                _take(lock, root)
+                _remove_unfinished(root)
+                free = shutil.disk_usage(root).free
             if free < _MIN_FREE_BYTES:
                 raise StateError(
                     f"state folder {root}: disk full ({free // 2**20} MiB free, 16 MiB needed); free some space"
                 )
+            folder = cls(root, role, lock)
+            folder._check_format()
         except BaseException:
             os.close(lock)
             raise
@@ -101,7 +105,7 @@ class StateFolder:
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Writes, syncs and renames, so that ``path`` holds the old bytes or the new ones; raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -141,6 +145,12 @@ def _take(lock: int, root: Path) -> None:
         ) from error
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _remove_unfinished(root: Path) -> None:
+    """What a killed program was about to rename; under the lock nobody else is writing."""
+    for path in root.glob(f".*{_UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from odp.errors import ConfigurationError
@@ -60,10 +62,7 @@ def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
     certificate_pem, key_pem, ca_pem = (_read(path) for path in (certificate, key, ca))
     loaded = _parse_certificate(certificate, certificate_pem)
     _parse_certificate(ca, ca_pem)
-    try:
-        private = serialization.load_pem_private_key(key_pem, password=None)
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{key} is not an unencrypted PEM private key") from error
+    private = _parse_key(key, key_pem)
     if _spki(private.public_key()) != _spki(loaded.public_key()):
         raise ConfigurationError(f"{key} is not the key of {certificate}; give a matching --key and --certificate")
     return TlsIdentity(certificate_pem, key_pem, ca_pem)
@@ -82,7 +81,7 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
     ca_certificate, ca_key = _development_ca(folder)
     ca_pem = ca_certificate.public_bytes(serialization.Encoding.PEM)
     stored_certificate, stored_key = state.read("tls.pem"), state.read("tls.key")
-    if stored_certificate is not None and stored_key is not None and _issued_by(stored_certificate, ca_certificate):
+    if stored_certificate and stored_key and _usable(stored_certificate, stored_key, ca_certificate):
         return TlsIdentity(stored_certificate, stored_key, ca_pem)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _issue(state.role, key, ca_certificate, ca_key)
@@ -107,7 +106,7 @@ def _development_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePri
                 write_atomically(folder / _CA_KEY_FILE, _key_pem(key))
                 write_atomically(folder / CA_FILE, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
         certificate = _parse_certificate(folder / CA_FILE, _read(folder / CA_FILE))
-        private = serialization.load_pem_private_key(_read(folder / _CA_KEY_FILE), password=None)
+        private = _parse_key(folder / _CA_KEY_FILE, _read(folder / _CA_KEY_FILE))
     finally:
         os.close(lock)
     if not isinstance(private, ec.EllipticCurvePrivateKey) or _spki(private.public_key()) != _spki(
@@ -162,12 +161,17 @@ def _issue(
     )
 
 
-def _issued_by(certificate_pem: bytes, ca: x509.Certificate) -> bool:
+def _usable(certificate_pem: bytes, key_pem: bytes, ca: x509.Certificate) -> bool:
     try:
-        x509.load_pem_x509_certificate(certificate_pem).verify_directly_issued_by(ca)
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        certificate.verify_directly_issued_by(ca)
+        # A kill between the two writes leaves a new key beside an old certificate.
+        matching = _spki(serialization.load_pem_private_key(key_pem, password=None).public_key()) == _spki(
+            certificate.public_key()
+        )
     except Exception:  # any failure means that a new certificate is needed, whatever the reason
         return False
-    return True
+    return matching and datetime.datetime.now(datetime.UTC) < certificate.not_valid_after_utc
 
 
 def _parse_certificate(path: Path, pem: bytes) -> x509.Certificate:
@@ -175,6 +179,13 @@ def _parse_certificate(path: Path, pem: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
         raise ConfigurationError(f"{path} is not a PEM certificate") from error
+
+
+def _parse_key(path: Path, pem: bytes) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(f"{path} is not an unencrypted PEM private key") from error
 
 
 def _read(path: Path) -> bytes:

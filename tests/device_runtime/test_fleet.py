@@ -14,14 +14,22 @@ from device_runtime import program
 from device_runtime.fleet import Fleet
 from device_runtime.limits import Limits
 from device_runtime.store import State, Store, store_path
-from odp.errors import ConfigurationError, ServiceUnavailable, StateError
+from odp.errors import AttestationError, ConfigurationError, ServiceUnavailable, StateError
 from odp.transport.state_folder import StateFolder
 
 
 class Host:
     """A fleet under a clock that only its own pauses move; ``events`` are called one per pause."""
 
-    def __init__(self, world: Any, *, count: int, limits: Limits | None = None, until_finished: bool = True) -> None:
+    def __init__(
+        self,
+        world: Any,
+        *,
+        count: int,
+        limits: Limits | None = None,
+        until_finished: bool = True,
+        keep_running: bool = False,
+    ) -> None:
         self.world = world
         self.now = 0.0
         self.pauses: list[float] = []
@@ -30,7 +38,7 @@ class Host:
         self.state = StateFolder.open(world.folder / "devices-state", "devices")
         self.fleet = Fleet(
             state=self.state, population="people", participant=world.participant(limits=limits), first=0, count=count,
-            stop=self.stop, log=world.log, until_finished=until_finished, clock=lambda: self.now, wait=self.pause,
+            stop=self.stop, log=world.log, until_finished=until_finished, keep_running=keep_running, clock=lambda: self.now, wait=self.pause,
             uniform=lambda low, high: (low + high) / 2,
         )  # fmt: skip
 
@@ -161,6 +169,22 @@ def test_evidence_that_is_refused_stops_the_whole_host_from_sending(world: Any) 
     assert world.distributor.sizes == []
     assert "aggregator at 127.0.0.1" in world.log_text.getvalue()
     assert world.aggregator.enclave.asked <= 6
+
+
+def test_evidence_that_stays_refused_ends_the_host_unless_it_is_to_keep_running(world: Any) -> None:
+    world.fill([3] * 4)
+    world.aggregator.enclave.image = "sha384:" + "0" * 96
+    host = Host(world, count=4, until_finished=False)
+    host.events = [lambda: None] * 5
+    with pytest.raises(AttestationError, match="wrong_image"):
+        host.run()
+    assert len(host.pauses) == 2
+    assert host.written()["outages"] == 1
+    patient = Host(world, count=4, until_finished=False, keep_running=True)
+    patient.events = [lambda: None] * 5 + [patient.stop.set]
+    patient.run()
+    assert len(patient.pauses) == 6
+    assert world.aggregator.submits == []
 
 
 def test_a_failing_device_does_not_hold_up_the_others(world: Any) -> None:

@@ -1,0 +1,77 @@
+"""`odp task`: files, and the tasks of a running server."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cli.conftest import TASK, Printed
+from e2e.world import World
+
+from odp.errors import ConfigurationError
+from odp.task_file import load_task, parse_task
+
+Odp = Callable[..., Printed]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with contextlib.ExitStack() as stack:
+        yield World(tmp_path_factory.mktemp("world")).start(stack)
+
+
+def test_the_file_to_start_from_is_a_task_whose_numbers_can_be_shown(odp: Odp, tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    assert odp("task", "new", path).out == f"{path}\n"
+    assert load_task(path).model.items == 3706
+    assert "planned epsilon 8.0000" in odp("task", "show", path).out
+
+
+def test_show_prints_a_file_that_is_the_same_task(odp: Odp, task_file: Path) -> None:
+    shown = odp("task", "show", task_file).out
+    assert parse_task(shown) == load_task(task_file)
+    for number in range(3):
+        assert f"# round {number}: " in shown
+    assert "# count_noise_std = " in shown
+
+
+def test_show_json_states_the_planned_epsilon(odp: Odp, task_file: Path) -> None:
+    found = odp("task", "show", task_file, "--json").json
+    assert 7.99 < found["planned_epsilon"] <= 8.0
+    assert found["rounds"] == 3
+    assert found["definition"]["privacy"]["maxItemsPerUser"] == 30
+
+
+def test_a_task_without_noise_can_be_shown_and_states_no_epsilon(odp: Odp, task_file: Path) -> None:
+    task_file.write_text(TASK.replace("epsilon = 8.0", "epsilon = inf"))
+    assert odp("task", "show", task_file, "--json").json["planned_epsilon"] is None
+    assert parse_task(odp("task", "show", task_file).out).privacy.epsilon == math.inf
+
+
+def test_a_submitted_task_can_be_listed_watched_and_cancelled(odp: Odp, task_file: Path, world: World) -> None:
+    at = ("--server", world.server.address, "--state", world.root)
+    identifier = odp("task", "submit", task_file, *at).out.strip()
+    assert odp("task", "submit", task_file, *at, "--json").json == {"task": identifier}, "the same file, the same task"
+    task_file.write_text(TASK.replace('"films"', '"songs"'))
+    other = odp("task", "submit", task_file, *at).out.strip()
+    assert other != identifier
+
+    listed = odp("task", "list", *at, "--json").json["tasks"]
+    assert [(row["task"], row["name"]) for row in listed] == [(other, "songs"), (identifier, "films")]
+    assert identifier[:12] in odp("task", "list", *at).err
+
+    status = odp("task", "status", identifier[:10].upper(), *at).json
+    assert (status["task"], status["state"], status["failure"]) == (identifier, "active", "")
+    assert (status["epsilon"], status["delta"]) == (0.0, 1e-6)
+
+    assert odp("task", "cancel", identifier[:10], *at).out == "cancelled\n"
+    assert odp("task", "cancel", identifier[:10], *at).out == "cancelled\n"
+    assert odp("task", "status", identifier, *at).json["state"] == "cancelled"
+    assert odp("task", "status", other, *at).json["state"] == "active"
+
+    for prefix, count in (("", 2), ("zz", 0)):
+        with pytest.raises(ConfigurationError, match=f"{count} tasks have an id that starts with '{prefix}'"):
+            odp("task", "cancel", prefix, *at)

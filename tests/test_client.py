@@ -1,0 +1,184 @@
+"""A connection, against a server that answers what a test says: what is checked, and what a failure says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import odp
+from odp.algorithms.seam import Broadcast, Table
+from odp.client import Connection, TaskHandle
+from odp.crypto.signing import SignatureError, SigningKey
+from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
+from odp.signed_task import sign_manifest, sign_task, task_sha256
+from odp.tables import manifest_for, table_bytes
+from odp.transport.service import RunningServer, serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import TlsIdentity, development_identity
+from odp.v1 import distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
+
+TASK = odp.Task(
+    name="films",
+    model=odp.MatrixFactorization(items=12),
+    data=odp.RatingsData(),
+    privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+    cohort=odp.Cohort(minimum=20),
+)
+KEY = SigningKey.generate()
+MODEL = Broadcast(1, (Table("items", np.arange(36, dtype=np.float32).reshape(12, 3), True),))
+TOKEN = "secret-token"
+
+
+class Fake(server_pb2_grpc.ServerServiceServicer, distributor_pb2_grpc.DistributorServiceServicer):
+    """Both services at one address. ``chunks`` is what Download sends; ``states`` what GetTask says, in turn."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.tokens: list[str] = []
+        self.signed = sign_task(TASK.definition(), KEY)
+        self.manifest = sign_manifest(manifest_for(MODEL, task_sha256(self.signed)), KEY)
+        self.states = [server_pb2.TaskStatus.STATE_ACTIVE]
+        data = table_bytes(MODEL.keyed)
+        self.chunks: Iterator[bytes] | list[bytes] = [data[:50], data[50:]]
+        self.sent = 0
+
+    def SubmitTask(self, request, context):
+        self.tokens += [value for key, value in context.invocation_metadata() if key == "authorization"]
+        if self.tokens[-1] != f"Bearer {TOKEN}":
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "this call needs the operator's token")
+        self.signed = sign_task(request.definition, KEY)
+        return server_pb2.SubmitTaskResponse(task_sha256=task_sha256(self.signed))
+
+    def GetTask(self, request, context):
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        status = server_pb2.TaskStatus(
+            task=self.signed, state=state, model=self.manifest, distributor_address=self.address
+        )
+        return server_pb2.GetTaskResponse(status=status)
+
+    def Download(self, request, context):
+        for chunk in self.chunks:
+            self.sent += 1
+            yield distributor_pb2.DownloadResponse(chunk=chunk)
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def identity(tmp_path: Path, stack: contextlib.ExitStack) -> TlsIdentity:
+    """Its files lie as `odp up` leaves them below ``tmp_path``."""
+    folder = stack.enter_context(StateFolder.open(tmp_path / "server", "server"))
+    folder.write_atomically("operator.token", f"{TOKEN}\n".encode())
+    return development_identity(folder, tmp_path / "ca")
+
+
+@pytest.fixture
+def fake(identity: TlsIdentity, stack: contextlib.ExitStack) -> Fake:
+    servicer = Fake()
+
+    def add(server: grpc.Server) -> None:
+        server_pb2_grpc.add_ServerServiceServicer_to_server(servicer, server)
+        distributor_pb2_grpc.add_DistributorServiceServicer_to_server(servicer, server)
+
+    running: RunningServer = serve(address="127.0.0.1:0", identity=identity, add=add, service_names=[])
+    stack.callback(running.stop, 0.0)
+    servicer.address = running.address
+    return servicer
+
+
+@pytest.fixture
+def handle(fake: Fake, identity: TlsIdentity, stack: contextlib.ExitStack) -> TaskHandle:
+    connection = stack.enter_context(Connection(address=fake.address, ca=identity.ca_pem, token=TOKEN))
+    return TaskHandle(connection, task_sha256(fake.signed))
+
+
+def test_the_state_folder_of_the_services_is_all_that_connect_needs(fake: Fake, tmp_path: Path) -> None:
+    with odp.connect(fake.address, state=tmp_path) as connection:
+        assert connection.submit(TASK).task_sha256 == task_sha256(fake.signed)
+    assert fake.tokens == [f"Bearer {TOKEN}"]
+
+
+def test_a_wrong_token_is_the_servers_one_line(fake: Fake, tmp_path: Path) -> None:
+    with (
+        odp.connect(fake.address, state=tmp_path, token="wrong") as connection,
+        pytest.raises(ServiceError, match="could not submit the task 'films': this call needs the operator's token"),
+    ):
+        connection.submit(TASK)
+
+
+def test_what_connect_does_not_find_is_named(tmp_path: Path, identity: TlsIdentity) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot read .*ca\.pem"):
+        odp.connect("127.0.0.1:1", state=tmp_path / "nothing")
+    (tmp_path / "server" / "operator.token").unlink()
+    with pytest.raises(
+        ConfigurationError, match=r"operator\.token; start the server first, or give its folder or token"
+    ):
+        odp.connect("127.0.0.1:1", state=tmp_path)
+    with pytest.raises(ConfigurationError, match="host:port"):
+        odp.connect("7200", state=tmp_path)
+
+
+@pytest.mark.parametrize("token", ["", "two\nlines", "ünicode", "a b"])
+def test_a_token_that_no_header_can_carry_is_refused_at_once(tmp_path: Path, identity: TlsIdentity, token: str) -> None:
+    with pytest.raises(ConfigurationError, match="token"):
+        odp.connect("127.0.0.1:1", state=tmp_path, token=token)
+
+
+def test_the_model_is_fetched_whole_and_checked(handle: TaskHandle) -> None:
+    model = handle.model()
+    assert model.version == 1
+    np.testing.assert_array_equal(model.keyed.rows, MODEL.keyed.rows)
+
+
+def test_a_task_without_a_model_says_so(fake: Fake, handle: TaskHandle) -> None:
+    fake.manifest.Clear()
+    with pytest.raises(ConfigurationError, match="published no model yet"):
+        handle.model()
+
+
+def test_a_model_under_another_key_is_not_even_fetched(fake: Fake, handle: TaskHandle) -> None:
+    fake.manifest.CopyFrom(sign_manifest(manifest_for(MODEL, task_sha256(fake.signed)), SigningKey.generate()))
+    with pytest.raises(SignatureError):
+        handle.model()
+    assert fake.sent == 0
+
+
+def test_bytes_that_the_developer_did_not_sign_are_refused(fake: Fake, handle: TaskHandle) -> None:
+    fake.chunks = [bytes(144)]
+    with pytest.raises(ConfigurationError, match="do not have the manifest's SHA-256"):
+        handle.model()
+
+
+def test_a_table_without_end_is_cut_off_at_its_declared_size(fake: Fake, handle: TaskHandle) -> None:
+    fake.chunks = (bytes(100) for _ in range(10**6))
+    with pytest.raises(ServiceError, match="sent more than the 144 bytes of the table 'items'"):
+        handle.model()
+    assert fake.sent < 10**5
+
+
+def test_watch_ends_with_the_final_status(fake: Fake, handle: TaskHandle) -> None:
+    states = server_pb2.TaskStatus
+    fake.states = [states.STATE_ACTIVE, states.STATE_ACTIVE, states.STATE_FAILED]
+    waited: list[float] = []
+    seen = [status.state for status in handle.watch(poll_seconds=3.0, wait=waited.append)]
+    assert seen == [states.STATE_ACTIVE, states.STATE_ACTIVE, states.STATE_FAILED]
+    assert waited == [3.0, 3.0]
+
+
+def test_a_server_that_is_gone_is_one_line(fake: Fake, handle: TaskHandle, stack: contextlib.ExitStack) -> None:
+    stack.pop_all().close()
+    connection = Connection(address=fake.address, ca=handle.connection._ca, token=TOKEN)
+    with (
+        connection,
+        pytest.raises(ServiceUnavailable, match=f"could not list the tasks: nobody answers at {fake.address}"),
+    ):
+        connection.tasks()

@@ -1,0 +1,176 @@
+"""The examples run, and the code, commands and test names that the documentation shows are true of this tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import typer
+from e2e.world import World
+
+import odp
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import charges_of
+from odp.cli.main import app
+from odp.errors import ConfigurationError
+from odp.privacy.ledger import Budget, Ledger
+from odp.simulation.engine import check_population
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(EXAMPLES.glob("*")))
+
+
+def _python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def _data_set_named_in(page: Path) -> str:
+    found: set[str] = set(re.findall(r"synthetic:[\w=,]+", page.read_text(encoding="utf-8")))
+    (name,) = found
+    return name
+
+
+def test_quickstart_prints_a_spend_within_the_budget_and_saves_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    finished = subprocess.run(
+        [sys.executable, EXAMPLES / "quickstart.py", picture],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    spent = [float(value) for value in re.findall(r"ε spent ([\d.]+) of 8", finished.stdout)]
+    assert spent == sorted(spent)
+    assert 7.9 < spent[-1] <= 8.0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_example_task_fits_the_data_set_that_it_names() -> None:
+    task = odp.load_task(EXAMPLES / "films.toml")
+    ratings = odp.load(_data_set_named_in(EXAMPLES / "films.toml"))
+    check_population(task, ratings)
+    assert task.cohort.goal == ratings.n_users
+    for page in (EXAMPLES / "submit_task.py", ROOT / "README.md"):
+        assert _data_set_named_in(page) == _data_set_named_in(EXAMPLES / "films.toml")
+
+
+def test_submit_task_watches_the_rounds_and_saves_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratings = odp.synthetic_movielens(n_users=30, n_items=25, ratings_per_user=8, seed=2)
+    text = (EXAMPLES / "films.toml").read_text(encoding="utf-8")
+    for key, value in (("items", 25), ("minimum", 20), ("goal", 30), ("steps", 0)):
+        text, replaced = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+        assert replaced == 1
+    small = tmp_path / "small.toml"
+    small.write_text(text, encoding="utf-8")
+    model = tmp_path / "model.npy"
+    with contextlib.ExitStack() as stack:
+        world = World(tmp_path / "world").start(stack)
+        # The script submits the same task again, and so finds the rounds that the devices work on.
+        world.connection.submit(odp.load_task(small))
+        stack.callback(world.devices(ratings).stop)
+        arguments = ["--task", small, "--server", world.server.address, "--state", world.root, "--model", model]
+        monkeypatch.setattr(sys, "argv", ["submit_task.py", *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / "submit_task.py"), run_name="__main__")
+    assert np.load(model).shape == (25, 5)
+    assert "round 2/2: 30 devices, ε spent 8.0000 of 8" in capsys.readouterr().out
+
+
+def test_submit_task_without_a_server_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["submit_task.py", "--state", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match=r"^submit_task: cannot read .*"):
+        runpy.run_path(str(EXAMPLES / "submit_task.py"), run_name="__main__")
+
+
+def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With invented data of the shape of ML-1M in place of its folder, and no server behind ``connect``."""
+    ratings = odp.synthetic_movielens(n_users=200, n_items=3706, ratings_per_user=30, seed=4)
+    connection = Mock()
+    monkeypatch.setattr(odp, "load", lambda name: ratings)
+    monkeypatch.setattr(odp, "connect", lambda address, *, state: connection)
+    (block,) = _python_blocks(ROOT / "README.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert 0 < names["result"].epsilon <= names["task"].privacy.epsilon
+    connection.submit.assert_called_once_with(names["task"])
+
+
+def test_the_readme_quotes_the_error_of_a_misspelt_key() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        odp.DPAM(step=3)  # type: ignore[call-arg]
+    message, _, _ = str(caught.value).partition("; valid keys:")
+    assert f"`{message}`" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_the_python_of_the_accounting_page_recomputes_epsilon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a ledger in which another task of the population was charged first."""
+    algorithm = algorithm_for(odp.load_task(EXAMPLES / "films.toml").definition())
+    ledger = Ledger("films")
+    for task_id, delta, rounds in (("0a" * 32, 1e-7, 1), ("0b" * 32, 1e-6, algorithm.server().rounds)):
+        for number in range(rounds):
+            ledger = ledger.charge(
+                task_id=task_id,
+                round=number,
+                events=charges_of(algorithm.query(number)),
+                contributions=300,
+                population_size=300,
+                id_set_sha256=bytes(32),
+                task_budget=Budget(8.0, delta),
+                population_budget=Budget(20.0, 1e-5),
+            )
+    file = tmp_path / "ledger.json"
+    file.write_bytes(ledger.encode())
+    (block,) = _python_blocks(ROOT / "docs" / "accounting.md")
+    monkeypatch.setattr(sys, "argv", ["recompute.py", str(file)])
+    exec(compile(block, "docs/accounting.md", "exec"), {})
+    computed, recorded = map(float, re.findall(r"(?:epsilon|says) ([\d.]+)", capsys.readouterr().out))
+    assert math.isclose(recorded, ledger.entries[-1].task_epsilon, abs_tol=1e-6)
+    assert math.isclose(computed, recorded, abs_tol=2e-6)
+    assert json.loads(file.read_bytes())["entries"][0]["task_id"] == "0a" * 32
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    for path, name in re.findall(r"`((?:\w+/)*test_\w+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+        found = [file for file in (ROOT / "tests").rglob(Path(path).name) if file.as_posix().endswith(f"/{path}")]
+        assert len(found) == 1, path
+        assert f"def {name}(" in found[0].read_text(encoding="utf-8"), f"{path}::{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
+    whole = typer.main.get_command(app)
+    for line in re.findall(r"^ *(?:\.venv/bin/)?odp (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        for part in line.split("#")[0].split("&&"):
+            words = shlex.split(part.strip().removeprefix("odp "))
+            command = _command(whole, words)
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= options, part
+
+
+def _command(group: Any, words: list[str]) -> Any:
+    """The command that ``words`` name; takes their names off."""
+    while hasattr(group, "commands"):
+        name = words.pop(0)
+        assert name in group.commands, f"odp {name}"
+        group = group.commands[name]
+    return group
