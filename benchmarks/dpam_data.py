@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from odp.algorithms.dpam import parallel
 from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+_ENTRIES = 2**21
 
 
 @dataclass(frozen=True)
@@ -34,35 +44,72 @@ def made(shape: Shape, *, ratings: int | None = None, seed: int = 1) -> Ratings:
 
     ``ratings`` replaces the shape's number of ratings; the same arguments give the same data.
     """
+    blocks = list(_blocks(shape, shape.ratings if ratings is None else ratings, seed))
+    counts, items, values = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+    return _ratings(shape, counts, items, values)
+
+
+def made_in_folder(shape: Shape, folder: Path, *, ratings: int | None = None, seed: int = 1) -> None:
+    """The same data in the form of ``Ratings.save_folder``, written block by block."""
     wanted = shape.ratings if ratings is None else ratings
+    _ratings(shape, np.zeros(shape.users, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)).save_folder(folder)
+    items = np.lib.format.open_memmap(folder / "items.npy", "w+", np.dtype(np.int32), (wanted,))
+    values = np.lib.format.open_memmap(folder / "values.npy", "w+", np.dtype(np.float32), (wanted,))
+    sizes, start = [], 0
+    for counts, some_items, some_values in _blocks(shape, wanted, seed):
+        here = slice(start, start + len(some_items))
+        items[here], values[here] = some_items, some_values
+        sizes.append(counts)
+        start = here.stop
+    np.save(folder / "offsets.npy", np.concatenate(([0], np.cumsum(np.concatenate(sizes)))))
+    items.flush()
+    values.flush()
+
+
+def _ratings(shape: Shape, counts: Longs, items: Ints, values: Floats) -> Ratings:
+    offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    return Ratings(shape.name, offsets, items, values, n_items=shape.items, low=1.0, high=5.0)
+
+
+def _blocks(shape: Shape, wanted: int, seed: int) -> Iterator[tuple[Longs, Ints, Floats]]:
+    """(ratings per user, items, values) of consecutive users; exactly ``wanted`` ratings in all."""
     generator = np.random.Generator(np.random.PCG64([seed, wanted]))
     activity = np.minimum(generator.lognormal(0.0, 1.1, shape.users), 30.0)
+    size = np.rint(activity * (wanted / activity.sum())).astype(np.int64)
+    size = np.clip(size, 1, min(MOST, shape.items // 3))
+    # What rounding and the bound took or gave goes to users one by one, round robin.
+    while (short := wanted - int(size.sum())) != 0:
+        room = np.flatnonzero(size < min(MOST, shape.items // 3) if short > 0 else size > 1)[: abs(short)]
+        size[room] += 1 if short > 0 else -1
     popularity = np.cumsum((np.arange(shape.items) + 10.0) ** -0.8)
-    most = min(MOST, shape.items // 2)
+    trait, item_bias = 0.25 * generator.normal(size=(shape.items, 4)), 0.4 * generator.normal(size=shape.items)
+    bounds = np.concatenate(([0], np.cumsum(size)))
+    for first, last in parallel.ranges(bounds, _ENTRIES):
+        counts = size[first:last]
+        pairs = _distinct(counts, popularity, generator)
+        users, items = np.divmod(pairs, shape.items)
+        taste, user_bias = generator.normal(size=(len(counts), 4)), 0.4 * generator.normal(size=len(counts))
+        values = 3.5 + user_bias[users] + item_bias[items] + 0.8 * generator.standard_normal(len(pairs))
+        values += np.einsum("kd,kd->k", taste[users], trait[items])
+        yield counts, items.astype(np.int32), np.clip(np.rint(values), 1, 5).astype(np.float32)
+
+
+def _distinct(counts: Longs, popularity: Float64Array, generator: np.random.Generator) -> Longs:
+    """user * m + item, ascending: ``counts`` distinct items of each user, likely ones first."""
+    n_items = len(popularity)
     pairs = np.empty(0, dtype=np.int64)
-    while len(pairs) < wanted:  # repeated pairs are dropped, so a few passes are needed
-        short = int((wanted - len(pairs)) * 1.5) + 1000
-        draws = np.minimum(generator.poisson(activity * (short / activity.sum())), most)
-        users = np.repeat(np.arange(shape.users), draws)
+    while len(pairs) < counts.sum():
+        have = np.bincount(pairs // n_items, minlength=len(counts))
+        missing = counts - have
+        users = np.repeat(np.arange(len(counts)), np.where(missing > 0, missing + missing // 2 + 1, 0))
         items = np.searchsorted(popularity, generator.random(len(users)) * popularity[-1])
-        pairs = np.union1d(pairs, users * shape.items + items)
-        before = np.searchsorted(pairs, np.arange(shape.users) * shape.items)
-        place = np.arange(len(pairs)) - before[pairs // shape.items]
-        pairs = pairs[place < most]
-    pairs = np.delete(pairs, generator.choice(len(pairs), len(pairs) - wanted, replace=False))
-    users, items = np.divmod(pairs, shape.items)
-    taste, trait = generator.normal(size=(shape.users, 4)), 0.25 * generator.normal(size=(shape.items, 4))
-    values = 3.5 + 0.4 * generator.normal(size=shape.users)[users] + 0.4 * generator.normal(size=shape.items)[items]
-    values += np.einsum("kd,kd->k", taste[users], trait[items]) + 0.8 * generator.standard_normal(wanted)
-    return Ratings(
-        name=shape.name,
-        offsets=np.concatenate(([0], np.cumsum(np.bincount(users, minlength=shape.users)))),
-        items=items.astype(np.int32),
-        values=np.clip(np.rint(values), 1, 5).astype(np.float32),
-        n_items=shape.items,
-        low=1.0,
-        high=5.0,
-    )
+        drawn = np.setdiff1d(users * n_items + items, pairs)
+        # Of those drawn, a random choice of as many as are missing.
+        order = np.lexsort((generator.random(len(drawn)), drawn // n_items))
+        owner = drawn[order] // n_items
+        place = np.arange(len(drawn)) - np.searchsorted(owner, owner)
+        pairs = np.sort(np.concatenate((pairs, drawn[order][place < missing[owner]])))
+    return pairs
 
 
 def plain_sweep(ratings: Ratings, factors: Float64Array, *, ridge: float) -> Float64Array:

@@ -43,6 +43,9 @@ def simulate(
     ] = True,
     baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
     output: Annotated[Path | None, typer.Option(help="Folder for run.json, which `odp report` reads.")] = None,
+    held_out: Annotated[
+        int | None, typer.Option(help="Implicit feedback: test on so many users who take no part in training.")
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder; saves the run after every round, and goes on from there.")
     ] = None,
@@ -55,6 +58,7 @@ def simulate(
     from odp.algorithms.seam import DeclaredRelease, NoisyTensors
     from odp.cli.comparison import comparison_table, spending_table
     from odp.datasets import load, random_split
+    from odp.errors import ConfigurationError
     from odp.simulation.baselines import baselines as compute
     from odp.simulation.diagnostics import NoisyTotals, diagnose, noisy_totals
     from odp.simulation.engine import RoundResult
@@ -62,10 +66,24 @@ def simulate(
     from odp.simulation.inputs import notes, weak_signal
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.spending import spending
+    from odp.task import ImplicitData
 
     out = console()
     ratings = load(data)
     planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    if isinstance(planned.data, ImplicitData):
+        from odp.cli.ranking import simulate_ranking
+
+        if output is not None:
+            raise ConfigurationError("--output is for ratings; implicit feedback prints its figures, and --json has all")
+        summary = simulate_ranking(
+            planned, data, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, held_out=held_out
+        )
+        if json:
+            print_json(plain(summary))
+        return
+    if held_out is not None:
+        raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
     split = random_split(ratings, seed=seed)
     said = notes(ratings)
     if not noise:

@@ -327,7 +327,7 @@ class Ratings:
         optional = (field for field in _OPTIONAL_ARRAYS if (source / f"{field}.npy").exists())
         try:
             # A map of an empty array is an error of the operating system's; such a file is read.
-            arrays = {field: _mapped(source / f"{field}.npy") for field in (*_ARRAYS, *optional)}
+            arrays: dict[str, Any] = {field: _mapped(source / f"{field}.npy") for field in (*_ARRAYS, *optional)}
             return cls(**arrays, **meta)
         except DataError:
             raise

@@ -26,6 +26,7 @@ from odp.algorithms.seam import (
     Int64Array,
     LocalRatings,
     NoisyTensors,
+    Population,
     Query,
     Slices,
 )
@@ -38,16 +39,24 @@ from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.inputs import check_rank
 from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
-from odp.task import Task, check_delta_for
+from odp.simulation.ranking import Ranking
+from odp.task import ImplicitData, RatingsData, Task, check_delta_for
 from odp.v1 import common_pb2
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
 
 
+# Of implicit feedback, a round is scored on so many users; the finished model on all.
+_USERS_PER_ROUND = 4096
+
+
 @dataclass(frozen=True)
 class RoundResult:
-    """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced."""
+    """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced.
+
+    For implicit feedback both RMSEs are NaN, and ``validation_recall`` is Recall@20 over at most 4,096 users.
+    """
 
     round: int
     contributions: int
@@ -55,6 +64,7 @@ class RoundResult:
     validation_rmse: float
     test_rmse: float
     seconds: float
+    validation_recall: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,8 @@ class RunResult:
     Attributes:
       test_rmse: RMSE on the test ratings of the final model, each user solved on train and validation ratings.
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
-      test_rmse, validation_rmse: NaN where there are no such ratings.
+      test_rmse, validation_rmse: NaN where there are no such ratings, or for implicit feedback.
+      test_ranking, validation_ranking: Of implicit feedback, on all users with such items; None elsewhere.
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
     """
@@ -79,6 +90,8 @@ class RunResult:
     delta: float
     seconds: float
     history: Ratings = field(repr=False)
+    test_ranking: Ranking | None = None
+    validation_ranking: Ranking | None = None
 
     @property
     def noisy(self) -> bool:
@@ -98,10 +111,12 @@ class RunResult:
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""
+        rankings = {"test": self.test_ranking, "validation": self.validation_ranking}
         return {
             "task": self.task.name,
             "test_rmse": _number(self.test_rmse),
             "validation_rmse": _number(self.validation_rmse),
+            **{f"{part}_ranking": found.to_json() for part, found in rankings.items() if found is not None},
             "epsilon": _number(self.epsilon),
             "delta": self.delta,
             "rounds": len(self.rounds),
@@ -194,11 +209,8 @@ def simulate(
                 round=number,
                 contributions=split.train.n_users,
                 epsilon=_spent(charges, definition, noise),
-                validation_rmse=rmse(
-                    population_side.predict(broadcast, split.train, split.validation), split.validation
-                ),
-                test_rmse=rmse(population_side.predict(broadcast, history, split.test), split.test),
                 seconds=time.perf_counter() - began,
+                **_quality(task, population_side, broadcast, split, history),
             )
         )
         if saved is not None:
@@ -216,7 +228,37 @@ def simulate(
         delta=task.privacy.delta,
         seconds=time.perf_counter() - started,
         history=history,
+        test_ranking=_ranking(task, broadcast, history, split.test),
+        validation_ranking=_ranking(task, broadcast, split.train, split.validation),
     )
+
+
+def _quality(
+    task: Task, population: Population, model: Broadcast, split: Split, history: Ratings
+) -> dict[str, float]:
+    """The figures of a round, by field of ``RoundResult``."""
+    if not isinstance(task.data, ImplicitData):
+        return {
+            "validation_rmse": rmse(population.predict(model, split.train, split.validation), split.validation),
+            "test_rmse": rmse(population.predict(model, history, split.test), split.test),
+        }
+    from odp.simulation.implicit import sampled
+
+    users = sampled(split.train, _USERS_PER_ROUND)
+    found = _ranking(task, model, split.train.select_users(users), split.validation.select_users(users), cutoffs=(20,))
+    recall = math.nan if found is None else next(iter(found.recall.values()))
+    return {"validation_rmse": math.nan, "test_rmse": math.nan, "validation_recall": recall}
+
+
+def _ranking(
+    task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = (20, 50)
+) -> Ranking | None:
+    """Of implicit feedback with anything to rank."""
+    if not isinstance(task.data, ImplicitData) or not targets.n_ratings:
+        return None
+    from odp.simulation.implicit import rank_model
+
+    return rank_model(task, model, history, targets, cutoffs=cutoffs)
 
 
 class _Source:
@@ -252,6 +294,11 @@ class _Source:
                 draw_noise(release, self._stream)
 
 
+def noisy_release(query: Query, totals: Mapping[str, Int64Array], *, seed: int, round: int) -> dict[str, Float64Array]:
+    """What a simulated ``round`` of few rounds releases: exact sums plus noise; for benchmarks of a single round."""
+    return _released(query, totals, _Source(True, seed).of(round, query))
+
+
 def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoise) -> dict[str, Float64Array]:
     tensors: dict[str, Float64Array] = {}
     for release in query.releases:
@@ -274,7 +321,8 @@ def _record(result: RoundResult) -> dict[str, Any]:
 
 
 def _restored(record: dict[str, Any]) -> RoundResult:
-    return RoundResult(**{name: float(value) if isinstance(value, str) else value for name, value in record.items()})
+    values: dict[str, Any] = {name: float(value) if isinstance(value, str) else value for name, value in record.items()}
+    return RoundResult(**values)
 
 
 def check_population(task: Task, ratings: Ratings) -> None:
@@ -289,7 +337,7 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
             f"set items={ratings.n_items} in the model"
         )
-    if ratings.n_ratings and not (task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high):
+    if isinstance(task.data, RatingsData) and not (task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high):
         raise DataError(
             f"the data set {ratings.name!r} holds values outside the task's bounds "
             f"low={task.data.low}, high={task.data.high}; "

@@ -153,9 +153,9 @@ def first_places(scores: Float32Array, most: int) -> Int64Array:
     bound = np.full(rows, -np.inf, dtype=scores.dtype)
     if whole > most:
         # At least ``most`` scores reach the ``most``-th largest of the groups' maxima, and few do.
-        largest = scores[:, : whole * _GROUP].reshape(rows, whole, _GROUP).max(axis=2)
+        largest = scores[:, : whole * _GROUP].reshape(rows, _GROUP, whole).max(axis=1)
         bound = np.partition(largest, whole - most, axis=1)[:, whole - most]
-    row, item = np.nonzero(scores >= bound[:, None])
+    row, item = np.divmod(np.flatnonzero(scores >= bound[:, None]), width)
     order = np.lexsort((item, -scores[row, item], row))
     starts = np.searchsorted(row, np.arange(rows))
     return np.asarray(item[order[starts[:, None] + np.arange(most)]])

@@ -40,17 +40,25 @@ def test_methods_that_spend_run_at_every_budget_and_others_once_per_seed() -> No
 
 
 def test_table_json_and_figure_hold_every_method(tmp_path: Path) -> None:
-    found = compare(DATA, epsilons=[2.0, math.inf], delta=1e-4, seeds=(1,))
-    table = comparison_rows(found)
-    names = [method.name for method in rating_methods(DATA, preset="auto")]
-    assert table.row_count == len(names) == len(RATING_METHODS) + 1
+    methods = (Method("spends", "ε, δ", True, Counted()), Method("local", "none", False, Counted()))
+    found = compare(DATA, epsilons=[2.0, math.inf], delta=1e-4, seeds=(1,), methods=methods)
+    assert comparison_rows(found).row_count == 2
     value = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert value["epsilons"] == [2.0, "inf"]
-    assert [entry["name"] for entry in value["methods"]] == names
-    scores = {entry["name"]: entry["mean"] for entry in value["methods"]}
-    assert scores["DPAM"][1] < scores["DPAM"][0] < scores["global mean"][0]
+    assert [(entry["name"], entry["mean"]) for entry in value["methods"]] == [
+        ("spends", [1.5, 1.0]),
+        ("local", [1.5, 1.5]),
+    ]
     draw_comparison(tmp_path / "new" / "picture.png", found)
     assert (tmp_path / "new" / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_rows_of_ratings_are_the_baselines_and_this_model_with_and_without_features() -> None:
+    found = compare(DATA, epsilons=[2.0], delta=1e-4, seeds=(1,))
+    names = [method.name for method in rating_methods(DATA, preset="auto")]
+    assert list(found.scores) == names
+    assert len(names) == len(RATING_METHODS) + 1
+    assert found.mean("ALS, all data in one place", 0) < found.mean("DPAM", 0) < found.mean("global mean", 0)
 
 
 def test_without_public_features_there_is_no_row_for_them() -> None:

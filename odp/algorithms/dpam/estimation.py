@@ -26,7 +26,10 @@ _ROW_STEPS = 25
 _GRID = 80
 _SCATTER = 0.2
 _BLOCK = 256  # items per piece of work
-_MOST_FOR_COMMON = 4096  # items that the common covariance is estimated from
+# Items that the common covariance is estimated from: in the last steps, and before them.
+_MOST_FOR_COMMON = 4096
+_MOST_AT_FIRST = 1024
+_LAST_STEPS = 6
 _WORTHWHILE = 3e7  # flops; less takes no longer than to load the machine code
 
 # Prior variance of a feature's coefficient in the biases' trend, in units of the residual variance.
@@ -307,14 +310,14 @@ def rows(
     )
     identity = np.eye(width - 1)
     common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
-    # A few thousand items tell the common covariance; those of every size have a say.
-    some = problem.every(-(-len(targets) // _MOST_FOR_COMMON))
-    for step in range(_ROW_STEPS):
-        precision = np.linalg.inv(common) + ridge / residual_variance * identity
-        last = step + 1 == _ROW_STEPS
-        found = _posterior(problem if last else some, precision)
-        moved = found.mean[:, 1:]
-        common = (moved.T @ moved + found.covariance[1:, 1:]) / len(moved) + 1e-9 * identity
+    # Some items of every size tell the common covariance roughly, and a few thousand tell it well.
+    few, many = (problem.every(-(-len(targets) // most)) for most in (_MOST_AT_FIRST, _MOST_FOR_COMMON))
+    with parallel.one_blas_thread():  # several would only wait for each other on small matrices
+        for left in reversed(range(_ROW_STEPS)):
+            precision = np.linalg.inv(common) + ridge / residual_variance * identity
+            found = _posterior(problem if not left else many if left < _LAST_STEPS else few, precision)
+            moved = found.mean[:, 1:]
+            common = (moved.T @ moved + found.covariance[1:, 1:]) / len(moved) + 1e-9 * identity
     return Rows(
         mean=start + found.mean, variance=found.variance, prior=np.asarray(np.linalg.inv(precision), dtype=np.float64)
     )

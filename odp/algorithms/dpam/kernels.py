@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.algorithms.dpam.codec import ROW_UNITS, TARGET_UNITS, WEIGHT_UNITS
+from odp.algorithms.dpam.codec import TARGET_UNITS, WEIGHT_UNITS
 from odp.algorithms.dpam.tiles import CHUNK, LANES, TILE_ROWS, add_products, eliminate, padded
 
 _FUSED = {"contract", "nsz"}

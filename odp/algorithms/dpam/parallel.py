@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from odp import _validate
 from odp.algorithms.seam import Int64Array
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -40,16 +44,25 @@ def each(work: Callable[[_In], _Out], blocks: Sequence[_In], *, threads: int) ->
 
 def one_blas_thread() -> contextlib.AbstractContextManager[object]:
     """BLAS on one thread, where threadpoolctl is installed: its own threads slow small matrices down by 5 and more."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
+    controller = _blas()
+    if controller is None:
         return contextlib.nullcontext()
-    limits: contextlib.AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
+    limits: contextlib.AbstractContextManager[object] = controller.limit(limits=1, user_api="blas")
     return limits
 
 
+@functools.cache
+def _blas() -> ThreadpoolController | None:
+    """Looking for the libraries takes milliseconds, so it is done once."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    return ThreadpoolController()
+
+
 def ranges(bounds: Int64Array, most: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of parts whose sizes add up to ``most`` or less, or of one part; ``bounds`` int64 [parts + 1]."""
+    """Consecutive ranges of parts whose sizes add up to ``most`` or less, or of one part; bounds int64 [parts + 1]."""
     start, parts = 0, len(bounds) - 1
     while start < parts:
         end = int(np.searchsorted(bounds, bounds[start] + most, side="right")) - 1

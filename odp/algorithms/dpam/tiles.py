@@ -144,7 +144,7 @@ def add_triangular(z: Any, width: int, c: Any, steps: int) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})
 def eliminate(m: Any, width: int, size: int, last: Any) -> bool:
-    """[M | R] becomes [U | U^-T R] with M = U'U positive definite; False where a pivot is too small, and then undone half.
+    """[M | R] becomes [U | U^-T R] with M = U'U; False, and then half done, where M is not clearly positive definite.
 
     Args:
       m: flat float64 [rows, width]; rows are ``size``, rounded up to a multiple of ``TILE_ROWS``. Of M, the first

@@ -32,7 +32,7 @@ class ImplicitDPAM:
         "uniform" gives 1 to each item.
       weight_exponent: with adaptive weights, rarer items get noisy count ** -weight_exponent; from 0 to 1.
       head_items: rows are learned for so many items, those of largest noisy count, and users' bounds go to these alone;
-        None is all items.
+        None is those whose signal may stand out of the noise, by the noisy counts; all where there is no noise.
       item_grams: whether each item's Gram matrix is released; None is only where there is no noise. Without it, the
         mean over all users stands in, and the noise on the right-hand sides is less.
       count_share: part of mu^2 for counts; factors get the rest.
@@ -51,7 +51,7 @@ class ImplicitDPAM:
     unobserved_weight: float = 0.01
     row_clip: float | None = None
     weighting: str = "adaptive"
-    weight_exponent: float = 0.0
+    weight_exponent: float = 0.25
     head_items: int | None = None
     item_grams: bool | None = None
     count_share: float = 0.1
@@ -84,6 +84,25 @@ class ImplicitDPAM:
         _validate.integer(start_seed=self.start_seed, low=0, high=2**64 - 1)
         if self.slices_per_device is not None:
             _validate.integer(slices_per_device=self.slices_per_device, low=1, high=2**31 - 1)
+
+    @classmethod
+    def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, ImplicitDPAM]:
+        """(rank, configuration) for a budget and a population, from public numbers alone.
+
+        The rank grows with the signal of an average item, ``n_users * mu / n_items``: 8, from .15 on 16, from .5 on 32.
+        Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
+
+        Raises:
+          ConfigurationError: a number is out of range.
+        """
+        _validate.integer(n_users=n_users, low=1, high=10**12)
+        _validate.integer(n_items=n_items, low=1, high=2**31 - 1)
+        if epsilon == math.inf:
+            return 32, cls(steps=10, weighting="uniform", unobserved_weight=0.005, user_ridge=3.0, item_ridge=3.0)
+        from odp.privacy.accounting import mu_for
+
+        strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
+        return 8 if strength < 0.15 else 16 if strength < 0.5 else 32, cls()
 
     def resolve(
         self, model: common_pb2.MatrixFactorizationModel, privacy: common_pb2.PrivacyTerms
@@ -118,7 +137,7 @@ class ImplicitDPAM:
             start_seed=self.start_seed,
             slices_per_device=min(slices, items),
             unobserved_weight=self.unobserved_weight,
-            head_items=min(items, self.head_items or items),
+            head_items=items if silent and not self.head_items else min(items, self.head_items or 0),
             item_grams=grams,
         )
         if silent:

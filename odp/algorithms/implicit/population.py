@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,9 +34,17 @@ class ImplicitPopulation:
         self._terms = Terms.of(definition)
 
     def contribute(
-        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+        self,
+        broadcast: Broadcast,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
     ) -> Mapping[str, Int64Array]:
         """The exact sums of every user's contribution to ``round``, in grid units, by release name.
+
+        ``progress`` is told, after each batch, how many users are done.
 
         Raises:
           DataError: sizes do not fit the task.
@@ -44,6 +52,8 @@ class ImplicitPopulation:
         total = ImplicitSum(self._terms, round)
         for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
             total.add_decoded(contributions)
+            if progress is not None:
+                progress(total.count)
         return total.totals()
 
     def contributions(

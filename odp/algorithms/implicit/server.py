@@ -84,17 +84,21 @@ class ImplicitServer:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
         tensors = self._tensors(release)
         if current.round == COUNTS_ROUND:
-            following = self._after_counts(tensors["counts"])
+            following = self._after_counts(tensors["counts"], release.contributions)
         else:
             following = replace(current, factors=self._after_factors(current, tensors, release.contributions))
         return _packed(replace(following, round=current.round + 1))
 
-    def _after_counts(self, noisy: Float64Array) -> _State:
+    def _after_counts(self, noisy: Float64Array, users: int) -> _State:
         terms = self._terms
         counts = popularity(noisy, noise_std=terms.count_noise_std).mean if terms.noisy else np.maximum(noisy, 0.0)
-        head = np.sort(np.argsort(-noisy, kind="stable")[: terms.head_items])
         weights, factors = np.zeros(terms.items), np.zeros((terms.items, terms.rank))
-        weights[head] = np.maximum(counts[head], 1.0) ** -terms.weight_exponent if terms.adaptive else 1.0
+        order = np.argsort(-noisy, kind="stable")
+        relative = np.maximum(counts[order], 1.0) ** -terms.weight_exponent if terms.adaptive else np.ones(terms.items)
+        size = terms.head_items or self._head_size(counts[order], relative, users)
+        head = order[:size]
+        weights[head] = relative[:size]
+        head = np.sort(head)
         factors[head] = public_normals(terms.start_seed, (len(head), terms.rank)) / math.sqrt(terms.rank)
         return _State(0, counts, weights, factors)
 
@@ -125,6 +129,19 @@ class ImplicitServer:
             squares = current.counts[head] @ (factors[head] ** 2).sum(axis=1)
             factors /= math.sqrt(max(squares / current.counts[head].sum(), 1e-300))
         return factors
+
+    def _head_size(self, counts: Float64Array, relative: Float64Array, users: int) -> int:
+        """How many of the items (largest count first) have a right-hand side that may stand out of its noise.
+
+        The rule: with every row at its clip, the sum of an item's weights is at least the norm of the noise.
+        """
+        terms = self._terms
+        mass = counts * relative
+        if terms.adaptive:
+            squares = np.maximum(np.cumsum(mass * relative), 1e-300)
+            mass = mass * np.sqrt(terms.max_items * users / squares)
+        strong = np.flatnonzero(mass >= terms.target_noise * math.sqrt(terms.rank))
+        return min(terms.items, max(int(strong[-1]) + 1 if len(strong) else 0, terms.rank))
 
     def _masses(self, current: _State, users: int) -> Float64Array:
         """Sums of weights [m], from the counts: adaptive weights have a common factor that fills each user's bound."""

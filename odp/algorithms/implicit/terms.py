@@ -91,7 +91,7 @@ class Terms:
         _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
         _validate.integer(steps=dpam.steps, low=1, high=MAX_STEPS)
         _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
-        _validate.integer(head_items=dpam.head_items, low=1, high=model.items)
+        _validate.integer(head_items=dpam.head_items, low=0, high=model.items)
         _validate.positive(row_clip=dpam.row_clip, unobserved_weight=dpam.unobserved_weight, user_ridge=dpam.user_ridge)
         _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
         _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
