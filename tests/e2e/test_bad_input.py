@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,10 +79,10 @@ def the_line(err: str, out: str, got: object, code: int) -> str:
 
 def until(ready: object, *, seconds: float = SECONDS) -> None:
     """Waits until ``ready()`` is true."""
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, threading.Event()
     while not ready():  # type: ignore[operator]
         assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
+        pause.wait(0.02)
 
 
 def write(path: str, text: str) -> str:
