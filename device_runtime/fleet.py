@@ -232,10 +232,10 @@ class Fleet:
         self._idle_answers += 1
         if self._idle_since is None:
             self._idle_since = now
-        if self._until_finished and self._last is not None:
-            was_last = self._last.round == self._last.model.rounds - 1
+        if self._until_finished:
+            was_last = self._last is not None and self._last.round == self._last.model.rounds - 1
             # The server may be between two answers for one moment: devices that still wanted the round ask once more.
-            if was_last and (self._idle_answers > 1 or not self._pending(self._last)):
+            if self._last is not None and was_last and (self._idle_answers > 1 or not self._pending(self._last)):
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))

@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable
 
+import grpc
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -100,7 +101,16 @@ class Participant:
         identity = store.identity()
         data = usable_ratings(store.ratings(), model.definition)
         keys = model.client.keys(data, round=work.round, seed=identity.seed)
-        slices = self._select(work, keys, distributor, traffic)
+        try:
+            slices = self._select(work, keys, distributor, traffic)
+        except ServiceError as error:
+            # An enclave that came back with new keys cannot open what is sealed to the old one.
+            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            fresh = self.enclaves.verified("distributor", work.distributor, unlike=distributor.hpke_key)
+            if fresh.hpke_key == distributor.hpke_key:
+                raise
+            slices = self._select(work, keys, fresh, traffic)
         try:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:

@@ -54,6 +54,10 @@ def connect(
     """
     channel.parse_address(address)
     folder = Path(state)
+    if ca is None and not (folder / "ca" / CA_FILE).is_file():
+        raise ConfigurationError(
+            f"{folder} is no state folder of `odp up`; start it first, or give its folder or a CA file"
+        )
     pem = read_ca(Path(ca) if ca is not None else folder / "ca" / CA_FILE)
     if token is None:
         path = folder / "server" / "operator.token"

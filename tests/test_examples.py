@@ -95,7 +95,7 @@ def test_submit_task_watches_the_rounds_and_saves_the_model(
 
 def test_submit_task_without_a_server_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["submit_task.py", "--state", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match=r"^submit_task: cannot read .*"):
+    with pytest.raises(SystemExit, match=r"^submit_task: .* is no state folder of `odp up`"):
         runpy.run_path(str(EXAMPLES / "submit_task.py"), run_name="__main__")
 
 

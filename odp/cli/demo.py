@@ -308,11 +308,11 @@ def _writing(output: Path) -> Iterator[None]:
 
 
 def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from odp.v1 import server_pb2
 
-    table = Table("round", "releases", "in", "out", "down each", "up each", "ε spent", "RMSE")
+    table = Table("round", Column("releases", no_wrap=True), "in", "out", "down", "up", "ε spent", "RMSE")
     table.add_row("before", "", "", "", "", "", "0", f"{seen.rmse[0]:.4f}")
     for round in status.rounds:
         counted = traffic.get(round.round, {})

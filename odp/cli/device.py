@@ -119,6 +119,9 @@ def recommend(
     if json:
         print_json({"device": device, "recommendations": [{"item": item, "score": score} for item, score in pairs]})
         return
+    if not pairs:
+        console().print(f"device {device} has rated every item; there is nothing left to recommend")
+        return
     table = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
     for rank, (item, score) in enumerate(pairs, start=1):
         table.add_row(str(rank), names[item] if names else str(item), f"{score:.2f}")

@@ -52,6 +52,8 @@ def main() -> None:
     """Entry point of the ``odp`` command."""
     # Many small solves per device: a second BLAS thread costs more than it brings, and there are other processes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # gRPC's own lines about a failed connection come beside ours, which say what to do.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         # Not standalone: typer would print usage errors itself, as a box of many lines.
         code = app(standalone_mode=False)

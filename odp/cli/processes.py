@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceError
 from odp.transport import channel
-from odp.transport.state_folder import state_errors
+from odp.transport.state_folder import StateFolder, state_errors
 
 _STOP_SECONDS = 10.0
 _START_SECONDS = 60.0
@@ -117,6 +117,7 @@ class Services:
         self._ports = ports
         self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
         self.children: dict[str, Child] = {}
+        self._folder: StateFolder | None = None
 
     @property
     def ca(self) -> Path:
@@ -137,8 +138,8 @@ class Services:
         """Starts the three and returns when all serve. On any failure, stops what was started."""
         from odp.cli.enclave import write_reference_values
 
-        with state_errors(self.root):
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
+        self._folder = StateFolder.open(self.root, "services")
         try:
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
@@ -177,6 +178,8 @@ class Services:
         """Stops all, in the reverse order of their start. Idempotent."""
         for child in reversed(self.children.values()):
             child.stop()
+        if self._folder is not None:
+            self._folder.close()
 
     def __enter__(self) -> Services:
         return self.start()

@@ -155,8 +155,8 @@ def up(
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")
         out.print(
-            f"ready; developers and devices connect to {services.server_address} with --state {state}. "
-            "Ctrl-C stops all."
+            f"ready at {services.server_address}: developers connect with --state {state}, devices with "
+            f"--services {state}. Ctrl-C stops all."
         )
         while not stop.wait(0.5):
             dead = services.dead()

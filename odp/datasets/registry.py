@@ -101,7 +101,7 @@ def _locate(text: str, cache: str | os.PathLike[str] | None) -> tuple[str, Path]
         path = dataset_folder(text, cache=cache)
         if not path.is_dir():
             raise DataError(
-                f"{text!r} is not in the cache ({path}): get it with odp.datasets.fetch({text!r}), "
+                f"{text!r} is not in the cache ({path}): run `odp data fetch {text}`, "
                 "or give the path of a folder that holds it"
             )
     else:

@@ -7,11 +7,11 @@ import errno
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from odp.errors import StateError
+from odp.transport import state_folder
 
 PRIVATE = 0o600
 PUBLIC = 0o644
@@ -23,28 +23,10 @@ def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
     Raises:
         StateError: the file cannot be written; the old one is untouched.
     """
-    temporary: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        # The rename itself is durable only once the folder is.
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        state_folder.write_atomically(path, data, mode=mode)
     except OSError as error:
         raise _state_error("write", path, error) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 def read_private(path: Path, *, limit: int) -> bytes | None:

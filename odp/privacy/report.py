@@ -182,8 +182,7 @@ def render_text(report: dict[str, Any]) -> str:
         f"  budget   task {budget['task']['epsilon']:g}, left {budget['task']['left']:.4f};"
         f" population {budget['population']['epsilon']:g} at delta {budget['population']['delta']:g},"
         f" left {budget['population']['left']:.4f}",
-        f"  rounds   {rounds['planned']} planned, {rounds['charged']} charged, {rounds['sent']} sent,"
-        f" {rounds['void']} void",
+        f"  rounds   {rounds['planned']} planned, {rounds['charged']} charged, {rounds['void']} void",
         *(f"  WARNING  {warning}" for warning in report["warnings"]),
         "",
         f"  {'release':<24}{'sensitivity':>13}{'noise std':>13}{'numbers':>11}{'planned':>9}{'done':>6}"

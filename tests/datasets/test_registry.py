@@ -41,7 +41,7 @@ def test_names_that_cannot_be_loaded_are_refused_with_what_is_valid(name: str, m
 
 
 def test_a_known_set_that_is_not_in_the_cache_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"not in the cache .*odp\.datasets\.fetch\('ml-100k'\)"):
+    with pytest.raises(DataError, match=r"not in the cache .*`odp data fetch ml-100k`"):
         load("ml-100k", cache=tmp_path)
 
 

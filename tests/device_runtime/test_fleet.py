@@ -38,8 +38,8 @@ class Host:
         self.state = StateFolder.open(world.folder / "devices-state", "devices")
         self.fleet = Fleet(
             state=self.state, population="people", participant=world.participant(limits=limits), first=0, count=count,
-            stop=self.stop, log=world.log, until_finished=until_finished, keep_running=keep_running, clock=lambda: self.now, wait=self.pause,
-            uniform=lambda low, high: (low + high) / 2,
+            stop=self.stop, log=world.log, until_finished=until_finished, keep_running=keep_running,
+            clock=lambda: self.now, wait=self.pause, uniform=lambda low, high: (low + high) / 2,
         )  # fmt: skip
 
     def pause(self, seconds: float) -> bool:

@@ -1,0 +1,235 @@
+"""Four real programs that tests kill and start again on the same folders and ports, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from e2e import crash
+from e2e.world import POPULATION, small_task
+
+import odp
+from device_runtime import Store, store_path
+from device_runtime.store import State
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import charges_of
+from odp.cli.processes import ODP, Child, Services
+from odp.client import Connection, TaskHandle, connect
+from odp.datasets import load
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ServiceError
+from odp.privacy.accounting import epsilon
+from odp.privacy.ledger import Ledger
+from odp.signed_task import open_task
+from odp.task import Task
+from odp.v1 import common_pb2, server_pb2
+from server.releases import noisy_tensors
+
+DEVICES = 60
+DATA = f"synthetic:n_users={DEVICES},n_items=20,ratings_per_user=8,seed=5"
+SECONDS = 90.0
+DEVICE_HOST = "devices"
+
+Found = TypeVar("Found")
+
+
+def crashing_at(*points: str) -> list[str]:
+    """The command that runs `odp` and ends it by SIGKILL at the first of ``points``."""
+    return [sys.executable, "-P", crash.__file__, *points, "--"]
+
+
+class Platform:
+    """Distributor, aggregator, server and device host as processes; every release that was seen must stay as it was."""
+
+    def __init__(self, root: Path, stack: contextlib.ExitStack) -> None:
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=20)
+        self.services = stack.enter_context(Services(root, policy=policy))
+        self.root = root
+        self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
+        self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
+        self.devices: Child | None = None
+        self.handle: TaskHandle | None = None
+        self._released: dict[int, bytes] = {}
+        self._stack = stack
+        self._pause = threading.Event().wait
+
+    def submit(self, task: Task) -> None:
+        """Submits a task as often as it takes: the same task again is the same task."""
+        self.handle = self.until(lambda: self.connection.submit(task), what="the receipt of the task")
+
+    def submit_to_dying_server(self, task: Task, points: Sequence[str]) -> None:
+        """Submits to a server that dies at each of ``points``, then to one that lives long enough to answer."""
+        for point in points:
+            child = self.start("server", point)
+
+            def died(child: Child = child) -> bool:
+                with contextlib.suppress(ServiceError):
+                    self.handle = self.connection.submit(task)
+                return child.process.poll() is not None
+
+            self.until(died, what=f"the death of the server at {point}")
+            self.died(child)
+
+    def start(self, name: str, *points: str) -> Child:
+        """Starts a program (again), on its folder and its port; it ends by SIGKILL at the first of ``points``."""
+        command = crashing_at(*points) if points else ODP
+        if name != DEVICE_HOST:
+            child = self.services.start_child(name, self.ports[name], command=command)
+            child.address = f"127.0.0.1:{self.ports[name]}"
+            return child
+        arguments = ["device", "run", "--population", POPULATION, "--server", self.services.server_address]
+        arguments += ["--services", str(self.root), "--data", DATA, "--min-cohort", "20"]
+        log = self.root / "logs" / f"{DEVICE_HOST}.log"
+        self.devices = Child(name, arguments, state=self.root / name, log=log, command=command)
+        self._stack.callback(self.devices.stop)
+        return self.devices
+
+    def child(self, name: str) -> Child:
+        found = self.devices if name == DEVICE_HOST else self.services.children[name]
+        assert found is not None
+        return found
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, from outside; returns when the process is gone."""
+        child = self.child(name)
+        child.process.kill()
+        self.died(child)
+
+    def kill_and_restart(self, name: str, *points: str) -> None:
+        self.kill(name)
+        self.start(name, *points)
+
+    def kill_and_restart_all(self) -> None:
+        """SIGKILL to all four, then all four again."""
+        names = [*self.ports, DEVICE_HOST]
+        for name in names:
+            self.child(name).process.kill()
+        for name in names:
+            self.died(self.child(name))
+        for name in names:
+            self.start(name)
+
+    def died(self, child: Child) -> None:
+        """Waits until a program ended by SIGKILL, and by nothing else."""
+
+        def ended() -> bool:
+            if self.handle is not None:
+                with contextlib.suppress(ServiceError):
+                    self._seen(self.handle.status())
+            return child.process.poll() is not None
+
+        self.until(ended, what=f"the death of {child.name}")
+        assert child.process.returncode == -signal.SIGKILL, f"{child.name} ended by itself: {child.last_line()}"
+        child.stop()
+
+    def serving(self, name: str) -> None:
+        """Waits until a restarted service answers; fails with its last line where it ends instead."""
+        self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
+
+    def crash_through(self, name: str, points: Sequence[str], *, also: str | None = None) -> None:
+        """Lets a program that is dead be started again and again, each time to die at the next point.
+
+        ``also`` is killed and started each time as well: it has no memory of the failures before.
+        """
+        for point in points:
+            self.died(self.start(name, point))
+            if also is not None:
+                self.kill_and_restart(also)
+
+    def logged(self, name: str) -> str:
+        path = self.root / "logs" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def until_logged(self, name: str, event: str, *, round: int) -> None:
+        """Waits until the log of a program has a line with ``event`` of a round."""
+        line = re.compile(rf" {event} .*\bround={round}\b")
+        self.until(lambda: line.search(self.logged(name)), what=f"{event!r} of round {round} in the log of {name}")
+
+    def contributions(self, round: int) -> int:
+        """How many contributions the server says a round has; -1 before it is open."""
+        found = [entry for entry in self.status().rounds if entry.round == round]
+        return found[0].contributions if found else -1
+
+    def status(self) -> server_pb2.TaskStatus:
+        """The task's status; fails where a release is not what it was before."""
+        assert self.handle is not None
+        return self._seen(self.until(self.handle.status, what="an answer of the server"))
+
+    def _seen(self, status: server_pb2.TaskStatus) -> server_pb2.TaskStatus:
+        assert status.state != server_pb2.TaskStatus.STATE_FAILED, status.failure
+        for entry in status.rounds:
+            if entry.release.release:
+                seen = self._released.setdefault(entry.round, entry.release.SerializeToString(deterministic=True))
+                assert seen == entry.release.SerializeToString(deterministic=True), f"round {entry.round} changed"
+        return status
+
+    def finish(self) -> server_pb2.TaskStatus:
+        """Waits for the end of the task."""
+
+        def finished() -> server_pb2.TaskStatus | None:
+            status = self.status()
+            return status if status.state == server_pb2.TaskStatus.STATE_FINISHED else None
+
+        return self.until(finished, what="the end of the task")
+
+    def until(self, ask: Callable[[], Found | None], *, what: str = "an answer") -> Found:
+        """The first true answer; a service that is away is asked again."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            try:
+                if found := ask():
+                    return found
+            except ServiceError:
+                pass
+            self._pause(0.02)
+        logs = "\n".join(f"{name}: {self.logged(name)[-1500:]}" for name in (*self.ports, DEVICE_HOST))
+        return pytest.fail(f"{what} did not come in {SECONDS:.0f} s\n{logs}")
+
+    def check(self, task: Task) -> None:
+        """Everything that must hold after the task, whatever was killed in between."""
+        status = self.finish()
+        algorithm = algorithm_for(open_task(status.task))
+        rounds = algorithm.server().rounds
+        assert [entry.contributions for entry in status.rounds] == [DEVICES] * rounds, "each device counted once"
+        releases = [common_pb2.Release.FromString(entry.release.release) for entry in status.rounds]
+
+        charges = [event for number in range(rounds) for event in charges_of(algorithm.query(number))]
+        # What an undisturbed run spends follows from the task alone.
+        assert releases[-1].epsilon_spent == pytest.approx(epsilon(charges, delta=task.privacy.delta), rel=1e-9)
+        ledger = Ledger.decode(self.until(lambda: self.connection.ledger(status), what="the ledger").ledger)
+        charged = [entry for entry in ledger.entries if entry.events]
+        assert [entry.round for entry in charged] == list(range(rounds)), "each round charged once"
+        assert [entry.contributions for entry in charged] == [DEVICES] * rounds
+        assert [event for entry in charged for event in entry.events] == charges
+
+        server = algorithm.server()
+        state = server.start()
+        for release in releases:
+            state = server.step(state, noisy_tensors(release))
+        model = self.until(self.handle.model) if self.handle is not None else pytest.fail("no task")
+        for published, recomputed in zip(model.tables, server.broadcast(state).tables, strict=True):
+            np.testing.assert_array_equal(published.rows, recomputed.rows, "each release applied once")
+
+        assert self.devices is not None
+        self.devices.stop()
+        for device in range(DEVICES):
+            with Store.open(store_path(self.root / DEVICE_HOST, device)) as store:
+                assert sorted(entry[1:] for entry in store.settled()) == [(n, State.SENT) for n in range(rounds)]
+        kept = sqlite3.connect(self.root / "aggregator" / "contributions.db")
+        with contextlib.closing(kept):
+            assert kept.execute("SELECT count(*) FROM contributions").fetchone() == (0,), "contributions are erased"
+
+
+def a_task(*, rank: int = 0, steps: int = 1) -> Task:
+    """Two rounds at rank 0; two more per step above."""
+    return small_task(load(DATA), rank=rank, training=odp.DPAM(steps=steps) if rank else odp.DPAM())

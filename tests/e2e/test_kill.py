@@ -1,0 +1,153 @@
+"""Any program may be killed (SIGKILL) between any two steps: each device counts once, each round is charged once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
+
+pytestmark = pytest.mark.processes
+
+AGGREGATOR = "trusted_aggregator.storage:Storage"
+SPENDING = "trusted_aggregator.spending:Spending"
+CLIENTS = "server.clients"
+SERVER = "server.storage:Storage"
+MODELS = "distributor.model_store:IncomingModel"
+DISTRIBUTOR = "distributor.servicer:DistributorService"
+CALLS = "device_runtime.services:Services"
+STORE = "device_runtime.store:Store"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    """Stops everything that a test started; nothing may be left behind."""
+    before = set(psutil.Process().children(recursive=True))
+    with contextlib.ExitStack() as stack:
+        yield Platform(tmp_path, stack)
+    left = [child for child in psutil.Process().children(recursive=True) if child not in before]
+    assert not left, f"left running: {left}"
+
+
+def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_charges_once(platform: Platform) -> None:
+    task = a_task()
+    platform.kill("aggregator")
+    child = platform.start("aggregator", f"{AGGREGATOR}.apply:before")  # the round is open in memory alone
+    platform.submit(task)
+    platform.start(DEVICE_HOST)
+    platform.died(child)
+    platform.crash_through(
+        "aggregator",
+        [
+            f"{AGGREGATOR}.apply:after",  # the open round is stored, and the server does not know
+            f"{AGGREGATOR}.add:before:7",  # a contribution is counted, not stored
+            f"{AGGREGATOR}.add:after:7",  # stored, not acknowledged
+            f"{AGGREGATOR}.sync:after",  # the set is closed, nothing is charged
+            f"{AGGREGATOR}.apply:before",  # charged in memory alone
+            f"{AGGREGATOR}.apply:after",  # the charge is stored, the counters do not know
+            "odp.enclave.platform:EmulatedCounter.advance:after:1",  # at the next start: one of the two counters moved
+            f"{SPENDING}.commit:after",  # charged, no noise was added
+            f"{AGGREGATOR}.apply:before:2",  # the release is signed in memory alone
+            f"{AGGREGATOR}.erase:before",  # the release is stored, the contributions still lie there
+        ],
+        also="server",
+    )
+    # In the second round, after what the last death left was erased: nobody heard of the stored release.
+    platform.crash_through("aggregator", [f"{AGGREGATOR}.erase:after:2"], also="server")
+    platform.start("aggregator")
+    platform.check(task)
+
+
+def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform) -> None:
+    task = a_task()
+    platform.kill("server")
+    platform.submit_to_dying_server(task, [f"{SERVER}.add_task:before", f"{SERVER}.add_task:after"])
+    platform.crash_through(
+        "server",
+        [
+            f"{SERVER}.add_first_version:before",
+            f"{SERVER}.add_first_version:after",
+            f"{CLIENTS}:DistributorClient.publish:after",
+            f"{SERVER}.mark_published:after",
+            f"{CLIENTS}:AggregatorClient.open_round:after",
+            f"{SERVER}.open_round:after",
+        ],
+    )
+    platform.start("server")
+    platform.submit(task)
+    # Not before: the longer the devices meet a dead server, the longer they wait until they ask again.
+    platform.start(DEVICE_HOST)
+    platform.until(lambda: platform.contributions(0) > 0, what="the first contributions")
+    platform.kill("server")
+    platform.crash_through(
+        "server",
+        [
+            f"{SERVER}.set_contributions:after:2",
+            f"{CLIENTS}:AggregatorClient.close_round:after",
+            f"{SERVER}.release_round:after",
+            f"{SERVER}.apply_round:before",
+            f"{SERVER}.apply_round:after",
+            f"{CLIENTS}:AggregatorClient.close_round:before",
+            f"{SERVER}.end_task:before",
+            f"{SERVER}.end_task:after",
+        ],
+    )
+    platform.start("server")
+    platform.check(task)
+
+
+def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(platform: Platform) -> None:
+    task = a_task()
+    platform.kill("distributor")
+    child = platform.start("distributor", f"{MODELS}.write_table:after")  # half a model
+    platform.submit(task)
+    platform.start(DEVICE_HOST)
+    platform.died(child)
+    platform.crash_through(
+        "distributor",
+        [
+            f"{MODELS}.commit:after",  # on the disk, not in the enclave
+            f"{DISTRIBUTOR}.select:before:5",
+            f"{DISTRIBUTOR}.select:after:9",
+            f"{MODELS}.commit:before",  # of the second version
+            f"{DISTRIBUTOR}.publish:after",  # nobody heard of it
+        ],
+    )
+    platform.start("distributor")
+    platform.check(task)
+
+
+def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(platform: Platform) -> None:
+    task = a_task()
+    platform.submit(task)
+    platform.crash_through(
+        DEVICE_HOST,
+        [
+            f"{STORE}.fill:after:20",  # a third of the devices have their data
+            f"{CALLS}.select:after:5",  # rows came, nothing is stored
+            f"{STORE}.prepare:before:9",
+            f"{STORE}.prepare:after:9",  # stored, not sent
+            f"{CALLS}.submit:after:5",  # sent, not noted
+            f"{STORE}.settle:after:5",
+            "device_runtime.fleet:Fleet._write_statistics:before:2",
+        ],
+    )
+    platform.start(DEVICE_HOST)
+    platform.check(task)
+
+
+def test_all_programs_killed_at_once_lose_nothing(platform: Platform) -> None:
+    """As a power cut would, but for the page cache: in the middle of the contributions, and while a round is closed."""
+    task = a_task()
+    platform.submit(task)
+    platform.start(DEVICE_HOST)
+    platform.until(lambda: platform.contributions(0) >= DEVICES // 4, what="a quarter of the contributions")
+    platform.kill_and_restart_all()
+    platform.until_logged("aggregator", "round_charged", round=0)
+    platform.kill_and_restart_all()
+    platform.until(lambda: platform.contributions(1) > 0, what="the second round")
+    platform.kill_and_restart_all()
+    platform.check(task)
