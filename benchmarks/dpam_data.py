@@ -112,21 +112,17 @@ def _distinct(counts: Longs, popularity: Float64Array, generator: np.random.Gene
     return pairs
 
 
-def plain_sweep(ratings: Ratings, factors: Float64Array, *, ridge: float) -> Float64Array:
-    """One sweep of alternating least squares as a person writes it first: a loop over users, then one over items.
+def plain_sums(ratings: Ratings, factors: Float64Array, *, ridge: float) -> tuple[Float64Array, Float64Array]:
+    """What a person writes first: a loop over users that solves each and adds to the items' sums.
 
-    Without privacy: no sampling, clip, grid, noise or projection. Factors float64 [m, d]; returns the next ones.
+    Without privacy: no sampling, clip or grid. Factors float64 [m, d]; returns Gram matrices [m, d, d] and targets.
     """
     rank = factors.shape[1]
-    identity = ridge * np.eye(rank)
-    rows = np.empty((ratings.n_users, rank))
     grams, targets = np.zeros((ratings.n_items, rank, rank)), np.zeros((ratings.n_items, rank))
     for user in range(ratings.n_users):
         items, values = ratings.user(user)
-        mine = factors[items]
-        off = values - 3.5
-        rows[user] = np.linalg.solve(mine.T @ mine + identity, mine.T @ off)
-        for item, value in zip(items, off, strict=True):
-            grams[item] += np.outer(rows[user], rows[user])
-            targets[item] += value * rows[user]
-    return np.stack([np.linalg.solve(gram + identity, target) for gram, target in zip(grams, targets, strict=True)])
+        mine, off = factors[items], values - 3.5
+        row = np.linalg.solve(mine.T @ mine + ridge * np.eye(rank), mine.T @ off)
+        grams[items] += np.outer(row, row)
+        targets[items] += np.outer(off, row)
+    return grams, targets

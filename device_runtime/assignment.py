@@ -17,7 +17,6 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
-from odp.tables import keyed_entry
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2, server_pb2
 

@@ -18,7 +18,7 @@ class Algorithm:
     @property
     def implicit(self) -> bool:
         """Whether the data say what a user saw, and not how much the user liked it."""
-        return self.definition.WhichOneof("local_data") == "implicit"
+        return bool(self.definition.WhichOneof("local_data") == "implicit")
 
     @property
     def tables(self) -> tuple[tuple[str, int, int, bool], ...]:

@@ -75,7 +75,7 @@ def simulate(
         from odp.cli.ranking import simulate_ranking
 
         if output is not None:
-            raise ConfigurationError("--output is for ratings; implicit feedback prints its figures, and --json has all")
+            raise ConfigurationError("--output is for ratings; implicit feedback has --json")
         summary = simulate_ranking(
             planned, data, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, held_out=held_out
         )

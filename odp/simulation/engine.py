@@ -233,9 +233,7 @@ def simulate(
     )
 
 
-def _quality(
-    task: Task, population: Population, model: Broadcast, split: Split, history: Ratings
-) -> dict[str, float]:
+def _quality(task: Task, population: Population, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
     """The figures of a round, by field of ``RoundResult``."""
     if not isinstance(task.data, ImplicitData):
         return {
@@ -337,7 +335,9 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
             f"set items={ratings.n_items} in the model"
         )
-    if isinstance(task.data, RatingsData) and not (task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high):
+    if isinstance(task.data, RatingsData) and not (
+        task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high
+    ):
         raise DataError(
             f"the data set {ratings.name!r} holds values outside the task's bounds "
             f"low={task.data.low}, high={task.data.high}; "

@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 _BLOCK = 4096
 
 
-def ials(
-    train: Ratings, *, rank: int, unobserved_weight: float, ridge: float, steps: int, seed: int
-) -> Float64Array:
-    """Item rows float64 [n_items, rank] after ``steps`` sweeps from a random start; values of ``train`` are not read."""
+def ials(train: Ratings, *, rank: int, unobserved_weight: float, ridge: float, steps: int, seed: int) -> Float64Array:
+    """Item rows float64 [n_items, rank] after ``steps`` sweeps from a random start. Values are not read."""
     start = np.random.default_rng(seed).normal(size=(train.n_items, rank)) * 0.1
     return sweeps(train, start, unobserved_weight=unobserved_weight, ridge=ridge, steps=steps)
 
 
-def sweeps(
-    train: Ratings, start: Float64Array, *, unobserved_weight: float, ridge: float, steps: int
-) -> Float64Array:
+def sweeps(train: Ratings, start: Float64Array, *, unobserved_weight: float, ridge: float, steps: int) -> Float64Array:
     """Item rows after ``steps`` sweeps (users, then items) from the item rows ``start`` [n_items, rank]."""
     seen = pairs(train)
     by_item = seen.T.tocsr()
@@ -50,9 +46,7 @@ def pairs(ratings: Ratings) -> sparse.csr_array:
     return sparse.csr_array((ones, ratings.items, ratings.offsets), shape=(ratings.n_users, ratings.n_items))
 
 
-def solve_rows(
-    seen: sparse.csr_array, others: Float64Array, *, unobserved_weight: float, ridge: float
-) -> Float64Array:
+def solve_rows(seen: sparse.csr_array, others: Float64Array, *, unobserved_weight: float, ridge: float) -> Float64Array:
     """The best rows of one side [seen.shape[0], rank] given the rows of the other."""
     rank = others.shape[1]
     first, second = np.triu_indices(rank)

@@ -5,7 +5,8 @@ auto       what ``DPAM.recommended`` says for the data set's numbers of users an
 ml-1m      what it says for 6,040 users and 3,706 items, whatever the data set: a fixed recipe to quote
 =========  =============================================================================================
 
-Both take up to 300 items per user; auto also knows implicit feedback, of which it takes up to 50. Sizes of populations and catalogues, and declared bounds, count as public. With an
+Both take up to 300 items per user; auto also knows implicit feedback, of which it takes up to 50. Sizes of
+populations and catalogues, and declared bounds, count as public. With an
 infinite ε both train without privacy: 14 steps at rank 16, uniform weights, bounds that do not bind.
 """
 
@@ -48,7 +49,9 @@ def preset_task(name: str, ratings: Ratings, *, epsilon: float, delta: float, fe
         raise DataError(f"the data set {ratings.name!r} has {ratings.n_users} users and {ratings.n_items} items")
     if ratings.implicit:
         if name != "auto" or features:
-            raise DataError(f"the data set {ratings.name!r} holds implicit feedback: take preset auto, without features")
+            raise DataError(
+                f"the data set {ratings.name!r} holds implicit feedback: take preset auto, without features"
+            )
         return _implicit_task(ratings, epsilon=epsilon, delta=delta)
     privacy = UserLevelDP(epsilon=epsilon, delta=delta)
     users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)

@@ -59,10 +59,7 @@ def test_an_unknown_preset_names_the_nearest_one() -> None:
         preset_task("ml1m", small(), epsilon=1.0, delta=1e-4)
 
 
-def test_implicit_feedback_and_an_empty_population_are_refused() -> None:
-    implicit = Ratings.from_triples("clicks", [0, 1], [0, 1], [1.0, 1.0], low=0.0, high=1.0, implicit=True)
-    with pytest.raises(DataError, match="implicit"):
-        preset_task("auto", implicit, epsilon=1.0, delta=1e-4)
+def test_an_empty_population_is_refused() -> None:
     nobody = Ratings("nobody", np.zeros(1, int), np.zeros(0, int), np.zeros(0), n_items=3, low=1.0, high=5.0)
     with pytest.raises(DataError, match="0 users"):
         preset_task("auto", nobody, epsilon=1.0, delta=1e-4)

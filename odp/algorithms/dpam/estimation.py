@@ -28,8 +28,9 @@ _SCATTER = 0.2
 _BLOCK = 256  # items per piece of work
 # Items that the common covariance is estimated from: in the last steps, and before them.
 _MOST_FOR_COMMON = 4096
-_MOST_AT_FIRST = 1024
-_LAST_STEPS = 6
+_MOST_AT_FIRST = 512
+_LAST_STEPS = 3
+_PER_COLUMN = 16  # at first at least so many per column
 _WORTHWHILE = 3e7  # flops; less takes no longer than to load the machine code
 
 # Prior variance of a feature's coefficient in the biases' trend, in units of the residual variance.
@@ -311,7 +312,8 @@ def rows(
     identity = np.eye(width - 1)
     common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
     # Some items of every size tell the common covariance roughly, and a few thousand tell it well.
-    few, many = (problem.every(-(-len(targets) // most)) for most in (_MOST_AT_FIRST, _MOST_FOR_COMMON))
+    at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
+    few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
     with parallel.one_blas_thread():  # several would only wait for each other on small matrices
         for left in reversed(range(_ROW_STEPS)):
             precision = np.linalg.inv(common) + ridge / residual_variance * identity

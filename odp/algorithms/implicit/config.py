@@ -48,17 +48,17 @@ class ImplicitDPAM:
     """
 
     steps: int = 3
-    unobserved_weight: float = 0.01
+    unobserved_weight: float = 0.03
     row_clip: float | None = None
     weighting: str = "adaptive"
-    weight_exponent: float = 0.25
+    weight_exponent: float = 0.5
     head_items: int | None = None
     item_grams: bool | None = None
     count_share: float = 0.1
     gramian_share: float = 0.05
     gram_share: float = 0.3
     user_ridge: float = 1.0
-    item_ridge: float = 1.0
+    item_ridge: float = 300.0
     start_seed: int = 1
     slices_per_device: int | None = None
 
@@ -151,7 +151,7 @@ class ImplicitDPAM:
         gram_share = self.gram_share if grams else 0.0
 
         def noise(bound: float, share: float) -> float:
-            """Std, in units of its clips, of a release of sensitivity ``bound`` whose mu^2 is ``share`` of the total."""
+            """Std, in units of clips, of a release of sensitivity ``bound`` whose mu^2 is ``share`` of the total."""
             return bound / (math.sqrt(share) * total)
 
         root = math.sqrt(places)
@@ -160,8 +160,8 @@ class ImplicitDPAM:
         training.target_noise = noise(root, factors * (1.0 - self.gramian_share - gram_share))
         if grams:
             training.gram_noise = noise(root, factors * gram_share)
-        if max(training.gramian_noise, training.gram_noise / root) * 2.0**32 > _MAX_RATIO:
+        if max(training.gramian_noise, training.gram_noise / root * 2.0**10) * 2.0**22 > _MAX_RATIO:
             raise ConfigurationError(
-                f"epsilon={privacy.epsilon!r} asks for more noise than can be sampled: raise epsilon or take fewer steps"
+                f"epsilon={privacy.epsilon!r} asks for more noise than can be sampled: raise epsilon"
             )
         return training

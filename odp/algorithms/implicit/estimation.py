@@ -18,10 +18,10 @@ _STEPS = 30
 
 @dataclass(frozen=True)
 class Visitors:
-    """Sum over an item's users of their weighted rows, ``sums`` [h, d]; ``mass`` [h] is the sum of the weights."""
+    """Sum over an item's users of their weighted rows, ``sums`` [h, d]; the ``mean`` row [d] of a user of any item."""
 
     sums: Float64Array
-    mass: Float64Array
+    mean: Float64Array
 
 
 def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Visitors:
@@ -35,9 +35,9 @@ def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Vi
       mass: estimated masses [h] > 0.
       noise_std: of every entry of ``noisy``; with 0 they are returned as they are.
     """
+    mean = mass @ noisy / max(float(mass @ mass), 1e-300)
     if not noise_std:
-        return Visitors(noisy, mass)
-    mean = mass @ noisy / (mass @ mass)
+        return Visitors(noisy, mean)
     off = noisy - mass[:, None] * mean
     variance = noise_std**2
     start = max(float((off**2).mean()) - variance, 1e-3 * variance) / float((mass**2).mean())
@@ -52,7 +52,7 @@ def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Vi
         spread = change.T @ change + np.diag((values * (1.0 - gain)).sum(axis=0))
         covariance = axes @ (spread / len(noisy)) @ axes.T
         covariance = (covariance + covariance.T) / 2
-    return Visitors(mass[:, None] * (mean + change @ axes.T), mass)
+    return Visitors(mass[:, None] * (mean + change @ axes.T), mean)
 
 
 def item_grams(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Float64Array:

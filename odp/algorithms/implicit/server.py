@@ -94,7 +94,7 @@ class ImplicitServer:
         counts = popularity(noisy, noise_std=terms.count_noise_std).mean if terms.noisy else np.maximum(noisy, 0.0)
         weights, factors = np.zeros(terms.items), np.zeros((terms.items, terms.rank))
         order = np.argsort(-noisy, kind="stable")
-        relative = np.maximum(counts[order], 1.0) ** -terms.weight_exponent if terms.adaptive else np.ones(terms.items)
+        relative = self._relative(counts[order])
         size = terms.head_items or self._head_size(counts[order], relative, users)
         head = order[:size]
         weights[head] = relative[:size]
@@ -107,22 +107,23 @@ class ImplicitServer:
         head = np.flatnonzero(current.weights > 0)
         gramian = estimation.nearest_psd(estimation.unpacked(tensors["gramian"], rank))
         mean_square = float(np.trace(gramian)) / (rank * max(users, 1))
-        found = estimation.visitors(
-            tensors["targets"][head],
-            self._masses(current, users)[head],
-            noise_std=terms.target_noise * terms.row_clip,
-        )
+        mass = self._masses(current, users)
+        noise_std = terms.target_noise * terms.row_clip
+        found = estimation.visitors(tensors["targets"][head], mass[head], noise_std=noise_std)
+        # Items outside the head keep their popularity: whoever has seen nothing else is offered what is popular.
+        sums = mass[:, None] * found.mean
+        sums[head] = found.sums
         rest = terms.unobserved_weight * gramian + (terms.item_ridge * mean_square + 1e-12) * np.eye(rank)
-        factors = np.zeros((terms.items, rank))
-        for start in range(0, len(head), _BLOCK):
+        factors = np.empty((terms.items, rank))
+        for start in range(0, terms.items, _BLOCK):
             block = slice(start, start + _BLOCK)
-            if terms.item_grams:
-                noisy = estimation.unpacked(tensors["gram"][head[block]], rank)
+            matrices = mass[block, None, None] * gramian / max(users, 1)
+            measured = np.flatnonzero(current.weights[block] > 0)
+            if terms.item_grams and len(measured):
+                noisy = estimation.unpacked(tensors["gram"][block][measured], rank)
                 noise_std = terms.gram_noise * terms.row_clip**2
-                matrices = estimation.item_grams(noisy, found.mass[block], noise_std=noise_std)
-            else:
-                matrices = found.mass[block, None, None] * gramian / max(users, 1)
-            factors[head[block]] = np.linalg.solve(matrices + rest, found.sums[block][:, :, None])[:, :, 0]
+                matrices[measured] = estimation.item_grams(noisy, mass[block][measured], noise_std=noise_std)
+            factors[block] = np.linalg.solve(matrices + rest, sums[block][:, :, None])[:, :, 0]
         if terms.noisy:
             # Gauge: shrinkage changes the scale of rows. A typical item of a history has a row of norm 1, so that the
             # same user ridge and row clip fit every step.
@@ -144,12 +145,19 @@ class ImplicitServer:
         return min(terms.items, max(int(strong[-1]) + 1 if len(strong) else 0, terms.rank))
 
     def _masses(self, current: _State, users: int) -> Float64Array:
-        """Sums of weights [m], from the counts: adaptive weights have a common factor that fills each user's bound."""
-        mass = current.counts * current.weights
+        """Sums of weights [m], from the counts, as if all items were in the head.
+
+        Adaptive weights have a common factor that fills each user's bound.
+        """
         if not self._terms.adaptive:
-            return mass
-        squares = float(mass @ current.weights)
-        return mass * math.sqrt(self._terms.max_items * users / squares) if squares > 0 else mass
+            return current.counts
+        squares = float(current.counts @ current.weights**2)
+        relative = self._relative(current.counts)
+        return current.counts * relative * math.sqrt(self._terms.max_items * users / max(squares, 1e-300))
+
+    def _relative(self, counts: Float64Array) -> Float64Array:
+        """Relative weights [m] of the items, were they all in the head."""
+        return np.maximum(counts, 1.0) ** -self._terms.weight_exponent if self._terms.adaptive else np.ones(len(counts))
 
     def _tensors(self, release: NoisyTensors) -> dict[str, Float64Array]:
         found = {}

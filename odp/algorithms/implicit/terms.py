@@ -1,4 +1,4 @@
-"""The numbers of one DPAM task on implicit feedback, read from its definition and checked: one source for all parties."""
+"""The numbers of one DPAM task on implicit feedback, read from its definition and checked."""
 
 from __future__ import annotations
 
