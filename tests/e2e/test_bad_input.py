@@ -238,7 +238,7 @@ def test_a_service_that_is_away_is_named(world: World, folder: Path) -> None:
     ):
         assert "nobody answers at 127.0.0.1:1;" in odp_fails(*command, "--server", "127.0.0.1:1")
     assert "host:port" in odp_fails("task", "list", "--state", "state", "--server", "127.0.0.1")
-    assert "cannot read" in odp_fails("task", "list", "--state", "nowhere")
+    assert "is no state folder of `odp up`; start it first" in odp_fails("task", "list", "--state", "nowhere")
 
 
 @pytest.mark.processes
