@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import signal
@@ -49,7 +50,7 @@ def demo(
     devices: Annotated[int | None, typer.Option(help="Number of devices [default: all users of the data].")] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
-    rank: Annotated[int | None, typer.Option(help="Width of the factors [default: by epsilon and population].")] = None,
+    rank: Annotated[int | None, typer.Option(help="Width of the factors, without item features.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
     state: Annotated[
@@ -154,23 +155,18 @@ def demo(
 
 
 def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Task:
-    from odp.algorithms.dpam.config import DPAM
-    from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.datasets import has_item_features
+    from odp.simulation.presets import preset_task
 
     train = split.train
-    privacy = UserLevelDP(epsilon=epsilon, delta=delta)
-    recommended, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=train.n_users, n_items=train.n_items)
+    task = preset_task("auto", train, epsilon=epsilon, delta=delta, features=rank is None and has_item_features(train))
     if rank is not None:
-        recommended, training = rank, DPAM()
-    return Task(
-        name=_POPULATION,
-        model=MatrixFactorization(items=train.n_items, rank=recommended),
-        data=RatingsData(low=train.low, high=train.high),
-        privacy=privacy,
-        training=training,
-        cohort=Cohort(minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600),
+        model = dataclasses.replace(task.model, rank=rank)
+        task = dataclasses.replace(task, model=model, training=type(task.training)())
+    cohort = dataclasses.replace(
+        task.cohort, minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600
     )
+    return dataclasses.replace(task, name=_POPULATION, population=_POPULATION, cohort=cohort)
 
 
 @dataclass
