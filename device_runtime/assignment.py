@@ -10,21 +10,21 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from odp.algorithms.dpam.terms import GLOBALS_TABLE, ITEMS_TABLE, Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
-from odp.tables import keyed_entry
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2, server_pb2
 
 # What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
 _MOST_REMEMBERED = 16
 _DEVICE_TABLE = "ratings"
-_GLOBALS_WIDTH = 2
+# The same rows of the store, read for their items alone.
+_EVENTS_TABLE = "events"
 
 
 @dataclass(frozen=True)
@@ -66,26 +66,28 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
     """
     definition = open_task(task)
     opened = open_manifest(manifest, task=task, developer_key=definition.developer_key)
-    terms = Terms.of(definition)
-    entry = keyed_entry(opened)
-    if (entry.name, entry.rows, entry.width) != (ITEMS_TABLE, terms.items, terms.width):
-        raise ConfigurationError(
-            f"Expected the keyed table of the model to be {ITEMS_TABLE!r} {terms.items} x {terms.width}, "
-            f"got {entry.name!r} {entry.rows} x {entry.width}"
-        )
-    dense = [(table.name, table.rows, table.width) for table in opened.tables if not table.keyed]
-    if dense != [(GLOBALS_TABLE, 1, _GLOBALS_WIDTH)]:
-        raise ConfigurationError(f"Expected the dense tables to be {GLOBALS_TABLE!r} 1 x {_GLOBALS_WIDTH}, got {dense}")
-    if definition.data.table != _DEVICE_TABLE:
-        raise ConfigurationError(f"Expected table={definition.data.table!r} to be {_DEVICE_TABLE!r}, the devices' own")
+    algorithm = algorithm_for(definition)
+    for keyed, what in ((True, "keyed table of the model"), (False, "dense tables")):
+        expected = [table[:3] for table in algorithm.tables if table[3] == keyed]
+        given = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
+        if given != expected:
+            raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(given)}")
+    named = definition.implicit.table if algorithm.implicit else definition.data.table
+    own = _EVENTS_TABLE if algorithm.implicit else _DEVICE_TABLE
+    if named != own:
+        raise ConfigurationError(f"Expected table={named!r} to be {own!r}, the devices' own")
     return Model(
         definition=definition,
         task_sha256=task_sha256(task),
         manifest=opened,
         model_sha256=model_sha256(manifest),
-        client=algorithm_for(definition).client(),
-        rounds=terms.rounds,
+        client=algorithm.client(),
+        rounds=len(algorithm.planned_releases()),
     )
+
+
+def _shapes(tables: Sequence[tuple[str, int, int]]) -> str:
+    return ", ".join(f"{name!r} {rows} x {width}" for name, rows, width in tables) or "none"
 
 
 def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Work:

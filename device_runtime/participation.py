@@ -195,6 +195,8 @@ def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) ->
     """
     known = (data.items >= 0) & (data.items < definition.model.items)
     items, values = data.items[known], data.values[known]
+    if definition.WhichOneof("local_data") == "implicit":
+        return LocalRatings(items, values)
     low, high = definition.data.low, definition.data.high
     wrong = int(np.count_nonzero(~((values >= low) & (values <= high))))
     if wrong:

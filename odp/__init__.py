@@ -24,11 +24,12 @@ from odp.errors import (
 
 if TYPE_CHECKING:
     from odp.algorithms.dpam.config import DPAM
+    from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.simulation.engine import RunResult, simulate
-    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
     from odp.task_file import load_task
 
 __version__ = "0.1.0"
@@ -37,6 +38,8 @@ _HOME = {
     "DPAM": "odp.algorithms.dpam.config",
     "Cohort": "odp.task",
     "Connection": "odp.client",
+    "ImplicitDPAM": "odp.algorithms.implicit.config",
+    "ImplicitData": "odp.task",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Ratings": "odp.datasets",
     "RatingsData": "odp.task",
@@ -60,6 +63,8 @@ __all__ = [
     "Connection",
     "ContributionRefused",
     "DataError",
+    "ImplicitDPAM",
+    "ImplicitData",
     "MatrixFactorization",
     "OdpError",
     "PrivacyError",

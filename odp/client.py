@@ -116,7 +116,8 @@ class Connection:
 
     def submit(self, task: Task) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
-        request = server_pb2.SubmitTaskRequest(definition=task.definition())
+        features = b"" if task.model.features is None else task.model.features.tobytes()
+        request = server_pb2.SubmitTaskRequest(definition=task.definition(), item_features=features)
         reply = channel.call(
             self._stub.SubmitTask,
             request,

@@ -63,14 +63,15 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
 
 def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range."""
-    identifier(name=definition.name, population=definition.population, table=definition.data.table)
+    identifier(name=definition.name, population=definition.population, table=_table(definition))
     check_length("developer_key", definition.developer_key, KEY_BYTES)
     model, data, privacy, cohort = definition.model, definition.data, definition.privacy, definition.cohort
     integer(low=1, high=MOST_ITEMS, items=model.items)
     integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
-    within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
-    if not data.low < data.high:
-        raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
+    if definition.WhichOneof("local_data") == "data":
+        within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
+        if not data.low < data.high:
+            raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
     positive(epsilon=privacy.epsilon, delta=privacy.delta)
     within(low=0.0, high=1e-2, delta=privacy.delta)
     integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
@@ -78,6 +79,13 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     integer(low=cohort.minimum, high=2**31, cohort_goal=cohort.goal)
     integer(low=1, high=10**7, round_seconds=cohort.round_seconds)
     algorithm_for(definition).check()
+
+
+def _table(definition: common_pb2.TaskDefinition) -> str:
+    kind = definition.WhichOneof("local_data")
+    if kind is None:
+        raise ConfigurationError("Expected the task definition to name its local data: data or implicit")
+    return definition.implicit.table if kind == "implicit" else definition.data.table
 
 
 def sign_manifest(manifest: common_pb2.ModelManifest, key: SigningKey) -> common_pb2.SignedManifest:

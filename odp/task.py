@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from odp._validate import identifier, integer, positive, strict_keywords, within
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
@@ -56,6 +57,27 @@ class RatingsData:
     def to_proto(self) -> common_pb2.RatingsData:
         """The wire form."""
         return common_pb2.RatingsData(table=self.table, low=self.low, high=self.high)
+
+
+@strict_keywords
+@dataclass(frozen=True)
+class ImplicitData:
+    """Items that the device saw, used or bought, in its local store: no opinions, so every item counts once.
+
+    It goes with ``training=odp.ImplicitDPAM()``.
+
+    Attributes:
+      table: Name of the local table of items.
+    """
+
+    table: str = "events"
+
+    def __post_init__(self) -> None:
+        identifier(table=self.table)
+
+    def to_proto(self) -> common_pb2.ImplicitData:
+        """The wire form."""
+        return common_pb2.ImplicitData(table=self.table)
 
 
 @strict_keywords
@@ -134,9 +156,9 @@ class Task:
 
     name: str
     model: MatrixFactorization
-    data: RatingsData
+    data: RatingsData | ImplicitData
     privacy: UserLevelDP
-    training: DPAM = field(default_factory=DPAM)
+    training: DPAM | ImplicitDPAM = field(default_factory=DPAM)
     cohort: Cohort = field(default_factory=Cohort)
     population: str = ""
 
@@ -145,16 +167,23 @@ class Task:
         if self.population == "":
             object.__setattr__(self, "population", self.name)
         identifier(population=self.population)
-        for name, kind in (
-            ("model", MatrixFactorization),
-            ("data", RatingsData),
-            ("privacy", UserLevelDP),
-            ("training", DPAM),
-            ("cohort", Cohort),
-        ):
+        kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
+            ("model", (MatrixFactorization,)),
+            ("data", (RatingsData, ImplicitData)),
+            ("privacy", (UserLevelDP,)),
+            ("training", (DPAM, ImplicitDPAM)),
+            ("cohort", (Cohort,)),
+        )
+        for name, valid in kinds:
             value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise ConfigurationError(f"Expected {name} to be an odp.{kind.__name__}, got a {type(value).__name__}")
+            if not isinstance(value, valid):
+                names = " or ".join(f"odp.{kind.__name__}" for kind in valid)
+                raise ConfigurationError(f"Expected {name} to be an {names}, got a {type(value).__name__}")
+        if isinstance(self.data, ImplicitData) != isinstance(self.training, ImplicitDPAM):
+            raise ConfigurationError(
+                f"Expected training to go with data: odp.DPAM with odp.RatingsData, odp.ImplicitDPAM with "
+                f"odp.ImplicitData (got {type(self.training).__name__} with {type(self.data).__name__})"
+            )
         if self.model.rank > self.model.items:
             raise ConfigurationError(f"Expected rank={self.model.rank} to be at most items={self.model.items}")
         if self.privacy.bound(self.model.items) > self.model.items:
@@ -167,16 +196,23 @@ class Task:
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
-        privacy = self.privacy.to_proto(self.model.items)
-        return common_pb2.TaskDefinition(
+        definition = common_pb2.TaskDefinition(
             name=self.name,
             population=self.population,
             model=self.model.to_proto(),
-            data=self.data.to_proto(),
-            privacy=privacy,
-            dpam=self.training.resolve(self.model.to_proto(), self.data.to_proto(), privacy),
+            privacy=self.privacy.to_proto(self.model.items),
             cohort=self.cohort.to_proto(),
         )
+        if isinstance(self.data, RatingsData):
+            definition.data.CopyFrom(self.data.to_proto())
+        else:
+            definition.implicit.CopyFrom(self.data.to_proto())
+        if isinstance(self.training, DPAM):
+            resolved = self.training.resolve(definition.model, definition.data, definition.privacy)
+        else:
+            resolved = self.training.resolve(definition.model, definition.privacy)
+        definition.dpam.CopyFrom(resolved)
+        return definition
 
 
 def check_delta_for(delta: float, users: int) -> None:

@@ -9,17 +9,20 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization}
-_TRAININGS = {"dpam": DPAM}
+_TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM}
 _SECTIONS: dict[str, dict[str, type]] = {
     "model": dict(_MODELS),
-    "data": {"ratings": RatingsData},
+    "data": {"ratings": RatingsData, "implicit": ImplicitData},
     "privacy": {"user_level_dp": UserLevelDP},
     "training": dict(_TRAININGS),
     "cohort": {"cohort": Cohort},
@@ -54,6 +57,7 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task:
     for required in ("name", *_REQUIRED):
         if required not in content:
             raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
+    content = _with_features(content, where=where, text=text)
     parts = {
         section: _build(section, content[section], where=where, text=text)
         for section in _SECTIONS
@@ -67,7 +71,10 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task:
 
 
 def render_task(task: Task) -> str:
-    """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task."""
+    """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task.
+
+    Item features are named by their hash in a comment: save them to a .npy file and name that.
+    """
     lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
     for section, kinds in _SECTIONS.items():
         part = getattr(task, section)
@@ -77,6 +84,13 @@ def render_task(task: Task) -> str:
             lines.append(f"kind = {_toml(kind)}")
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
+            if not field.init:
+                continue
+            if isinstance(value, np.ndarray):
+                lines.append(
+                    f"# {field.name}: {value.shape[0]} x {value.shape[1]}, SHA-256 {part.features_sha256.hex()}"
+                )
+                continue
             # TOML has no null: an absent key is the rule's own choice, which `odp task show` prints resolved.
             lines.append(f"# {field.name}: chosen by rule" if value is None else f"{field.name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
@@ -95,7 +109,7 @@ def _build(section: str, given: Any, *, where: str, text: str) -> Any:
             f"{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
         )
     cls = kinds[kind]
-    names = [field.name for field in dataclasses.fields(cls)]
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
     _check_keys(values, names, where=where, text=text, section=section)
     hints = typing.get_type_hints(cls)
     try:
@@ -109,8 +123,30 @@ def _build(section: str, given: Any, *, where: str, text: str) -> Any:
     except OverflowError as error:
         raise ConfigurationError(f"{where}:{line}: [{section}] holds a number that is too large") from error
     except (ConfigurationError, PrivacyError) as error:
-        named = next((name for name in names if f"{name}=" in str(error)), None)
+        named = next((name for name in names if re.search(rf"(?<![A-Za-z]){name}(=| to )", str(error))), None)
         raise type(error)(f"{where}:{_line_of(text, section, named)}: {error}") from error
+
+
+def _with_features(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
+    """``content`` with the matrix in place of the path of ``item_features``; paths start at the task file's folder."""
+    model = content["model"]
+    if not isinstance(model, dict) or "item_features" not in model:
+        return content
+    at = f"{where}:{_line_of(text, 'model', 'item_features')}"
+    name = model["item_features"]
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{at}: Expected item_features to be the path of a .npy file")
+    path = Path(where).parent / name
+    try:
+        matrix = np.load(path, allow_pickle=False)
+    except OSError as error:
+        reason = error.strerror or "not a .npy file"
+        raise ConfigurationError(f"{at}: cannot read item_features {path}: {reason}; check the path") from error
+    except (ValueError, EOFError) as error:
+        raise ConfigurationError(f"{at}: {path} is not a .npy file of numbers; write it with numpy.save") from error
+    if not isinstance(matrix, np.ndarray):
+        raise ConfigurationError(f"{at}: {path} holds several arrays; write one matrix with numpy.save")
+    return {**content, "model": {**model, "item_features": matrix}}
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

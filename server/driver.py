@@ -22,10 +22,11 @@ from dataclasses import dataclass
 import grpc
 
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import Broadcast
+from odp.algorithms.seam import Broadcast, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import AttestationError, ConfigurationError, OdpError, PrivacyError, ServiceError, StateError
+from odp.models.item_features import item_features_from
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order
 from odp.tables import manifest_for, table_bytes
 from odp.transport.logs import Log, short
@@ -176,7 +177,7 @@ class Driver:
         return self._collect(task, version, current)
 
     def _first_version(self, task: TaskRecord) -> bool:
-        server = self._algorithm(open_task(task.signed)).server()
+        server = self._server(task)
         state = server.start()
         self._storage.add_first_version(task.sha256, self._new_version(task, state, server.broadcast(state)))
         return True
@@ -257,12 +258,17 @@ class Driver:
         if stored is None:
             return True  # applied in the meantime
         release = common_pb2.Release.FromString(self._storage.release(task.sha256, version.version).release)
-        server = self._algorithm(open_task(task.signed)).server()
+        server = self._server(task)
         state = server.step(stored[0], noisy_tensors(release))
         new = self._new_version(task, state, server.broadcast(state))
         if self._storage.apply_round(task.sha256, version.version, new):
             self._log.event("round_applied", task=short(task.sha256), round=version.version)
         return True
+
+    def _server(self, task: TaskRecord) -> Server:
+        definition = open_task(task.signed)
+        matrix = item_features_from(definition.model, self._storage.item_features(task.sha256))
+        return self._algorithm(definition).server(item_features=matrix)
 
     def _finish(self, task: TaskRecord) -> bool:
         if self._storage.end_task(task.sha256, TaskState.FINISHED):

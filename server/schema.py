@@ -41,6 +41,13 @@ TASKS = sa.Table(
     sa.Column("state", sa.Integer, nullable=False, index=True),
     sa.Column("failure", sa.Text, nullable=False),
 )
+# Only of tasks with public item features: what their definition names by its hash.
+ITEM_FEATURES = sa.Table(
+    "item_features",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("matrix", sa.LargeBinary, nullable=False),
+)
 VERSIONS = sa.Table(
     "versions",
     METADATA,

@@ -16,6 +16,7 @@ from odp._validate import identifier
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
+from odp.models.item_features import item_features_from
 from odp.signed_task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_MESSAGE_BYTES
 from odp.transport.logs import Log, short
@@ -118,7 +119,7 @@ def servicer(
             self, request: server_pb2.SubmitTaskRequest, context: grpc.ServicerContext
         ) -> server_pb2.SubmitTaskResponse:
             task = checked_task(request, key)
-            if storage.add_task(task):
+            if storage.add_task(task, item_features=request.item_features):
                 log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
                 board.refresh()
                 wake()
@@ -161,7 +162,8 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     """The task of a request, signed and ready to be stored.
 
     Raises ConfigurationError, one line, for whatever would make an enclave or a device refuse it later: a field out of
-    its range, a field that this version does not know, or releases that do not fit one message.
+    its range, a field that this version does not know, releases that do not fit one message, or item features that are
+    not the matrix which the definition names.
     """
     if not request.HasField("definition"):
         raise ConfigurationError("Expected a task definition, got none")
@@ -175,6 +177,7 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     _refuse_unknown_fields(given)
     signed = sign_task(given, key)
     definition = open_task(signed)
+    item_features_from(definition.model, request.item_features)
     algorithm = algorithm_for(definition)
     # Every release has a number per item: this refuses most of the too large ones before their arrays are made.
     _check_release_bytes(definition, _INTEGER_BYTES * definition.model.items)
@@ -186,7 +189,7 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
         population=definition.population,
         definition=signed.definition,
         signature=signed.signature,
-        planned_rounds=algorithm.server().rounds,
+        planned_rounds=len(algorithm.planned_releases()),
     )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from odp.transport.database import database_errors, open_database
 from odp.v1 import common_pb2
-from server.schema import HISTORY, METADATA, ROUNDS, TASKS, VERSIONS, RoundState, TaskState
+from server.schema import HISTORY, ITEM_FEATURES, METADATA, ROUNDS, TASKS, VERSIONS, RoundState, TaskState
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Storage:
 
     # Tasks
 
-    def add_task(self, task: TaskRecord) -> bool:
-        """Stores a new task; False where it is known already, in whatever state."""
+    def add_task(self, task: TaskRecord, *, item_features: bytes = b"") -> bool:
+        """Stores a new task with the matrix it names; False where it is known already, in whatever state."""
         with self._transaction() as connection:
             values = {
                 "task_sha256": task.sha256,
@@ -142,8 +142,18 @@ class Storage:
             }
             added = connection.execute(insert(TASKS).values(values).on_conflict_do_nothing()).rowcount == 1
             if added:
+                if item_features:
+                    matrix = {"task_sha256": task.sha256, "matrix": item_features}
+                    connection.execute(sa.insert(ITEM_FEATURES).values(matrix))
                 self._note(connection, task.sha256, "submitted")
             return added
+
+    def item_features(self, sha256: bytes) -> bytes:
+        """The public matrix that came with a task; empty for one without."""
+        query = sa.select(ITEM_FEATURES.c.matrix).where(ITEM_FEATURES.c.task_sha256 == sha256)
+        with self._reading() as connection:
+            row = connection.execute(query).first()
+        return b"" if row is None else bytes(row.matrix)
 
     def task(self, sha256: bytes) -> TaskRecord | None:
         """One task, or None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odp.algorithms.seam import Client, DeclaredRelease, Population, Query, Server
+from odp.algorithms.seam import Client, DeclaredRelease, Float32Array, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
@@ -15,38 +15,87 @@ class Algorithm:
 
     definition: common_pb2.TaskDefinition
 
+    @property
+    def implicit(self) -> bool:
+        """Whether the data say what a user saw, and not how much the user liked it."""
+        return bool(self.definition.WhichOneof("local_data") == "implicit")
+
+    @property
+    def tables(self) -> tuple[tuple[str, int, int, bool], ...]:
+        """Every table of the model: name, rows, width, keyed. Raises ConfigurationError for an invalid definition."""
+        if self.implicit:
+            from odp.algorithms.implicit import terms as implicit
+
+            own = implicit.Terms.of(self.definition)
+            items = (implicit.ITEMS_TABLE, own.items, own.width, True)
+            return items, (implicit.GRAMIAN_TABLE, own.rank, own.rank, False)
+        from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
+
+        terms = Terms.of(self.definition)
+        return (ITEMS_TABLE, terms.items, terms.width, True), (GLOBALS_TABLE, 1, GLOBALS_WIDTH, False)
+
     def check(self) -> None:
         """Raises ConfigurationError naming the first number of the definition that is missing or out of range."""
+        if self.implicit:
+            from odp.algorithms.implicit import terms as implicit
+
+            implicit.Terms.of(self.definition)
+            return
         from odp.algorithms.dpam.terms import Terms
 
         Terms.of(self.definition)
 
-    def server(self) -> Server:
-        """The server's half. Raises ConfigurationError for an invalid definition."""
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        """The server's half, with the public matrix that the definition names by its hash, if it names one.
+
+        Raises ConfigurationError for an invalid definition, or another matrix.
+        """
+        if self.implicit:
+            from odp.algorithms.implicit.server import ImplicitServer
+
+            if item_features is not None:
+                raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
+            return ImplicitServer(self.definition)
         from odp.algorithms.dpam.server import DpamServer
 
-        return DpamServer(self.definition)
+        return DpamServer(self.definition, item_features)
 
     def client(self) -> Client:
         """The device's half. Raises ConfigurationError for an invalid definition."""
+        if self.implicit:
+            from odp.algorithms.implicit.client import ImplicitClient
+
+            return ImplicitClient(self.definition)
         from odp.algorithms.dpam.client import DpamClient
 
         return DpamClient(self.definition)
 
     def query(self, round: int) -> Query:
         """The declared query of a round. Raises ConfigurationError for an invalid definition or round."""
+        if self.implicit:
+            from odp.algorithms.implicit import query as implicit
+
+            return implicit.query_for(self.definition, round)
         from odp.algorithms.dpam.query import query_for
 
         return query_for(self.definition, round)
 
     def planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         """The releases of every round, in order. Raises ConfigurationError for an invalid definition."""
+        if self.implicit:
+            from odp.algorithms.implicit import query as implicit
+
+            return implicit.planned_releases(self.definition)
         from odp.algorithms.dpam.query import planned_releases
 
         return planned_releases(self.definition)
 
     def population(self) -> Population:
         """The client for many users at once. Raises ConfigurationError for an invalid definition."""
+        if self.implicit:
+            from odp.algorithms.implicit.population import ImplicitPopulation
+
+            return ImplicitPopulation(self.definition)
         from odp.algorithms.dpam.population import DpamPopulation
 
         return DpamPopulation(self.definition)

@@ -18,7 +18,7 @@ Everything that a query declares follows from the task definition alone: an encl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -180,9 +180,18 @@ class Population(Protocol):
     """``Client`` for many users at once; user ``i`` of ``ratings`` has the seed ``seeds[i]`` (uint64 [n_users])."""
 
     def contribute(
-        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+        self,
+        broadcast: Broadcast,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
     ) -> Mapping[str, Int64Array]:
-        """The same sums that the enclave would make of every user's payload, in grid units, by release name."""
+        """The same sums that the enclave would make of every user's payload, in grid units, by release name.
+
+        ``progress`` is told, now and then, how many users are done.
+        """
         ...
 
     def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from odp.simulation.baselines import Baselines
+from odp.simulation.spending import Spend
 
 
 def comparison_table(found: Baselines, model_rmse: float, epsilon: float, delta: float) -> Table:
@@ -17,9 +18,18 @@ def comparison_table(found: Baselines, model_rmse: float, epsilon: float, delta:
     table.add_row("global mean", f"{found.global_mean:.4f}", "reference, not private")
     table.add_row("user mean, on the device", f"{found.user_mean:.4f}", "nothing leaves the device")
     table.add_row("DP item mean", f"{found.dp_item_mean:.4f}", "the task's ε and δ")
+    table.add_row("DP item mean + local user bias", f"{found.dp_item_user_bias:.4f}", "the task's ε and δ")
     spent = f"ε = {epsilon:.4g}, δ = {delta:g}" if math.isfinite(epsilon) else "no noise, not private"
     table.add_row("this model (DPAM)", f"[bold]{model_rmse:.4f}[/bold]", spent)
     table.add_row("ALS, all data in one place", f"{found.als_ceiling:.4f}", "ceiling, not private")
+    return table
+
+
+def spending_table(spent: Sequence[Spend]) -> Table:
+    """Where the budget went: every release with its share of mu^2 and the ε after it."""
+    table = Table("round", "release", "share of μ²", "ε so far", title="what ε was spent on")
+    for entry in spent:
+        table.add_row(str(entry.round), entry.name, f"{100 * entry.share:.1f} %", f"{entry.epsilon_so_far:.4f}")
     return table
 
 
@@ -40,6 +50,7 @@ def draw_progress(
         ("global mean", found.global_mean, "C7"),
         ("user mean (local)", found.user_mean, "C1"),
         ("DP item mean", found.dp_item_mean, "C2"),
+        ("DP item mean + user bias", found.dp_item_user_bias, "C4"),
         ("ALS, not private", found.als_ceiling, "C3"),
     ):
         left.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name} {value:.3f}")

@@ -52,6 +52,26 @@ def _digests(given: list[str]) -> str | dict[str, str] | None:
     return given[0] if given else None
 
 
+@app.command("features")
+def features(
+    data: Annotated[str, typer.Argument(help="Folder or file of a known form, or a name such as 'synthetic'.")],
+    file: Annotated[Path, typer.Argument(help="The .npy file to write.")],
+) -> None:
+    """Write a data set's public item features (genres, years) for `item_features = "FILE"` of a task file."""
+    import numpy as np
+
+    from odp.datasets import item_features, load
+    from odp.errors import ConfigurationError
+
+    matrix = item_features(load(data))
+    try:
+        with file.open("wb") as opened:
+            np.save(opened, matrix)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {file}: {error.strerror}; give another name") from error
+    print_text(f"{file}: {matrix.shape[0]} items x {matrix.shape[1]} features")
+
+
 @app.command("info")
 def info(
     data: Annotated[str, typer.Argument(help="Folder or file of a known form, or a name such as 'synthetic'.")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import signal
@@ -49,7 +50,7 @@ def demo(
     devices: Annotated[int | None, typer.Option(help="Number of devices [default: all users of the data].")] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
-    rank: Annotated[int | None, typer.Option(help="Width of the factors [default: by epsilon and population].")] = None,
+    rank: Annotated[int | None, typer.Option(help="Width of the factors, without item features.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
     state: Annotated[
@@ -154,23 +155,18 @@ def demo(
 
 
 def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Task:
-    from odp.algorithms.dpam.config import DPAM
-    from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.datasets import has_item_features
+    from odp.simulation.presets import preset_task
 
     train = split.train
-    privacy = UserLevelDP(epsilon=epsilon, delta=delta)
-    recommended, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=train.n_users, n_items=train.n_items)
+    task = preset_task("auto", train, epsilon=epsilon, delta=delta, features=rank is None and has_item_features(train))
     if rank is not None:
-        recommended, training = rank, DPAM()
-    return Task(
-        name=_POPULATION,
-        model=MatrixFactorization(items=train.n_items, rank=recommended),
-        data=RatingsData(low=train.low, high=train.high),
-        privacy=privacy,
-        training=training,
-        cohort=Cohort(minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600),
+        model = dataclasses.replace(task.model, rank=rank)
+        task = dataclasses.replace(task, model=model, training=type(task.training)())
+    cohort = dataclasses.replace(
+        task.cohort, minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600
     )
+    return dataclasses.replace(task, name=_POPULATION, population=_POPULATION, cohort=cohort)
 
 
 @dataclass
@@ -184,6 +180,7 @@ class _Watched:
     epsilon: list[float]
     charges: list[dict[str, Any]]
     contributions: list[int]
+    model: Broadcast
 
 
 def _watch(
@@ -208,7 +205,7 @@ def _watch(
     history = merge(split.train, split.validation)
     server = algorithm_for(task.definition()).server()
     before = server.broadcast(server.start())
-    seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [])
+    seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [], before)
     until = time.monotonic() + timeout
     pause = threading.Event()
     with _last_line_ended(out), Live(console=out, refresh_per_second=4, transient=False) as live:
@@ -237,6 +234,7 @@ def _watch(
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
                 own = model.version == round.round + 1
                 seen.rmse.append(rmse(population.predict(model, history, split.test), split.test) if own else math.nan)
+                seen.model = model
             live.update(_live_table(status, seen, _traffic(services.root)))
             if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(seen.rmse) == status.planned_rounds + 1:
                 return seen
@@ -383,19 +381,11 @@ def _finish(
     from rich.table import Table
 
     from odp.cli.comparison import comparison_table, draw_progress
-    from odp.datasets import merge
     from odp.simulation.baselines import baselines
+    from odp.simulation.record import write_record
 
     privacy = task.privacy
-    found: Baselines = baselines(
-        train=split.train,
-        history=merge(split.train, split.validation),
-        test=split.test,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        max_items_per_user=privacy.bound(task.model.items),
-        seed=seed,
-    )
+    found: Baselines = baselines(task, split, seed=seed)
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     titles = split.train.titles
     best = Table("", "item", "predicted value", title="top ten of device 0, computed on the device")
@@ -430,6 +420,7 @@ def _finish(
     report = _privacy_text(task, ledger, split.train.n_users, policy)
     with _writing(output):
         (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
+        write_record(output, _record(task, split, watched, found, seed=seed))
         (output / "ledger.json").write_bytes(ledger)
         (output / "privacy.txt").write_text(report, encoding="utf-8")
     out.print(
@@ -438,9 +429,37 @@ def _finish(
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
     out.print(f"every charge: {output / 'privacy.txt'}; all figures: {output / 'report.json'}; picture: {picture}")
+    out.print(f"a page about this run: odp report {output}")
     out.print(f"{seconds:.1f} s; all programs stopped")
     if json_output:
         print_json(summary)
+
+
+def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
+    """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
+    from odp.privacy.events import GaussianRelease
+    from odp.simulation.diagnostics import diagnose
+    from odp.simulation.record import run_record
+
+    charges: list[list[GaussianRelease]] = [[] for _ in watched.contributions]
+    for charge in watched.charges:
+        charges[charge["round"]].append(GaussianRelease(**{key: charge[key] for key in charge if key != "round"}))
+    return run_record(
+        kind="platform",
+        task=task,
+        split=split,
+        rounds=[
+            {"round": number, "contributions": count, "epsilon": epsilon, "test_rmse": rmse}
+            for number, (count, epsilon, rmse) in enumerate(
+                zip(watched.contributions, watched.epsilon[1:], watched.rmse[1:], strict=True)
+            )
+        ],
+        charges=charges,
+        test_rmse=watched.rmse[-1],
+        seed=seed,
+        found=found,
+        diagnostics=diagnose(task, split, watched.model),
+    )
 
 
 def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:

@@ -12,7 +12,7 @@ import traceback
 
 import typer
 
-from odp.cli import data, demo, device, enclave, services, simulate, task
+from odp.cli import compare, data, demo, device, enclave, report, services, simulate, task, tune
 from odp.cli.console import print_error
 from odp.errors import OdpError
 
@@ -25,6 +25,9 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
+app.command("tune")(tune.tune)
 app.command("up")(services.up)
 app.add_typer(task.app, name="task")
 app.add_typer(services.server_app, name="server")

@@ -2,44 +2,110 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from odp.cli.console import console, print_json
 
+if TYPE_CHECKING:
+    from odp.datasets import Ratings
+    from odp.task import Task
+
 
 def simulate(
-    task: Annotated[Path, typer.Argument(help="Task file (TOML); `odp task new` writes one.")],
+    task: Annotated[
+        Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes; or give --preset.")
+    ] = None,
     data: Annotated[
         str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
     ] = "synthetic",
+    preset: Annotated[
+        str | None, typer.Option(help="Instead of a task file: auto (by the data's size) or ml-1m.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="With --preset: budget per user; 'inf' is without privacy [default: 8].")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="With --preset: below 1 / users [default: 1e-6].")] = None,
+    features: Annotated[
+        bool | None,
+        typer.Option(
+            help="Public item features: those of the data set (genres, years) or none "
+            "[default: as the task file says; with --preset, where the data set has any]."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides split, samples and noise.")] = 1,
     noise: Annotated[
         bool, typer.Option(help="--no-noise shows what the noise costs; such a run is not private.")
     ] = True,
     baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
+    output: Annotated[Path | None, typer.Option(help="Folder for run.json, which `odp report` reads.")] = None,
+    held_out: Annotated[
+        int | None, typer.Option(help="Implicit feedback: test on so many users who take no part in training.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder; saves the run after every round, and goes on from there.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Simulate a task: the same computations as on devices, vectorised over users; 80/10/10 split of the ratings."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
-    from odp.datasets import load, merge, random_split
+    from odp.algorithms.seam import DeclaredRelease, NoisyTensors
+    from odp.cli.comparison import comparison_table, spending_table
+    from odp.datasets import load, random_split
+    from odp.errors import ConfigurationError
+    from odp.simulation.baselines import baselines as compute
+    from odp.simulation.diagnostics import NoisyTotals, diagnose, noisy_totals
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
-    from odp.task_file import load_task
+    from odp.simulation.inputs import notes, weak_signal
+    from odp.simulation.record import plain, run_record, write_record
+    from odp.simulation.spending import spending
+    from odp.task import ImplicitData
 
     out = console()
-    planned = load_task(task)
-    split = random_split(load(data), seed=seed)
+    ratings = load(data)
+    planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    if isinstance(planned.data, ImplicitData):
+        from odp.cli.ranking import simulate_ranking
+
+        if output is not None:
+            raise ConfigurationError("--output is for ratings; implicit feedback has --json")
+        summary = simulate_ranking(
+            planned, data, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, held_out=held_out
+        )
+        if json:
+            print_json(plain(summary))
+        return
+    if held_out is not None:
+        raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
+    split = random_split(ratings, seed=seed)
+    said = notes(ratings)
     if not noise:
-        out.print("noise is off: this run shows what privacy costs, and protects nobody")
+        said.append("noise is off: this run shows what privacy costs, and protects nobody")
+    elif ratings.n_items == planned.model.items:
+        weak = weak_signal(planned, split.train)
+        said += [] if weak is None else [str(weak)]
+    for line in said:
+        out.print(f"note: {line}")
     table = Table("round", "devices", "ε spent", "validation RMSE", "test RMSE", "seconds")
-    with out.status("simulating") as status:
+    totals: list[NoisyTotals] = []
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True) as bar:
+        shown = bar.add_task("simulating", total=None, users="")
+
+        def on_users(number: int, users: int, rounds: int) -> None:
+            population = split.train.n_users
+            bar.update(shown, total=rounds * population, completed=number * population + users)
+            bar.update(shown, users=f"round {number}: {users:,} of {population:,} users")
 
         def on_round(result: RoundResult) -> None:
-            status.update(f"round {result.round} done: test RMSE {result.test_rmse:.4f}")
+            bar.update(shown, description=f"test RMSE {result.test_rmse:.4f}")
             table.add_row(
                 str(result.round),
                 str(result.contributions),
@@ -49,25 +115,86 @@ def simulate(
                 f"{result.seconds:.1f}",
             )
 
-        finished = run(planned, split, seed=seed, noise=noise, on_round=on_round)
-    out.print(table)
-    summary = finished.to_json()
-    if baselines:
-        from odp.cli.comparison import comparison_table
-        from odp.simulation.baselines import baselines as compute
+        def on_release(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> None:
+            totals.extend(noisy_totals(tensors, releases))
 
-        privacy = planned.privacy
+        finished = run(
+            planned,
+            split,
+            seed=seed,
+            noise=noise,
+            on_round=on_round,
+            on_release=on_release,
+            on_users=on_users,
+            checkpoint=checkpoint,
+        )
+    out.print(table)
+    spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
+    if spent:
+        out.print(spending_table(spent))
+    summary = finished.to_json()
+    summary["spending"] = [asdict(entry) for entry in spent]
+    summary["notes"] = said
+    found = None
+    if baselines:
         with out.status("baselines"):
-            found = compute(
-                train=split.train,
-                history=merge(split.train, split.validation),
-                test=split.test,
-                epsilon=privacy.epsilon,
-                delta=privacy.delta,
-                max_items_per_user=privacy.bound(planned.model.items),
-                seed=seed,
-            )
-        out.print(comparison_table(found, finished.test_rmse, finished.epsilon, privacy.delta))
-        summary["baselines"] = vars(found)
+            found = compute(planned, split, seed=seed)
+        out.print(comparison_table(found, finished.test_rmse, finished.epsilon, planned.privacy.delta))
+        summary["baselines"] = asdict(found)
+    if output is not None:
+        record = run_record(
+            kind="simulation",
+            task=planned,
+            split=split,
+            rounds=[asdict(result) for result in finished.rounds],
+            charges=finished.charges,
+            test_rmse=finished.test_rmse,
+            seed=seed,
+            noise=finished.noisy,
+            found=found,
+            diagnostics=diagnose(planned, split, finished.model),
+            totals=totals,
+            notes=said,
+        )
+        out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     if json:
-        print_json(summary)
+        print_json(plain(summary))
+
+
+def _planned(
+    path: Path | None,
+    ratings: Ratings,
+    *,
+    preset: str | None,
+    epsilon: float | None,
+    delta: float | None,
+    features: bool | None,
+) -> Task:
+    """The task of a file, or of a preset. Raises ConfigurationError where both are given, or none."""
+    from odp.datasets import has_item_features, item_features
+    from odp.errors import ConfigurationError
+    from odp.simulation.presets import PRESETS, preset_task
+    from odp.task_file import load_task
+
+    if path is not None and preset is not None:
+        raise ConfigurationError("Expected a task file or --preset, not both")
+    if path is None:
+        if preset is None:
+            raise ConfigurationError(
+                f"Expected a task file or --preset ({', '.join(PRESETS)}); `odp task new` writes a file"
+            )
+        return preset_task(
+            preset,
+            ratings,
+            epsilon=8.0 if epsilon is None else epsilon,
+            delta=1e-6 if delta is None else delta,
+            features=has_item_features(ratings) if features is None else features,
+        )
+    for name, value in (("--epsilon", epsilon), ("--delta", delta)):
+        if value is not None:
+            raise ConfigurationError(f"{name} goes with --preset; a task file has its own budget in [privacy]")
+    task = load_task(path)
+    if features is None:
+        return task
+    matrix = item_features(ratings) if features else None
+    return dataclasses.replace(task, model=dataclasses.replace(task.model, item_features=matrix))

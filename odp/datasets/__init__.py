@@ -2,6 +2,7 @@
 
 from odp.datasets._catalog import DATASETS, DatasetSource
 from odp.datasets.fetch import fetch
+from odp.datasets.item_features import has_item_features, item_features
 from odp.datasets.mnist import Images, load_mnist
 from odp.datasets.ratings import Ratings, Split, merge, random_split
 from odp.datasets.registry import load, load_split
@@ -14,6 +15,8 @@ __all__ = [
     "Ratings",
     "Split",
     "fetch",
+    "has_item_features",
+    "item_features",
     "load",
     "load_mnist",
     "load_split",

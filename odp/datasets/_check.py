@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from odp.errors import DataError
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
+
+_CHUNK = 2**22
 
 
 def checked(ratings: Ratings) -> dict[str, Any]:
@@ -36,11 +39,11 @@ def checked(ratings: Ratings) -> dict[str, Any]:
             f"Expected offsets to run from 0 to the number of values, {len(values)}, in {where} "
             f"(they run from {offsets[0]} to {offsets[-1]})"
         )
-    items = index_array(ratings.items, len(values), ratings.n_items, what="items", where=where)
+    items = index_array(ratings.items, len(values), ratings.n_items, what="items", where=where, dtype=np.int32)
     _check_ascending(items, offsets, where)
     fields: dict[str, Any] = {
         "offsets": offsets,
-        "items": np.ascontiguousarray(items, dtype=np.int32),
+        "items": items,
         "values": values,
     }
     if ratings.order is not None:
@@ -69,9 +72,9 @@ def value_array(values: npt.ArrayLike, *, low: float, high: float, where: str) -
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
         array = np.ascontiguousarray(given, dtype=np.float32)
     # Bounds are rounded as the values are, so that a bound that float32 cannot hold exactly still admits itself.
-    outside = ~((array >= np.float32(low)) & (array <= np.float32(high)))
-    if outside.any():
-        rows = np.flatnonzero(outside)
+    lowest, highest = np.float32(low), np.float32(high)
+    rows = _rows_where(lambda part: ~((part >= lowest) & (part <= highest)), array)
+    if rows.size:
         infinite = int((~np.isfinite(array[rows])).sum())
         kind = f"{infinite} of them NaN or infinite; " if infinite else ""
         raise DataError(
@@ -83,9 +86,15 @@ def value_array(values: npt.ArrayLike, *, low: float, high: float, where: str) -
 
 
 def index_array(
-    numbers: npt.ArrayLike, expected: int, size: int | None, *, what: str, where: str
-) -> npt.NDArray[np.int64]:
-    """``numbers`` as int64 [expected], all from 0, and below ``size`` where one is given.
+    numbers: npt.ArrayLike,
+    expected: int,
+    size: int | None,
+    *,
+    what: str,
+    where: str,
+    dtype: type[np.int64] | type[np.int32] = np.int64,
+) -> npt.NDArray[Any]:
+    """``numbers`` as int64 (or ``dtype``) [expected], all from 0, and below ``size`` where one is given.
 
     Raises:
       DataError: the length differs, or an entry is no whole number or out of range.
@@ -96,8 +105,8 @@ def index_array(
     if given.dtype.kind not in "iu":
         raise DataError(f"Expected {what} to be whole numbers in {where} (got {given.dtype})")
     _check_length(given.shape, (expected,), what, where)
-    array = np.ascontiguousarray(given, dtype=np.int64)
-    bad = np.flatnonzero(array < 0 if size is None else (array < 0) | (array >= size))
+    array = np.ascontiguousarray(given, dtype=dtype)
+    bad = _rows_where(lambda part: part < 0 if size is None else (part < 0) | (part >= size), given)
     if bad.size:
         valid = "0 or more" if size is None else f"from 0 to {size - 1}"
         raise DataError(
@@ -106,17 +115,25 @@ def index_array(
     return array
 
 
-def _check_ascending(items: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], where: str) -> None:
-    if len(items) < 2:
-        return
-    falls = np.diff(items) <= 0
-    starts = offsets[1:-1]  # between two users the items may fall
-    falls[starts[(starts > 0) & (starts < len(items))] - 1] = False
-    if falls.any():
-        user = int(np.searchsorted(offsets, np.flatnonzero(falls)[0], side="right")) - 1
-        raise DataError(
-            f"Expected items to be ascending and unique within a user in {where}: those of user {user} are not"
-        )
+def _check_ascending(items: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], where: str) -> None:
+    for start in range(0, max(len(items) - 1, 0), _CHUNK):
+        falls = np.diff(items[start : start + _CHUNK + 1]) <= 0
+        # Between two users the items may fall.
+        first, last = np.searchsorted(offsets, (start + 1, start + len(falls) + 1))
+        falls[offsets[first:last] - start - 1] = False
+        if falls.any():
+            user = int(np.searchsorted(offsets, start + np.flatnonzero(falls)[0], side="right")) - 1
+            raise DataError(
+                f"Expected items to be ascending and unique within a user in {where}: those of user {user} are not"
+            )
+
+
+def _rows_where(
+    test: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], array: npt.NDArray[Any]
+) -> npt.NDArray[np.int64]:
+    """Where ``test`` is true; in chunks, so that an array mapped from disk is never in memory as a whole."""
+    found = [start + np.flatnonzero(test(array[start : start + _CHUNK])) for start in range(0, len(array), _CHUNK)]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
 def _item_fields(ratings: Ratings, where: str) -> dict[str, Any]:

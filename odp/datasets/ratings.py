@@ -7,6 +7,7 @@ Every loader and generator of this package returns this form, and every consumer
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import zipfile
@@ -281,7 +282,70 @@ class Ratings:
                 raise
             raise DataError(f"{path}: an array of {FORMAT!r} is missing or malformed; write it again") from None
 
+    def save_folder(self, folder: str | os.PathLike[str]) -> None:
+        """Writes an uncompressed folder of format ``odp-ratings-1``, which :meth:`open_folder` maps into memory.
 
+        ``meta.json`` is written last, so that a folder that was cut short is no data set.
+
+        Raises:
+          DataError: ``folder`` exists and is not empty, or cannot be written.
+        """
+        target = Path(folder)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            if any(target.iterdir()):
+                raise DataError(f"Expected folder={str(target)!r} to be new or empty: choose another, or remove it")
+            for field in (*_ARRAYS, *_OPTIONAL_ARRAYS):
+                value = getattr(self, field)
+                if value is not None:
+                    np.save(target / f"{field}.npy", value, allow_pickle=False)
+            meta = {"format": FORMAT} | {field: getattr(self, field) for field in _META}
+            (target / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{target}: cannot be written ({error.strerror}); choose another folder") from None
+
+    @classmethod
+    def open_folder(cls, folder: str | os.PathLike[str]) -> Self:
+        """Maps what :meth:`save_folder` wrote: entries stay on disk and are read as they are used.
+
+        They are checked here, once, in one pass of bounded memory. The files must not change while they are mapped.
+
+        Raises:
+          DataError: the folder is missing, not of format ``odp-ratings-1``, or damaged.
+        """
+        source = Path(folder)
+        try:
+            meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{source}: no meta.json; write the folder with Ratings.save_folder") from None
+        except (OSError, ValueError):
+            raise DataError(f"{source}: meta.json is not readable; write the folder again") from None
+        if not isinstance(meta, dict) or meta.pop("format", None) != FORMAT or set(meta) != set(_META):
+            raise DataError(f"{source}: not a folder of format {FORMAT!r}; odp.datasets.load() reads other forms")
+        for field in ("titles", "feature_names"):
+            meta[field] = None if meta[field] is None else tuple(meta[field])
+        optional = (field for field in _OPTIONAL_ARRAYS if (source / f"{field}.npy").exists())
+        try:
+            # A map of an empty array is an error of the operating system's; such a file is read.
+            arrays: dict[str, Any] = {field: _mapped(source / f"{field}.npy") for field in (*_ARRAYS, *optional)}
+            return cls(**arrays, **meta)
+        except DataError:
+            raise
+        except (OSError, ValueError, EOFError, TypeError):
+            raise DataError(f"{source}: an array of {FORMAT!r} is missing or damaged; write the folder again") from None
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        array = np.load(path, allow_pickle=False)
+    return np.asarray(array)
+
+
+_ARRAYS = ("offsets", "items", "values")
+_OPTIONAL_ARRAYS = ("order", "features", "user_ids", "item_ids")
+_META = ("name", "n_items", "low", "high", "implicit", "duplicates", "titles", "feature_names")
 _OPTIONAL = ("order", "titles", "features", "feature_names", "user_ids", "item_ids")
 
 
@@ -326,6 +390,8 @@ def merge(a: Ratings, b: Ratings) -> Ratings:
     """
     if (a.n_users, a.n_items, a.low, a.high) != (b.n_users, b.n_items, b.low, b.high):
         raise DataError(f"Expected both parts of {a.name!r} to have the same users, items and bounds")
+    if not b.n_ratings:
+        return a
     user = np.concatenate((a.users(), b.users()))
     item = np.concatenate((a.items, b.items))
     rows = np.argsort(user * np.int64(a.n_items) + item, kind="stable")

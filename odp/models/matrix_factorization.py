@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import numpy.typing as npt
 
 from odp import _validate
 
 if TYPE_CHECKING:
+    from odp.models.item_features import Float32Array
     from odp.v1 import common_pb2
 
 
@@ -20,22 +23,44 @@ class MatrixFactorization:
 
     Attributes:
       items: number of items; ids are 0 .. items - 1.
-      rank: width of the rows, up to 64; 0 is a model of biases only.
+      rank: width of the rows, up to 64; 0 is a model of biases only. The first two columns and one per public feature
+        can do without a factor round.
+      item_features: public features of the items [items, p], such as genre flags or text hashes, p up to 1024; None
+        for none. They stay with the server, which estimates from them what noise hides; kept as a float32 copy.
+      features_sha256: hash of that matrix, for equality and for the task definition; empty without features.
 
     Raises:
-      ConfigurationError: a number is out of range.
+      ConfigurationError: a number is out of range, or the features do not fit the items or are not finite.
     """
 
     items: int
     rank: int = 0
+    item_features: npt.ArrayLike | None = field(default=None, repr=False, compare=False)
+    features_sha256: bytes = field(default=b"", init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
         _validate.integer(items=self.items, low=1, high=2**31 - 1)
         _validate.integer(rank=self.rank, low=0, high=64)
+        if self.item_features is not None:
+            from odp.models.item_features import checked_item_features, item_features_sha256
+
+            matrix = checked_item_features(self.items, self.item_features)
+            object.__setattr__(self, "item_features", matrix)
+            object.__setattr__(self, "features_sha256", item_features_sha256(matrix))
+
+    @property
+    def features(self) -> Float32Array | None:
+        """``item_features`` as checked: read-only float32 [items, p], or None."""
+        return cast("Float32Array | None", self.item_features)
 
     def to_proto(self) -> common_pb2.MatrixFactorizationModel:
         """The message of a task definition."""
         from odp.v1 import common_pb2
 
-        return common_pb2.MatrixFactorizationModel(items=self.items, rank=self.rank)
+        return common_pb2.MatrixFactorizationModel(
+            items=self.items,
+            rank=self.rank,
+            item_features_sha256=self.features_sha256,
+            item_features_width=0 if self.features is None else self.features.shape[1],
+        )

@@ -1,12 +1,6 @@
 """What a private model is compared with, on the same split.
 
-=================  =====================================================================================
-global mean        one number; no personalisation (not private: a reference)
-user mean          each device's own mean, shrunk towards a public constant: local, so it costs no privacy
-DP item mean       one release of item sums and counts with the whole budget
-ALS ceiling        alternating least squares with biases, all data in one place, no privacy
-=================  =====================================================================================
-"""
+===================  ============================================================================"""
 
 from __future__ import annotations
 
@@ -14,19 +8,20 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
 
 from odp.algorithms.seam import Float64Array
-from odp.datasets.ratings import Ratings
+from odp.datasets.ratings import Ratings, Split, merge
+from odp.errors import DataError
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
+from odp.simulation.als import als
 from odp.simulation.noise import SeededNoise
+from odp.task import Task
 
 _ALS_RANK = 16
-_ALS_SWEEPS = 12
-_ALS_RIDGE = 0.08
 _USER_MEAN_RIDGE = 2.0
+_USER_BIAS_RIDGE = 5.0
 # Of the declared range; where DPAM centres values, too.
 _PUBLIC_CENTRE = 0.625
 # Share of mu^2 for the counts of the DP item mean; the sums are the harder part.
@@ -41,6 +36,7 @@ class Baselines:
     global_mean: float
     user_mean: float
     dp_item_mean: float
+    dp_item_user_bias: float
     als_ceiling: float
 
 
@@ -54,20 +50,18 @@ def rmse(predicted: Float64Array, targets: Ratings) -> float:
     return float(np.sqrt(np.mean((predicted - targets.values) ** 2)))
 
 
-def baselines(
-    *, train: Ratings, history: Ratings, test: Ratings, epsilon: float, delta: float, max_items_per_user: int, seed: int
-) -> Baselines:
-    """All baselines. ``history`` is what personalisation may read at test time (train and validation ratings)."""
-    users = test.users()
-    mean = float(train.values.mean())
-    user_means = _user_means(history)
+def baselines(task: Task, split: Split, *, seed: int) -> Baselines:
+    """All baselines at the task's budget, on the test part; personalisation reads train and validation ratings.
+
+    Raises:
+      DataError: a part has no ratings, or the data are implicit.
+    """
     return Baselines(
-        global_mean=rmse(np.full(test.n_ratings, mean), test),
-        user_mean=rmse(user_means[users], test),
-        dp_item_mean=rmse(
-            _dp_item_mean(train, epsilon=epsilon, delta=delta, bound=max_items_per_user, seed=seed)[test.items], test
-        ),
-        als_ceiling=rmse(_als(train, history, test, mean, seed=seed), test),
+        global_mean=global_mean(task, split, seed),
+        user_mean=user_mean(task, split, seed),
+        dp_item_mean=dp_item_mean(task, split, seed),
+        dp_item_user_bias=dp_item_user_bias(task, split, seed),
+        als_ceiling=als_ceiling(task, split, seed),
     )
 
 
@@ -87,19 +81,61 @@ def item_mean_events(
     )
 
 
-def _user_means(history: Ratings) -> Float64Array:
-    # The mean of all would be better, but it is not public.
-    centre = history.low + _PUBLIC_CENTRE * (history.high - history.low)
-    sums = np.bincount(history.users(), weights=history.values - centre, minlength=history.n_users)
-    means: Float64Array = centre + sums / (np.diff(history.offsets) + _USER_MEAN_RIDGE)
-    return means
+def global_mean(task: Task, split: Split, seed: int) -> float:
+    """Test RMSE of the mean of all training ratings."""
+    check_parts(split)
+    return rmse(np.full(split.test.n_ratings, float(split.train.values.mean())), split.test)
 
 
-def _dp_item_mean(train: Ratings, *, epsilon: float, delta: float, bound: int, seed: int) -> Float64Array:
-    """Item means from one noisy release of (counts, centred sums) over at most ``bound`` random items per user.
+def user_mean(task: Task, split: Split, seed: int) -> float:
+    """Test RMSE of each user's own mean, shrunk towards a public constant: the mean of all would not be public."""
+    check_parts(split)
+    mean = split.train.low + _PUBLIC_CENTRE * (split.train.high - split.train.low)
+    history = merge(split.train, split.validation)
+    return rmse(mean + _user_offsets(history, mean, ridge=_USER_MEAN_RIDGE)[split.test.users()], split.test)
 
-    An infinite epsilon asks for no noise.
-    """
+
+def dp_item_mean(task: Task, split: Split, seed: int) -> float:
+    """Test RMSE of noisy item means."""
+    check_parts(split)
+    return rmse(_dp_item_means(task, split.train, seed=seed)[split.test.items], split.test)
+
+
+def dp_item_user_bias(task: Task, split: Split, seed: int) -> float:
+    """Test RMSE of noisy item means plus each device's own mean offset from them."""
+    check_parts(split)
+    means = _dp_item_means(task, split.train, seed=seed)
+    history = merge(split.train, split.validation)
+    offsets = _user_offsets(history, means[history.items], ridge=_USER_BIAS_RIDGE)
+    return rmse(means[split.test.items] + offsets[split.test.users()], split.test)
+
+
+def als_ceiling(task: Task, split: Split, seed: int) -> float:
+    """Test RMSE of alternating least squares without privacy."""
+    check_parts(split)
+    history = merge(split.train, split.validation)
+    return rmse(als(split.train, history, split.test, rank=_ALS_RANK, seed=seed), split.test)
+
+
+def check_parts(split: Split) -> None:
+    """Raises DataError where RMSE has no meaning: no ratings in a part, or pairs without an opinion."""
+    if split.train.implicit:
+        raise DataError(f"the data set {split.train.name!r} holds implicit feedback; RMSE baselines need ratings")
+    for name, part in (("training", split.train), ("test", split.test)):
+        if not part.n_ratings:
+            raise DataError(f"the {name} part of data set {part.name!r} has no ratings; use a larger data set")
+
+
+def _user_offsets(history: Ratings, predicted: Float64Array | float, *, ridge: float) -> Float64Array:
+    sums = np.bincount(history.users(), weights=history.values - predicted, minlength=history.n_users)
+    offsets: Float64Array = sums / (np.diff(history.offsets) + ridge)
+    return offsets
+
+
+def _dp_item_means(task: Task, train: Ratings, *, seed: int) -> Float64Array:
+    """Item means from one noisy release of (counts, centred sums), each user's items bounded as in the task."""
+    privacy = task.privacy
+    bound = privacy.bound(train.n_items)
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(train.n_ratings), train.users()))
     rank = np.arange(train.n_ratings) - np.repeat(train.offsets[:-1], np.diff(train.offsets))
@@ -111,10 +147,10 @@ def _dp_item_mean(train: Ratings, *, epsilon: float, delta: float, bound: int, s
     centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) / _GRID)
     sums = np.bincount(items, weights=centred, minlength=train.n_items)
     sum_std = 0.0
-    if epsilon != math.inf:
+    if privacy.epsilon != math.inf:
         for_counts, for_sums = item_mean_events(
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
             low=train.low,
             high=train.high,
             n_items=train.n_items,
@@ -132,44 +168,3 @@ def _dp_item_mean(train: Ratings, *, epsilon: float, delta: float, bound: int, s
     shrink = between / (between + within / weight + (sum_std / weight) ** 2)
     means: Float64Array = centre + total + shrink * (noisy_sums / weight - total)
     return means
-
-
-def _als(train: Ratings, history: Ratings, test: Ratings, mean: float, *, seed: int) -> Float64Array:
-    """Predictions of biased ALS: rows (1, user bias, factors) against (item bias, 1, factors)."""
-    rank = min(_ALS_RANK, train.n_items)
-    items = np.zeros((train.n_items, rank + 2))
-    items[:, 1] = 1.0
-    items[:, 2:] = np.random.default_rng(seed).normal(0.0, 0.1, (train.n_items, rank))
-    matrix = _residuals(train, mean)
-    for _ in range(_ALS_SWEEPS):
-        users = _solve(matrix, items, known=0)
-        items = _solve(matrix.T.tocsr(), users, known=1)
-    users = _solve(_residuals(history, mean), items, known=0)
-    predictions: Float64Array = mean + np.einsum("nd,nd->n", users[test.users()], items[test.items])
-    return predictions
-
-
-def _residuals(ratings: Ratings, mean: float) -> scipy.sparse.csr_matrix:
-    return scipy.sparse.csr_matrix(
-        (ratings.values.astype(np.float64) - mean, ratings.items, ratings.offsets),
-        shape=(ratings.n_users, ratings.n_items),
-    )
-
-
-def _solve(matrix: scipy.sparse.csr_matrix, features: Float64Array, *, known: int) -> Float64Array:
-    """Ridge solve of one side: every row's own column ``known`` is the constant 1, the others are fitted."""
-    count, width = matrix.shape[0], features.shape[1]
-    fitted = [column for column in range(width) if column != known]
-    design = features[:, fitted]
-    pattern = scipy.sparse.csr_matrix((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
-    upper = np.triu_indices(width - 1)
-    packed = pattern @ (design[:, upper[0]] * design[:, upper[1]])
-    right = matrix @ design - pattern @ (design * features[:, [known]])
-    grams = np.zeros((count, width - 1, width - 1))
-    grams[:, upper[0], upper[1]] = packed
-    grams[:, upper[1], upper[0]] = packed
-    ridge = _ALS_RIDGE * (np.diff(matrix.indptr) + 1.0)
-    grams[:, range(width - 1), range(width - 1)] += ridge[:, None]
-    solved = np.ones((count, width))
-    solved[:, fitted] = np.linalg.solve(grams, right[:, :, None])[:, :, 0]
-    return solved

@@ -9,28 +9,54 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of, draw_noise, to_values
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import (
+    Broadcast,
+    DeclaredRelease,
+    Float64Array,
+    Int64Array,
+    LocalRatings,
+    NoisyTensors,
+    Population,
+    Query,
+    Slices,
+)
 from odp.datasets.ratings import Ratings, Split, merge, random_split
-from odp.errors import DataError
+from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
-from odp.simulation.noise import NoNoise, SeededNoise
-from odp.task import Task, check_delta_for
+from odp.simulation.checkpoint import Checkpoint, Place, run_identity
+from odp.simulation.inputs import check_rank
+from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
+from odp.simulation.ranking import Ranking
+from odp.task import ImplicitData, RatingsData, Task, check_delta_for
 from odp.v1 import common_pb2
+
+MOST_EXACT = 2**24
+"""Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
+
+
+# Of implicit feedback, a round is scored on so many users; the finished model on all.
+_USERS_PER_ROUND = 4096
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced."""
+    """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced.
+
+    For implicit feedback both RMSEs are NaN, and ``validation_recall`` is Recall@20 over at most 4,096 users.
+    """
 
     round: int
     contributions: int
@@ -38,6 +64,7 @@ class RoundResult:
     validation_rmse: float
     test_rmse: float
     seconds: float
+    validation_recall: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -47,7 +74,8 @@ class RunResult:
     Attributes:
       test_rmse: RMSE on the test ratings of the final model, each user solved on train and validation ratings.
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
-      test_rmse, validation_rmse: NaN where there are no such ratings.
+      test_rmse, validation_rmse: NaN where there are no such ratings, or for implicit feedback.
+      test_ranking, validation_ranking: Of implicit feedback, on all users with such items; None elsewhere.
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
     """
@@ -62,6 +90,13 @@ class RunResult:
     delta: float
     seconds: float
     history: Ratings = field(repr=False)
+    test_ranking: Ranking | None = None
+    validation_ranking: Ranking | None = None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there was noise; without it ``charges`` are what noise would have cost, and nothing was protected."""
+        return math.isfinite(self.epsilon)
 
     def recommend(self, user: int, *, count: int = 10) -> list[tuple[int, float]]:
         """The ``count`` items with the highest predicted value that ``user`` has not rated, best first."""
@@ -76,15 +111,17 @@ class RunResult:
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""
+        rankings = {"test": self.test_ranking, "validation": self.validation_ranking}
         return {
             "task": self.task.name,
             "test_rmse": _number(self.test_rmse),
             "validation_rmse": _number(self.validation_rmse),
+            **{f"{part}_ranking": found.to_json() for part, found in rankings.items() if found is not None},
             "epsilon": _number(self.epsilon),
             "delta": self.delta,
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
-            "charges": [event.to_json() for events in self.charges for event in events],
+            "charges": [event.to_json() for events in self.charges for event in events] if self.noisy else [],
         }
 
 
@@ -105,6 +142,9 @@ def simulate(
     seed: int = 1,
     noise: bool | IntegerNoise = True,
     on_round: Callable[[RoundResult], None] | None = None,
+    on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
+    on_users: Callable[[int, int, int], None] | None = None,
+    checkpoint: Path | None = None,
 ) -> RunResult:
     """Runs ``task`` on every user of ``population``.
 
@@ -114,8 +154,13 @@ def simulate(
       seed: Decides the split, the users' samples and the noise: the same seed repeats the run.
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
+      on_release: Called with what each round released and how it was declared.
+      on_users: Called within a round, after each block of users, with the round, the users done and the rounds in all.
+      checkpoint: A folder; the run is saved there after every round, and the same call goes on from there. Of rounds
+        that were done before, ``on_round`` is told again, ``on_release`` is not.
 
-    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size.
+    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
+    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with noise of one's own.
     """
     started = time.perf_counter()
     split = population if isinstance(population, Split) else random_split(population, seed=seed)
@@ -125,38 +170,51 @@ def simulate(
     silent = task.privacy.epsilon == math.inf
     if silent:
         noise = False
-    source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
+    source = _Source(noise, seed)
     seeds = user_seeds(split.train.n_users, seed)
     history = merge(split.train, split.validation)
 
-    server, population_side = algorithm.server(), algorithm.population()
+    server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
     state = server.start()
-    broadcast = server.broadcast(state)
     rounds: list[RoundResult] = []
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
+        place = saved.read()
+        if place is not None:
+            state, rounds = place.state, [_restored(record) for record in place.rounds]
+    broadcast = server.broadcast(state)
     charges: list[tuple[GaussianRelease, ...]] = []
-    for number in range(server.rounds):
+    for number, done in enumerate(rounds):
+        query = algorithm.query(number)
+        charges.append(() if silent else charges_of(query))
+        source.skip(number, query)
+        if on_round is not None:
+            on_round(done)
+    for number in range(len(rounds), server.rounds):
         began = time.perf_counter()
         query = algorithm.query(number)
-        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds)
+        progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
+        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds, progress=progress)
         charges.append(() if silent else charges_of(query))  # no noise was asked for: no charge would be true
-        tensors: dict[str, Float64Array] = {}
-        for release in query.releases:
-            noisy: Int64Array = totals[release.name].reshape(release.shape) + draw_noise(release, source)
-            tensors[release.name] = to_values(release, noisy)
-        state = server.step(state, NoisyTensors(number, tensors, split.train.n_users))
+        tensors = _released(query, totals, source.of(number, query))
+        del totals
+        released = NoisyTensors(number, tensors, split.train.n_users)
+        if on_release is not None:
+            on_release(released, query.releases)
+        state = server.step(state, released)
         broadcast = server.broadcast(state)
         rounds.append(
             RoundResult(
                 round=number,
                 contributions=split.train.n_users,
                 epsilon=_spent(charges, definition, noise),
-                validation_rmse=rmse(
-                    population_side.predict(broadcast, split.train, split.validation), split.validation
-                ),
-                test_rmse=rmse(population_side.predict(broadcast, history, split.test), split.test),
                 seconds=time.perf_counter() - began,
+                **_quality(task, population_side, broadcast, split, history),
             )
         )
+        if saved is not None:
+            saved.write(Place([_record(result) for result in rounds], state))
         if on_round is not None:
             on_round(rounds[-1])
     return RunResult(
@@ -170,22 +228,122 @@ def simulate(
         delta=task.privacy.delta,
         seconds=time.perf_counter() - started,
         history=history,
+        test_ranking=_ranking(task, broadcast, history, split.test),
+        validation_ranking=_ranking(task, broadcast, split.train, split.validation),
     )
 
 
+def _quality(task: Task, population: Population, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+    """The figures of a round, by field of ``RoundResult``."""
+    if not isinstance(task.data, ImplicitData):
+        return {
+            "validation_rmse": rmse(population.predict(model, split.train, split.validation), split.validation),
+            "test_rmse": rmse(population.predict(model, history, split.test), split.test),
+        }
+    from odp.simulation.implicit import sampled
+
+    users = sampled(split.train, _USERS_PER_ROUND)
+    found = _ranking(task, model, split.train.select_users(users), split.validation.select_users(users), cutoffs=(20,))
+    recall = math.nan if found is None else next(iter(found.recall.values()))
+    return {"validation_rmse": math.nan, "test_rmse": math.nan, "validation_recall": recall}
+
+
+def _ranking(
+    task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = (20, 50)
+) -> Ranking | None:
+    """Of implicit feedback with anything to rank."""
+    if not isinstance(task.data, ImplicitData) or not targets.n_ratings:
+        return None
+    from odp.simulation.implicit import rank_model
+
+    return rank_model(task, model, history, targets, cutoffs=cutoffs)
+
+
+class _Source:
+    """The noise of each round: the enclave's exact sampler from one seeded stream, or of millions of numbers, normals.
+
+    Raises ConfigurationError, on asking its kind, for noise that a later run could not repeat.
+    """
+
+    def __init__(self, noise: bool | IntegerNoise, seed: int) -> None:
+        self._given = noise if not isinstance(noise, bool) else None if noise else NoNoise()
+        self._stream = GaussianNoise(SeededNoise(seed))
+        self._seed = seed
+
+    @property
+    def kind(self) -> str:
+        """Part of a run's identity."""
+        if self._given is not None and not isinstance(self._given, NoNoise):
+            raise ConfigurationError("Expected noise=True or False with a checkpoint: other noise cannot be repeated")
+        return "seeded" if self._given is None else "none"
+
+    def of(self, round: int, query: Query) -> IntegerNoise:
+        """What to draw the noise of ``round`` from."""
+        if self._given is not None:
+            return self._given
+        if sum(release.coordinates for release in query.releases) > MOST_EXACT:
+            return RoundedNormals(self._seed, round)
+        return self._stream
+
+    def skip(self, round: int, query: Query) -> None:
+        """Draws and drops the noise of a round that was done before, so that the stream stands where it stood."""
+        if self.of(round, query) is self._stream:
+            for release in query.releases:
+                draw_noise(release, self._stream)
+
+
+def noisy_release(query: Query, totals: Mapping[str, Int64Array], *, seed: int, round: int) -> dict[str, Float64Array]:
+    """What a simulated ``round`` of few rounds releases: exact sums plus noise; for benchmarks of a single round."""
+    return _released(query, totals, _Source(True, seed).of(round, query))
+
+
+def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoise) -> dict[str, Float64Array]:
+    tensors: dict[str, Float64Array] = {}
+    for release in query.releases:
+        noisy = draw_noise(release, source)
+        noisy += totals[release.name].reshape(release.shape)
+        tensors[release.name] = to_values(release, noisy)
+    return tensors
+
+
+def _tell(on_users: Callable[[int, int, int], None], round: int, rounds: int, users: int) -> None:
+    on_users(round, users, rounds)
+
+
+def _record(result: RoundResult) -> dict[str, Any]:
+    """JSON has no infinity and no NaN."""
+    return {
+        name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
+        for name, value in asdict(result).items()
+    }
+
+
+def _restored(record: dict[str, Any]) -> RoundResult:
+    values: dict[str, Any] = {name: float(value) if isinstance(value, str) else value for name, value in record.items()}
+    return RoundResult(**values)
+
+
 def check_population(task: Task, ratings: Ratings) -> None:
-    """Raises DataError where ``ratings`` do not fit the task, PrivacyError where delta is too large for them."""
+    """Raises DataError where ``ratings`` do not fit the task, PrivacyError where delta is too large for them.
+
+    Raises ConfigurationError where the model's rank exceeds its number of items.
+    """
+    if not ratings.n_ratings:
+        raise DataError(f"the data set {ratings.name!r} has no ratings to train on; check the file or the split")
     if ratings.n_items != task.model.items:
         raise DataError(
             f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
             f"set items={ratings.n_items} in the model"
         )
-    if ratings.n_ratings and not (task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high):
+    if isinstance(task.data, RatingsData) and not (
+        task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high
+    ):
         raise DataError(
             f"the data set {ratings.name!r} holds values outside the task's bounds "
             f"low={task.data.low}, high={task.data.high}; "
             "set the bounds that the data declares"
         )
+    check_rank(task)
     check_delta_for(task.privacy.delta, ratings.n_users)
 
 

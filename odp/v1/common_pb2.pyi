@@ -8,11 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "privacy", "dpam", "cohort", "developer_key")
+    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "cohort", "developer_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    IMPLICIT_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     DPAM_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
@@ -21,11 +22,12 @@ class TaskDefinition(_message.Message):
     population: str
     model: MatrixFactorizationModel
     data: RatingsData
+    implicit: ImplicitData
     privacy: PrivacyTerms
     dpam: DpamTraining
     cohort: CohortTerms
     developer_key: bytes
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")
@@ -36,12 +38,16 @@ class SignedTask(_message.Message):
     def __init__(self, definition: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class MatrixFactorizationModel(_message.Message):
-    __slots__ = ("items", "rank")
+    __slots__ = ("items", "rank", "item_features_sha256", "item_features_width")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FEATURES_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FEATURES_WIDTH_FIELD_NUMBER: _ClassVar[int]
     items: int
     rank: int
-    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    item_features_sha256: bytes
+    item_features_width: int
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ...) -> None: ...
 
 class RatingsData(_message.Message):
     __slots__ = ("table", "low", "high")
@@ -52,6 +58,12 @@ class RatingsData(_message.Message):
     low: float
     high: float
     def __init__(self, table: _Optional[str] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
+
+class ImplicitData(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
 
 class PrivacyTerms(_message.Message):
     __slots__ = ("epsilon", "delta", "max_items_per_user")
@@ -64,7 +76,7 @@ class PrivacyTerms(_message.Message):
     def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., max_items_per_user: _Optional[int] = ...) -> None: ...
 
 class DpamTraining(_message.Message):
-    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device")
+    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "unobserved_weight", "gramian_noise", "head_items", "item_grams")
     class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WEIGHTING_UNSPECIFIED: _ClassVar[DpamTraining.Weighting]
@@ -90,6 +102,10 @@ class DpamTraining(_message.Message):
     ITEM_RIDGE_FIELD_NUMBER: _ClassVar[int]
     START_SEED_FIELD_NUMBER: _ClassVar[int]
     SLICES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    UNOBSERVED_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    GRAMIAN_NOISE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    ITEM_GRAMS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     row_clip: float
     bias_target_clip: float
@@ -107,7 +123,11 @@ class DpamTraining(_message.Message):
     item_ridge: float
     start_seed: int
     slices_per_device: int
-    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ...) -> None: ...
+    unobserved_weight: float
+    gramian_noise: float
+    head_items: int
+    item_grams: bool
+    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
     __slots__ = ("minimum", "goal", "round_seconds")

@@ -61,10 +61,12 @@ class GetModelResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ...) -> None: ...
 
 class SubmitTaskRequest(_message.Message):
-    __slots__ = ("definition",)
+    __slots__ = ("definition", "item_features")
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FEATURES_FIELD_NUMBER: _ClassVar[int]
     definition: _common_pb2.TaskDefinition
-    def __init__(self, definition: _Optional[_Union[_common_pb2.TaskDefinition, _Mapping]] = ...) -> None: ...
+    item_features: bytes
+    def __init__(self, definition: _Optional[_Union[_common_pb2.TaskDefinition, _Mapping]] = ..., item_features: _Optional[bytes] = ...) -> None: ...
 
 class SubmitTaskResponse(_message.Message):
     __slots__ = ("task_sha256",)

@@ -10,7 +10,7 @@ from rich.console import Console
 from odp.cli.comparison import comparison_table, draw_progress
 from odp.simulation.baselines import Baselines
 
-FOUND = Baselines(global_mean=1.1, user_mean=1.05, dp_item_mean=1.0, als_ceiling=0.85)
+FOUND = Baselines(global_mean=1.1, user_mean=1.05, dp_item_mean=1.0, dp_item_user_bias=0.93, als_ceiling=0.85)
 
 
 def test_the_table_states_every_error_and_its_privacy() -> None:

@@ -21,7 +21,13 @@ def test_the_last_line_holds_what_scripts_rely_on(odp: Odp, task_file: Path) -> 
     assert (found["task"], found["delta"], found["rounds"]) == ("films", 1e-6, 3)
     assert [event["name"] for event in found["charges"]] == ["counts", "mass", "sums", "gram", "targets"]
     assert found["seconds"] >= 0
-    assert set(found["baselines"]) == {"global_mean", "user_mean", "dp_item_mean", "als_ceiling"}
+    assert set(found["baselines"]) == {
+        "global_mean",
+        "user_mean",
+        "dp_item_mean",
+        "dp_item_user_bias",
+        "als_ceiling",
+    }
     assert "DP item mean" in printed.err
 
 

@@ -269,3 +269,73 @@ def test_the_repr_names_sizes_and_no_data() -> None:
     assert (
         repr(make(user_ids=np.array([7001, 7002, 7003]))) == "Ratings('small', 3 users x 4 items, 5 ratings in [1, 5])"
     )
+
+
+def test_a_folder_gives_back_every_field_with_entries_left_on_disk(tmp_path: Path) -> None:
+    ratings = Ratings.from_triples(
+        "films",
+        [0, 0, 2, 2, 2],
+        [1, 0, 2, 1, 1],
+        [5, 3, 1, 2, 4],
+        low=1,
+        high=5,
+        n_users=4,
+        times=[9, 8, 1, 2, 3],
+        titles=("a", "b", "c"),
+        features=np.eye(3, dtype=np.float32),
+        feature_names=("x", "y", "z"),
+        user_ids=np.arange(4) * 7,
+        item_ids=np.arange(3) + 9,
+    )
+    ratings.save_folder(tmp_path / "films")
+    opened = Ratings.open_folder(tmp_path / "films")
+    for field in ("name", "n_items", "low", "high", "implicit", "duplicates", "titles", "feature_names"):
+        assert getattr(opened, field) == getattr(ratings, field)
+    for field in ("offsets", "items", "values", "order", "features", "user_ids", "item_ids"):
+        np.testing.assert_array_equal(getattr(opened, field), getattr(ratings, field))
+        assert getattr(opened, field).dtype == getattr(ratings, field).dtype
+    for field in ("offsets", "items", "values"):
+        assert isinstance(getattr(opened, field).base, np.memmap), "a copy would defeat the purpose"
+
+
+def test_a_folder_of_an_empty_data_set_opens(tmp_path: Path) -> None:
+    Ratings.from_triples("none", [], [], [], low=1, high=5, n_users=2, n_items=3).save_folder(tmp_path)
+    assert Ratings.open_folder(tmp_path).n_users == 2
+
+
+def test_damaged_and_foreign_folders_are_refused(tmp_path: Path) -> None:
+    ratings = Ratings.from_triples("films", [0, 1], [1, 0], [5, 3], low=1, high=5)
+    with pytest.raises(DataError, match="no meta"):
+        Ratings.open_folder(tmp_path / "missing")
+    folder = tmp_path / "films"
+    ratings.save_folder(folder)
+    with pytest.raises(DataError, match="new or empty"):
+        ratings.save_folder(folder)
+    meta = (folder / "meta.json").read_text()
+    for text, complaint in (("{", "not readable"), ("{}", "not a folder of format"), ("[1]", "not a folder of format")):
+        (folder / "meta.json").write_text(text)
+        with pytest.raises(DataError, match=complaint):
+            Ratings.open_folder(folder)
+    (folder / "meta.json").write_text(meta)
+    np.save(folder / "items.npy", np.array([1, 7], dtype=np.int32))
+    with pytest.raises(DataError, match="out of range"):
+        Ratings.open_folder(folder)
+    (folder / "items.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(DataError, match="missing or damaged"):
+        Ratings.open_folder(folder)
+    (folder / "items.npy").unlink()
+    with pytest.raises(DataError, match="missing or damaged"):
+        Ratings.open_folder(folder)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100])
+def test_checks_find_the_same_faults_whatever_their_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr("odp.datasets._check._CHUNK", chunk)
+    offsets, values = np.array([0, 2, 2, 5, 5]), np.ones(5, dtype=np.float32)
+    for items in ([4, 5, 0, 1, 2], [0, 1, 2, 3, 4]):
+        assert Ratings("films", offsets, np.array(items), values, n_items=6, low=1, high=5).n_ratings == 5
+    for items, user in (([5, 4, 0, 1, 2], 0), ([4, 5, 0, 0, 2], 2), ([4, 5, 0, 3, 2], 2)):
+        with pytest.raises(DataError, match=f"those of user {user} are not"):
+            Ratings("films", offsets, np.array(items), values, n_items=6, low=1, high=5)
+    with pytest.raises(DataError, match=r"first in row 4"):
+        Ratings("films", offsets, np.array([4, 5, 0, 1, 6]), values, n_items=6, low=1, high=5)

@@ -240,10 +240,11 @@ class World:
         self.path = folder / "server.sqlite"
         self.storage = Storage(self.path, clock=self.clock)
 
-    def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
+    def submit(self, definition: common_pb2.TaskDefinition, item_features: bytes = b"") -> bytes:
         """Stores a task as SubmitTask does; its id."""
-        task: TaskRecord = checked_task(server_pb2.SubmitTaskRequest(definition=definition), self.key)
-        self.storage.add_task(task)
+        request = server_pb2.SubmitTaskRequest(definition=definition, item_features=item_features)
+        task: TaskRecord = checked_task(request, self.key)
+        self.storage.add_task(task, item_features=item_features)
         return task.sha256
 
     def board(self, storage: Storage | None = None) -> Board:

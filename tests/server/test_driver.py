@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from odp.algorithms.registry import algorithm_for
+from odp.models.item_features import item_features_sha256
 from odp.signed_task import model_sha256
 from odp.v1 import common_pb2
 from server.releases import attested_signing_key, noisy_tensors
@@ -54,8 +55,34 @@ def test_the_last_version_is_the_algorithm_applied_to_every_release(world: Any, 
         np.testing.assert_array_equal(world.distributor.models[sha256, 3][table.name], table.rows)
 
 
+def test_public_features_reach_the_estimates_and_survive_a_restart(world: Any, definition: Any) -> None:
+    matrix = np.eye(12, 4, dtype="<f4")
+    definition.model.item_features_width = 4
+    definition.model.item_features_sha256 = item_features_sha256(matrix)
+    sha256 = world.submit(definition, matrix.tobytes())
+    world.aggregator.contributions = GOAL
+    world.run(world.driver(storage=Storage(world.path, clock=world.clock)))
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+    server = algorithm_for(definition).server(item_features=matrix)
+    state = server.start()
+    for round in range(3):
+        release = common_pb2.Release.FromString(world.storage.release(sha256, round).release)
+        state = server.step(state, noisy_tensors(release))
+    for table in server.broadcast(state).tables:
+        np.testing.assert_array_equal(world.distributor.models[sha256, 3][table.name], table.rows)
+
+
 #: Dying around these is dying after the call before: nothing changes.
-READS = ("tasks", "newest_version", "round", "state_and_tables", "release", "open_rounds", "published_models")
+READS = (
+    "tasks",
+    "item_features",
+    "newest_version",
+    "round",
+    "state_and_tables",
+    "release",
+    "open_rounds",
+    "published_models",
+)
 
 
 class Crash(BaseException):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odp.errors import OdpError
+from odp.models.item_features import item_features_sha256
 from odp.signed_task import open_task
 from odp.transport.channel import connect
 from odp.transport.service import serve
@@ -330,3 +333,42 @@ def test_a_definition_with_changed_bytes_is_a_valid_task_or_refused_in_one_line(
     except OdpError as error:
         reason = str(error)
     assert "\n" not in reason
+
+
+def test_item_features_are_stored_with_the_task_that_names_them(served: Served, world: Any, definition: Any) -> None:
+    matrix = np.arange(24, dtype="<f4").reshape(12, 2)
+    definition.model.item_features_width = 2
+    definition.model.item_features_sha256 = item_features_sha256(matrix)
+    request = server_pb2.SubmitTaskRequest(definition=definition, item_features=matrix.tobytes())
+    sha256 = served.stub.SubmitTask(request, timeout=20, metadata=AUTHORIZED).task_sha256
+    assert world.storage.item_features(sha256) == matrix.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (b"", "96 bytes"),
+        (np.zeros(23, dtype="<f4").tobytes(), "96 bytes"),
+        (np.zeros(24, dtype="<f4").tobytes(), "SHA-256"),
+        (np.full(24, np.nan, dtype="<f4").tobytes(), "finite"),
+    ],
+    ids=["none", "short", "another", "not a number"],
+)
+def test_features_other_than_the_named_ones_are_refused(
+    served: Served, definition: Any, features: bytes, message: str
+) -> None:
+    named = features if message == "finite" else np.ones(24, dtype="<f4").tobytes()
+    definition.model.item_features_width = 2
+    definition.model.item_features_sha256 = hashlib.sha256(named).digest()
+    request = server_pb2.SubmitTaskRequest(definition=definition, item_features=features)
+    code, details = served.refused("SubmitTask", request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in details
+    assert "\n" not in details
+
+
+def test_features_for_a_task_without_any_are_refused(served: Served, definition: Any) -> None:
+    request = server_pb2.SubmitTaskRequest(definition=definition, item_features=bytes(4))
+    code, details = served.refused("SubmitTask", request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "0 bytes" in details

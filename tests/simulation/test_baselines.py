@@ -9,18 +9,24 @@ import numpy as np
 import pytest
 
 import odp
-from odp.datasets import Ratings, merge, random_split
+from odp.datasets import Ratings, Split, random_split
 from odp.privacy.accounting import epsilon, mu, mu_for
 from odp.simulation import baselines as module
 from odp.simulation.baselines import Baselines, baselines, item_mean_events, rmse
 
 SPLIT = random_split(odp.synthetic_movielens(n_users=1500, n_items=60, ratings_per_user=25, seed=2), seed=1)
-HISTORY = merge(SPLIT.train, SPLIT.validation)
 
 
 def _baselines(*, eps: float = 8.0, seed: int = 1, train: Ratings = SPLIT.train) -> Baselines:
-    return baselines(
-        train=train, history=HISTORY, test=SPLIT.test, epsilon=eps, delta=1e-6, max_items_per_user=25, seed=seed
+    return baselines(_task(train, eps, 25), dataclasses.replace(SPLIT, train=train), seed=seed)
+
+
+def _task(ratings: Ratings, eps: float, bound: int) -> odp.Task:
+    return odp.Task(
+        name="baselines",
+        model=odp.MatrixFactorization(items=ratings.n_items),
+        data=odp.RatingsData(low=ratings.low, high=ratings.high),
+        privacy=odp.UserLevelDP(epsilon=eps, delta=1e-6, max_items_per_user=bound),
     )
 
 
@@ -43,7 +49,7 @@ def test_privacy_costs_the_item_mean_accuracy_and_nothing_else(found: Baselines)
     private, open_ = _baselines(eps=0.2), _baselines(eps=math.inf)
     assert open_.dp_item_mean < found.dp_item_mean < private.dp_item_mean
     for field in dataclasses.fields(Baselines):
-        if field.name != "dp_item_mean":
+        if not field.name.startswith("dp_item"):
             assert getattr(private, field.name) == getattr(open_, field.name) == getattr(found, field.name)
 
 
@@ -77,7 +83,7 @@ class _Recorder:
 
 def test_the_item_mean_draws_the_noise_that_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GaussianNoise", _Recorder)
-    _baselines()
+    module.dp_item_mean(_task(SPLIT.train, 8.0, 25), SPLIT, 1)
     declared = item_mean_events(epsilon=8.0, delta=1e-6, low=1.0, high=5.0, n_items=60, max_items_per_user=25)
     assert _Recorder.asked == [(event.noise_std / 2.0**-10, 60) for event in declared]
 
@@ -98,9 +104,7 @@ def test_one_user_moves_the_sums_by_no_more_than_is_charged(monkeypatch: pytest.
     whole = Ratings.from_triples("x", users, items, values, low=-9.9, high=9.9, n_users=6, n_items=12)
     without = whole.take(whole.users() != 5)
     for ratings in (whole, without):
-        baselines(
-            train=ratings, history=ratings, test=ratings, epsilon=1.0, delta=1e-6, max_items_per_user=5, seed=1
-        )  # fmt: skip
+        module.dp_item_mean(_task(ratings, 1.0, 5), Split(train=ratings, validation=ratings, test=ratings), 1)
     counts, sums = item_mean_events(epsilon=1.0, delta=1e-6, low=-9.9, high=9.9, n_items=12, max_items_per_user=5)
     for before, after, event in ((seen[0], seen[2], counts), (seen[1], seen[3], sums)):
         moved = (before - after) * 2.0**-10
@@ -124,12 +128,16 @@ class _Added:
 
 
 def test_a_users_mean_needs_nothing_from_other_users() -> None:
-    """The baseline that 'leaves the device' nothing: another user's ratings do not change it."""
-    ours = module._user_means(HISTORY)
-    others = HISTORY.take((HISTORY.users() == 0) | (np.arange(HISTORY.n_ratings) % 2 == 0))
-    assert module._user_means(others)[0] == ours[0]
-    empty = HISTORY.take(np.zeros(HISTORY.n_ratings, dtype=bool))
-    assert module._user_means(empty).tolist() == [3.5] * HISTORY.n_users
+    """The baseline that 'leaves the device' nothing: shuffling the training ratings of everybody changes nothing."""
+    shuffled = dataclasses.replace(SPLIT.train, values=SPLIT.train.values[::-1].copy())
+    one = SPLIT.test.take(SPLIT.test.users() == 0)
+    own = np.flatnonzero(SPLIT.train.users() == 0)
+    values = shuffled.values.copy()
+    values[own] = SPLIT.train.values[own]
+    kept = dataclasses.replace(SPLIT.train, values=values)
+    task = _task(SPLIT.train, 8.0, 25)
+    ours = module.user_mean(task, dataclasses.replace(SPLIT, test=one), 1)
+    assert module.user_mean(task, dataclasses.replace(SPLIT, train=kept, test=one), 1) == ours
 
 
 def test_the_error_of_nothing_is_no_number() -> None:

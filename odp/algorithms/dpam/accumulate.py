@@ -7,11 +7,12 @@ float64 sums over at most 2^20 users are below 2^53 and exact whatever their ord
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec
+from odp.algorithms.dpam import codec, parallel
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
 
@@ -55,6 +56,40 @@ class Accumulator:
                 contributions.targets[block],
             )
         self.count += len(contributions.items)
+
+    def add_entries(
+        self,
+        kernels: ModuleType,
+        offsets: Int64Array,
+        items: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.int16],
+        targets: npt.NDArray[np.int16],
+        rows: npt.NDArray[np.int16],
+        *,
+        threads: int,
+    ) -> None:
+        """Adds contributions of n <= 2^20 users as ragged entries, in machine code.
+
+        Args:
+          kernels: the module of that name; imported by simulators only.
+          offsets: int64 [n + 1]; user ``i`` owns the entries ``offsets[i] : offsets[i + 1]``.
+          items, weights, targets: of the entries; those of weight 0 are not sent.
+          rows: [n, rank].
+          threads: the sums do not depend on it.
+        """
+        if self._round < FIRST_FACTOR_ROUND:
+            kernels.add_entries(items, weights, targets, self._squares[:, 0], self._products[:, 0])
+        else:
+            starts, users, entries = kernels.by_item(offsets, items, weights, self._terms.items)
+            constant = codec.constant_units(self._terms)
+
+            def add(part: tuple[int, int]) -> None:
+                grouped = starts, users, entries, weights, targets, rows, constant
+                kernels.add_items(*part, *grouped, self._squares, self._products)
+
+            most = max(int(starts[-1]) // (8 * threads), 1)
+            parallel.each(add, list(parallel.ranges(starts, most)), threads=threads)
+        self.count += len(offsets) - 1
 
     def totals(self) -> dict[str, Int64Array]:
         """Copies of the sums so far, by release name."""

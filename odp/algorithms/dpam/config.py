@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
-from odp.algorithms.dpam.terms import DERIVED_FACTORS
+from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_FEATURES, MAX_RANK
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.v1 import common_pb2
 
+_MANY_FEATURES = 8
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
 
 
@@ -90,18 +91,26 @@ class DPAM:
             _validate.integer(slices_per_device=self.slices_per_device, low=1, high=2**31 - 1)
 
     @classmethod
-    def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, DPAM]:
+    def recommended(
+        cls, *, epsilon: float, delta: float, n_users: int, n_items: int, n_features: int = 0
+    ) -> tuple[int, DPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from
         biases and counts alone below 1, those refined by two rounds below 4, further ones by five or six rounds above.
         Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
 
+        With 8 or more public features per item there are further factors to start from: all of them without a factor
+        round below 2, up to 16 in two rounds below 4, up to 20 in three rounds above. Fewer features come on top.
+
         Raises:
           ConfigurationError: a number is out of range.
         """
         _validate.integer(n_users=n_users, low=1, high=10**12)
         _validate.integer(n_items=n_items, low=1, high=2**31 - 1)
+        _validate.integer(n_features=n_features, low=0, high=MAX_FEATURES)
+        if n_features:
+            return cls._with_features(epsilon, delta, n_users, n_items, n_features)
         if epsilon == math.inf:
             return 16, cls(steps=14, weighting="uniform", user_ridge=1.0, item_ridge=4.0)
         from odp.privacy.accounting import mu_for
@@ -113,6 +122,23 @@ class DPAM:
             return 2, cls(steps=2)
         rank, steps = (6, 5) if strength < 40.0 else (16, 6)
         return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
+
+    @classmethod
+    def _with_features(
+        cls, epsilon: float, delta: float, n_users: int, n_items: int, n_features: int
+    ) -> tuple[int, DPAM]:
+        rank, plain = cls.recommended(epsilon=epsilon, delta=delta, n_users=n_users, n_items=n_items)
+        known = min(DERIVED_FACTORS + n_features, MAX_RANK)
+        if epsilon == math.inf or n_features < _MANY_FEATURES:
+            return min(max(rank, known), 16), plain
+        from odp.privacy.accounting import mu_for
+
+        strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
+        if strength < 2.0:
+            return known, cls(steps=0)
+        if strength < 4.0:
+            return min(known, 16), cls(steps=2)
+        return min(known, 20), cls(steps=3, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
 
     def resolve(
         self,
@@ -132,9 +158,10 @@ class DPAM:
 
         rank, items, places = model.rank, model.items, privacy.max_items_per_user
         steps = (3 if self.steps is None else self.steps) if rank else 0
-        if rank > DERIVED_FACTORS and not steps:
+        known = DERIVED_FACTORS + model.item_features_width
+        if rank > known and not steps:
             raise ConfigurationError(
-                f"Expected steps={self.steps!r} to be 1 or more for rank={rank}; a rank of {DERIVED_FACTORS} needs none"
+                f"Expected steps={self.steps!r} to be 1 or more for rank={rank}; a rank of {known} needs none"
             )
         slices = max(places, 320) if self.slices_per_device is None else self.slices_per_device
         weightings = {

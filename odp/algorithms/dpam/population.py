@@ -1,20 +1,35 @@
-"""DPAM's client for many users at once: the same arithmetic on padded batches of users of similar size."""
+"""DPAM's client for many users at once: the same arithmetic, in machine code where numba is installed.
+
+Users come in blocks of bounded memory, so ratings may be mapped from disk; only the item sums are held as a whole.
+A user's contribution depends on nothing but the user's data, seed and the broadcast, and sums are of integers: so the
+results depend on neither blocks nor threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import userside
+from odp.algorithms.dpam import codec, parallel, userside
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.query import count_units
 from odp.algorithms.dpam.subset import places
-from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, GLOBALS_TABLE, Terms
+from odp.algorithms.dpam.terms import (
+    BIAS_COLUMN,
+    COUNT_COLUMN,
+    COUNTS_ROUND,
+    FACTOR_COLUMNS,
+    FIRST_FACTOR_ROUND,
+    GLOBALS_TABLE,
+    TRUST_COLUMN,
+    Terms,
+)
 from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
 from odp.errors import DataError
 from odp.v1 import common_pb2
@@ -22,62 +37,92 @@ from odp.v1 import common_pb2
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
 
-_CELLS = 2**18  # padded entries per batch: some 20 MB at rank 8
+Progress = Callable[[int], None]
 
-
-@dataclass(frozen=True)
-class _Entries:
-    """Ratings of all users in the order of use: user ``i`` owns ``first[i] : first[i] + size[i]``."""
-
-    items: Int64Array
-    values: Float64Array
-    first: Int64Array
-    size: Int64Array
+_BLOCK_ENTRIES = 2**22  # ratings per block: some 60 MB of work space
+_BLOCK_NUMBERS = 2**23  # of all users' rows in a block
+_BLOCK_USERS = 2**20  # float64 sums over more users would not be exact
+_PART_ENTRIES = 2**16  # ratings per piece of work of one thread
+_CELLS = 2**18  # padded entries per batch without numba: some 20 MB at rank 8
 
 
 class DpamPopulation:
     """``odp.algorithms.seam.Population`` of one task.
 
+    Args:
+      definition: the task.
+      threads: None for all processors; decides the time and nothing else.
+      block: most ratings per block; decides memory and nothing else.
+      compiled: False does without numba even where it is installed.
+
     Raises:
       ConfigurationError: the definition is no valid DPAM task.
     """
 
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+    def __init__(
+        self,
+        definition: common_pb2.TaskDefinition,
+        *,
+        threads: int | None = None,
+        block: int = _BLOCK_ENTRIES,
+        compiled: bool = True,
+    ) -> None:
         self._terms = Terms.of(definition)
+        self._threads = parallel.processors(threads)
+        self._block = block
+        self._kernels = parallel.machine_code() if compiled else None
 
     def contribute(
-        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+        self,
+        broadcast: Broadcast,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Progress | None = None,
     ) -> Mapping[str, Int64Array]:
         """The exact sums of every user's contribution to ``round``, in grid units, by release name.
+
+        ``progress`` is told, after each block, how many users are done.
 
         Raises:
           DataError: sizes do not fit the task.
         """
+        self._check(ratings, seeds)
         total = Accumulator(self._terms, round, count_units=count_units(self._terms))
-        for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
-            total.add_decoded(contributions)
+        if self._kernels is None:
+            for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
+                total.add_decoded(contributions)
+                if progress is not None:
+                    progress(total.count)
+            return total.totals()
+        model = _Model.of(self._terms, self._kernels, broadcast, round, self._terms.rank_of(round))
+        for block in self._blocks(ratings, model.rank):
+            self._add_block(total, model, block, round, seeds[block.users])
+            if progress is not None:
+                progress(total.count)
         return total.totals()
 
     def contributions(
         self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[Int64Array, Contributions]]:
-        """(users int64 [n], what they send) in batches; every user is in one of them.
+        """(users int64 [n], what they send) in batches; every user is in one of them. Never in machine code.
 
         Raises:
           DataError: sizes do not fit the task.
         """
-        self._check(ratings)
-        if len(seeds) != ratings.n_users:
-            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        self._check(ratings, seeds)
         limit = self._terms.max_items if round == COUNTS_ROUND else self._terms.slices_per_device
-        entries = _in_order_of_use(ratings, seeds.astype(np.uint64), round, limit)
-        for users, batch in _batches(entries, broadcast):
-            if round == COUNTS_ROUND:
-                yield users, userside.counted(self._terms, batch.items, batch.mask)
-                continue
-            ridges = broadcast.dense[GLOBALS_TABLE][0].astype(np.float64)
-            local = userside.solve(self._terms, batch, ridges, rank=self._terms.rank_of(round))
-            yield users, userside.contributions(self._terms, batch, local, round=round)
+        rank = self._terms.rank_of(round)
+        for block in self._blocks(ratings, rank):
+            entries = _in_order_of_use(block, seeds[block.users].astype(np.uint64), round, limit)
+            for users, batch in _batches(entries, broadcast):
+                if round == COUNTS_ROUND:
+                    yield users + block.users.start, userside.counted(self._terms, batch.items, batch.mask)
+                    continue
+                local = userside.solve(self._terms, batch, _ridges(broadcast), rank=rank)
+                sent = userside.contributions(self._terms, batch, local, round=round)
+                yield users + block.users.start, sent
 
     def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings], personalised on all of ``history``; not clamped.
@@ -90,59 +135,212 @@ class DpamPopulation:
         if history.n_users != targets.n_users:
             raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
         rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
-        bias, row = np.zeros(history.n_users), np.zeros((history.n_users, rank))
-        entries = _Entries(
-            history.items.astype(np.int64),
-            history.values.astype(np.float64),
-            history.offsets[:-1],
-            np.diff(history.offsets),
-        )
-        ridges = broadcast.dense[GLOBALS_TABLE][0].astype(np.float64)
-        for users, batch in _batches(entries, broadcast):
-            local = userside.solve(self._terms, batch, ridges, rank=rank)
-            bias[users], row[users] = local.bias, local.row
-        everyone = userside.LocalParameters(bias=bias, row=row)
-        rows = broadcast.keyed.rows[targets.items].astype(np.float64)
-        return userside.predict(self._terms, everyone, targets.users(), rows)
+        predicted = np.empty(targets.n_ratings)
+        kernels = self._kernels
+        model = None if kernels is None else _Model.of(self._terms, kernels, broadcast, broadcast.version, rank)
+        for block in self._blocks(history, rank):
+            wanted = _Block.of(targets, block.users.start, block.users.stop)
+            here = slice(int(targets.offsets[block.users.start]), int(targets.offsets[block.users.stop]))
+            if model is not None and kernels is not None:
+                local = self._solved(model, block, np.full(len(block.items), kernels.SOLVED, dtype=np.uint8))
+                args = wanted.offsets, wanted.items, local.bias, local.row, model.factors, model.base
+                kernels.predict(*args, predicted[here])
+                continue
+            bias, row = np.zeros(block.n_users), np.zeros((block.n_users, rank))
+            entries = _Entries(
+                block.items.astype(np.int64),
+                block.values.astype(np.float64),
+                block.offsets[:-1],
+                np.diff(block.offsets),
+            )
+            for users, batch in _batches(entries, broadcast):
+                part = userside.solve(self._terms, batch, _ridges(broadcast), rank=rank)
+                bias[users], row[users] = part.bias, part.row
+            everyone = userside.LocalParameters(bias=bias, row=row)
+            user = np.repeat(np.arange(block.n_users), np.diff(wanted.offsets))
+            for start in range(0, len(user), _CELLS):
+                cut = slice(start, start + _CELLS)
+                rows = broadcast.keyed.rows[wanted.items[cut]].astype(np.float64)
+                predicted[here][cut] = userside.predict(self._terms, everyone, user[cut], rows)
+        return predicted
 
-    def _check(self, ratings: Ratings) -> None:
+    def _check(self, ratings: Ratings, seeds: npt.NDArray[np.uint64] | None = None) -> None:
         if ratings.n_items != self._terms.items:
             where = f"data set {ratings.name!r}"
             raise DataError(f"Expected {self._terms.items} items in {where}, as in the model (got {ratings.n_items})")
+        if seeds is not None and len(seeds) != ratings.n_users:
+            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+
+    def _blocks(self, ratings: Ratings, rank: int) -> Iterator[_Block]:
+        most = min(_BLOCK_USERS, _BLOCK_NUMBERS // (1 + rank))
+        for start, end in parallel.ranges(ratings.offsets, self._block):
+            for first in range(start, end, most):
+                yield _Block.of(ratings, first, min(first + most, end))
+
+    def _add_block(
+        self, total: Accumulator, model: _Model, block: _Block, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> None:
+        """The users' side of a block, then the items' side."""
+        terms, kernels = self._terms, model.kernels
+        use = np.empty(len(block.items), dtype=np.uint8)
+        sent = terms.max_items
+        fetched = sent if round == COUNTS_ROUND else terms.slices_per_device
+        weight, target = np.zeros(len(use), dtype=np.int16), np.zeros(len(use), dtype=np.int16)
+        rows = np.empty((block.n_users, model.rank), dtype=np.int16)
+        scale, limit = codec.ROW_UNITS / terms.full_row_bound, codec.row_limit(terms)
+        seeds = np.ascontiguousarray(seeds, dtype=np.uint64)
+
+        def users(part: tuple[int, int]) -> None:
+            first, last = part
+            offsets, cut = block.part(first, last)
+            kernels.choose(offsets, block.items[cut], seeds[first:last], round, fetched, sent, use[cut])
+            if round == COUNTS_ROUND:
+                weight[cut] = use[cut] == kernels.CONTRIBUTED
+                return
+            local = model.solve(offsets, block.items[cut], block.values[cut], use[cut])
+            if model.rank:
+                kernels.quantise_rows(local.row, scale, limit, rows[first:last])
+            entries = offsets, block.items[cut], block.values[cut], use[cut]
+            clip, fixed = terms.target_clip(round), model.fixed_weight
+            out = weight[cut], target[cut]
+            kernels.quantise_entries(*entries, local.bias, model.base, model.raw_weight, fixed, clip, *out)
+
+        parallel.each(users, block.parts(), threads=self._threads)
+        total.add_entries(kernels, block.offsets, block.items, weight, target, rows, threads=self._threads)
+
+    def _solved(self, model: _Model, block: _Block, use: npt.NDArray[np.uint8]) -> userside.LocalParameters:
+        def solved(part: tuple[int, int]) -> userside.LocalParameters:
+            offsets, cut = block.part(*part)
+            return model.solve(offsets, block.items[cut], block.values[cut], use[cut])
+
+        parts = parallel.each(solved, block.parts(), threads=self._threads)
+        return userside.LocalParameters(
+            bias=np.concatenate([part.bias for part in parts]), row=np.concatenate([part.row for part in parts])
+        )
 
 
-def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int, limit: int) -> _Entries:
+@dataclass(frozen=True)
+class _Block:
+    """Users ``users.start`` to ``users.stop``, their entries in memory; offsets int64 [n + 1] from 0."""
+
+    users: slice
+    offsets: Int64Array
+    items: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+
+    @property
+    def n_users(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def of(cls, ratings: Ratings, start: int, end: int) -> _Block:
+        offsets = ratings.offsets[start : end + 1]
+        here = slice(int(offsets[0]), int(offsets[-1]))
+        items, values = np.asarray(ratings.items[here]), np.asarray(ratings.values[here])
+        return cls(slice(start, end), np.asarray(offsets - offsets[0]), items, values)
+
+    def part(self, first: int, last: int) -> tuple[Int64Array, slice]:
+        """(offsets from 0, where the entries are) of the users ``first`` to ``last`` of the block."""
+        offsets = self.offsets[first : last + 1]
+        return offsets - offsets[0], slice(int(offsets[0]), int(offsets[-1]))
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Ranges of users for single pieces of work."""
+        return list(parallel.ranges(self.offsets + np.arange(len(self.offsets)), _PART_ENTRIES))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A broadcast as the kernels want it: float64 per item, item factors padded."""
+
+    kernels: ModuleType
+    rank: int
+    ridges: Float64Array
+    base: Float64Array
+    trust: Float64Array
+    factors: Float64Array
+    raw_weight: Float64Array
+    fixed_weight: int
+
+    @classmethod
+    def of(cls, terms: Terms, kernels: ModuleType, broadcast: Broadcast, round: int, rank: int) -> _Model:
+        table = broadcast.keyed.rows
+        counts = np.maximum(table[:, COUNT_COLUMN].astype(np.float64), 1.0)
+        one = np.ones((1, 1), dtype=np.bool_)
+        fixed = 0 if terms.adaptive else int(userside.quantised_weights(terms, np.ones((1, 1)), one)[0, 0])
+        return cls(
+            kernels=kernels,
+            rank=rank,
+            ridges=np.zeros(2) if round == COUNTS_ROUND else _ridges(broadcast),
+            base=terms.centre + table[:, BIAS_COLUMN].astype(np.float64),
+            trust=table[:, TRUST_COLUMN].astype(np.float64),
+            factors=kernels.table(table[:, FACTOR_COLUMNS:], rank),
+            raw_weight=counts**-terms.weight_exponent,
+            fixed_weight=fixed,
+        )
+
+    def solve(self, offsets: Int64Array, items: Any, values: Any, use: Any) -> userside.LocalParameters:
+        n_users = len(offsets) - 1
+        local = userside.LocalParameters(bias=np.empty(n_users), row=np.empty((n_users, self.rank)))
+        row_ridge, bias_ridge = float(self.ridges[0]), float(self.ridges[1])
+        model = self.factors, self.rank, self.base, self.trust, row_ridge, bias_ridge
+        self.kernels.solve(offsets, items, values, use, *model, local.bias, local.row)
+        return local
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Ratings of all users in the order of use: user ``i`` owns ``first[i] : first[i] + size[i]``."""
+
+    items: Int64Array
+    values: Float64Array
+    first: Int64Array
+    size: Int64Array
+
+
+def _ridges(broadcast: Broadcast) -> Float64Array:
+    return np.asarray(broadcast.dense[GLOBALS_TABLE][0], dtype=np.float64)
+
+
+def _in_order_of_use(block: _Block, seeds: npt.NDArray[np.uint64], round: int, limit: int) -> _Entries:
     """Each user's entries sorted by hash, cut to the first ``limit``."""
-    size = np.diff(ratings.offsets)
-    user = np.repeat(np.arange(ratings.n_users), size)
-    hashes = places(seeds[user], round, ratings.items.astype(np.int64))
+    size = np.diff(block.offsets)
+    user = np.repeat(np.arange(block.n_users), size)
+    hashes = places(seeds[user], round, block.items.astype(np.int64))
     order = np.lexsort((hashes, user))
     return _Entries(
-        items=ratings.items[order].astype(np.int64),
-        values=ratings.values[order].astype(np.float64),
-        first=ratings.offsets[:-1],
+        items=block.items[order].astype(np.int64),
+        values=block.values[order].astype(np.float64),
+        first=block.offsets[:-1],
         size=np.minimum(size, limit),
     )
 
 
 def _batches(entries: _Entries, broadcast: Broadcast) -> Iterator[tuple[Int64Array, userside.Batch]]:
-    """Users sorted by size, so that padding is small, in batches of bounded memory."""
+    """Users of about the same size, in batches of bounded memory.
+
+    A user's padding depends on the user's own size alone (a power of two, or three quarters of one), so that rounding
+    does not depend on who else is in the batch.
+    """
     table = broadcast.keyed.rows
-    by_size = np.argsort(entries.size, kind="stable")
-    start = 0
-    while start < len(by_size):
-        end = start + 1
-        # The last user of a batch is its longest: grow the batch while the padded size fits.
-        reach = np.arange(1, len(by_size) - start + 1) * np.maximum(entries.size[by_size[start:]], 1)
-        end = start + max(int(np.searchsorted(reach, _CELLS, side="right")), 1)
-        users = by_size[start:end]
-        width = int(entries.size[users[-1]])
-        place = np.arange(width)
-        mask = place < entries.size[users][:, None]
-        index = np.where(mask, entries.first[users][:, None] + place, 0)
-        if not len(entries.items):
-            items, values = np.zeros_like(index), np.zeros(index.shape)
-        else:
-            items, values = np.where(mask, entries.items[index], 0), np.where(mask, entries.values[index], 0.0)
-        yield users, userside.Batch(items=items, values=values, mask=mask, rows=table[items].astype(np.float64))
-        start = end
+    power = 2 ** np.ceil(np.log2(np.maximum(entries.size, 1))).astype(np.int64)
+    padded = np.where(entries.size <= power * 3 // 4, power * 3 // 4, power)
+    padded = np.maximum(padded, entries.size)
+    by_size = np.argsort(padded, kind="stable")
+    edges = np.flatnonzero(np.diff(padded[by_size], prepend=-1, append=-1))
+    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        width = int(padded[by_size[first]])
+        for start in range(first, last, max(_CELLS // max(width, 1), 1)):
+            users = by_size[start : min(start + max(_CELLS // max(width, 1), 1), last)]
+            yield users, _batch(entries, users, width, table)
+
+
+def _batch(entries: _Entries, users: Int64Array, width: int, table: npt.NDArray[np.float32]) -> userside.Batch:
+    place = np.arange(width)
+    mask = place < entries.size[users][:, None]
+    index = np.where(mask, entries.first[users][:, None] + place, 0)
+    if not len(entries.items):
+        items, values = np.zeros_like(index), np.zeros(index.shape)
+    else:
+        items, values = np.where(mask, entries.items[index], 0), np.where(mask, entries.values[index], 0.0)
+    return userside.Batch(items=items, values=values, mask=mask, rows=table[items].astype(np.float64))

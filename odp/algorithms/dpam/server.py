@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, estimation
+from odp.algorithms.dpam import codec, estimation, features
 from odp.algorithms.dpam.terms import (
     BIASES_ROUND,
     COUNTS_ROUND,
@@ -23,8 +23,9 @@ from odp.algorithms.dpam.terms import (
     ITEMS_TABLE,
     Terms,
 )
-from odp.algorithms.seam import Broadcast, NoisyTensors, Table
+from odp.algorithms.seam import Broadcast, Float32Array, NoisyTensors, Table
 from odp.errors import ConfigurationError, StateError
+from odp.models.item_features import checked_item_features, item_features_sha256
 from odp.v1 import common_pb2
 
 Float64Array = npt.NDArray[np.float64]
@@ -35,6 +36,8 @@ _MAGIC = b"odpdpam1"
 # .2^2 of the residual variance each at the start.
 _START_STD = 0.11
 _DERIVED_STD = 0.2
+# All components of the features together: users' taste for public features explains .26^2 of the residual variance.
+_CONTENT_STD = 0.26
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,19 @@ class _State:
 class DpamServer:
     """``odp.algorithms.seam.Server`` of one task.
 
+    Args:
+      definition: the task.
+      item_features: the public matrix whose hash the definition carries, float32 [m, p]. Without it the server can
+        start, but not step.
+
     Raises:
-      ConfigurationError: the definition is no valid DPAM task.
+      ConfigurationError: the definition is no valid DPAM task, or the features are not the ones that it names.
     """
 
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+    def __init__(self, definition: common_pb2.TaskDefinition, item_features: Float32Array | None = None) -> None:
         self._terms = Terms.of(definition)
         self.rounds = self._terms.rounds
+        self._features = None if item_features is None else self._checked(item_features)
 
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
@@ -118,6 +127,7 @@ class DpamServer:
             self._tensor(release, "sums"),
             mass,
             known.mean,
+            self._components(mass.mean),
             noise_std=terms.bias_sum_noise * terms.bias_target_clip,
             residual_variance=terms.residual_variance,
         )
@@ -126,14 +136,20 @@ class DpamServer:
         return replace(following, factors=self._first_factors(following))
 
     def _first_factors(self, current: _State) -> Float64Array:
-        """Derived columns (bias, log count), as far as the rank goes; then random ones, larger for popular items."""
+        """Derived columns (bias, log count), then components of the features, then random ones, as the rank allows.
+
+        Random columns are larger for popular items; without a factor round nobody would learn them, so they are zero.
+        """
+        terms = self._terms
         counts = self._popularity(current).mean
-        derived = np.stack((current.bias, np.log(counts)), axis=1)[:, : self._terms.rank]
+        derived = np.stack((current.bias, np.log(counts)), axis=1)
         derived = derived - np.average(derived, axis=0, weights=current.mass)
         derived /= np.sqrt(np.average(derived**2, axis=0, weights=current.mass)) + 1e-9
-        random = public_normals(self._terms.start_seed, (self._terms.items, self._terms.rank - derived.shape[1]))
-        deviation = math.sqrt(self._terms.residual_variance)
-        return deviation * np.concatenate((_DERIVED_STD * derived, _START_STD * random), axis=1)
+        content = self._components(current.mass)
+        known = np.concatenate((_DERIVED_STD * derived, _CONTENT_STD * content), axis=1)[:, : terms.rank]
+        random = public_normals(terms.start_seed, (terms.items, terms.rank - known.shape[1]))
+        random = _START_STD * random if terms.steps else np.zeros_like(random)
+        return math.sqrt(terms.residual_variance) * np.concatenate((known, random), axis=1)
 
     def _after_factors(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms
@@ -147,15 +163,17 @@ class DpamServer:
             width=width,
             noise_std=terms.gram_noise * terms.full_row_bound**2,
         )
+        content = self._components(current.mass)
         start = np.concatenate((np.zeros((terms.items, 1)), current.factors), axis=1)
         if current.round == FIRST_FACTOR_ROUND:
-            start[:, 1 + DERIVED_FACTORS :] = 0.0  # a random start is no estimate
-        rows = estimation.rows(
+            start[:, 1 + DERIVED_FACTORS + content.shape[1] :] = 0.0  # a random start is no estimate
+        rows = features.hybrid_rows(
             self._tensor(release, "targets") * scale,
             gram,
             current.mass / self._popularity(current).mean,
             start,
             current.bias_variance,
+            content,
             noise_std=terms.target_noise * terms.full_row_bound * terms.factor_target_clip,
             residual_variance=terms.residual_variance,
             ridge=terms.item_ridge,
@@ -172,6 +190,21 @@ class DpamServer:
             bias_variance=rows.variance[:, 0],
             factors=(factors - np.average(factors, axis=0, weights=current.mass)) @ np.linalg.cholesky(spread),
         )
+
+    def _components(self, mass: Float64Array) -> Float64Array:
+        """Principal components of the public features [m, q]; q is 0 for a task without them."""
+        if not self._terms.item_features_width:
+            return np.empty((self._terms.items, 0))
+        if self._features is None:
+            raise ConfigurationError("Expected item_features: the task definition names a matrix that was not given")
+        return features.components(self._features, mass)
+
+    def _checked(self, item_features: Float32Array) -> Float32Array:
+        matrix = checked_item_features(self._terms.items, item_features)
+        named = self._terms.item_features_width, self._terms.item_features_sha256
+        if (matrix.shape[1], item_features_sha256(matrix)) != named:
+            raise ConfigurationError("Expected item_features to be the matrix whose SHA-256 the task definition names")
+        return matrix
 
     def _popularity(self, current: _State) -> estimation.Popularity:
         return estimation.popularity(current.counts, noise_std=self._terms.count_noise_std)

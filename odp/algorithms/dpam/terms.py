@@ -27,8 +27,12 @@ FACTOR_COLUMNS = 3
 # The first factors start as functions of the released biases and counts; a model of no more needs no factor round.
 DERIVED_FACTORS = 2
 
+MAX_FEATURES = 2**10
+SHA256_BYTES = 32
+
 ITEMS_TABLE = "items"
 GLOBALS_TABLE = "globals"
+GLOBALS_WIDTH = 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,13 @@ class Terms:
     item_ridge: float
     start_seed: int
     slices_per_device: int
+    item_features_width: int
+    item_features_sha256: bytes
+
+    @property
+    def known_factors(self) -> int:
+        """Factors that a model can start with before any factor round: derived ones, and one per public feature."""
+        return DERIVED_FACTORS + self.item_features_width
 
     @property
     def rounds(self) -> int:
@@ -111,7 +122,14 @@ class Terms:
         _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
         most = min(model.items, MAX_ITEMS_PER_USER)
         _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
-        _validate.integer(steps=dpam.steps, low=int(model.rank > DERIVED_FACTORS), high=MAX_STEPS if model.rank else 0)
+        _validate.integer(item_features_width=model.item_features_width, low=0, high=MAX_FEATURES)
+        hashed = len(model.item_features_sha256)
+        if hashed != (SHA256_BYTES if model.item_features_width else 0):
+            raise ConfigurationError(
+                f"Expected item_features_sha256 of 32 bytes with features, else none (got {hashed})"
+            )
+        known = DERIVED_FACTORS + model.item_features_width
+        _validate.integer(steps=dpam.steps, low=int(model.rank > known), high=MAX_STEPS if model.rank else 0)
         _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
         _validate.finite(low=data.low, high=data.high, centre=dpam.centre, weight_exponent=dpam.weight_exponent)
         if not data.low < data.high:
@@ -161,4 +179,6 @@ class Terms:
             item_ridge=dpam.item_ridge,
             start_seed=dpam.start_seed,
             slices_per_device=dpam.slices_per_device,
+            item_features_width=model.item_features_width,
+            item_features_sha256=model.item_features_sha256,
         )

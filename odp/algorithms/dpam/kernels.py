@@ -1,0 +1,323 @@
+"""DPAM's inner loops in machine code: sampling, users' solves and contributions, exact sums per item.
+
+The same arithmetic as ``userside.py`` and ``accumulate.py``, one user or item at a time. A user's result depends on
+nothing but the user's own entries, and sums are of integers below 2^53, so results do not depend on blocks or threads.
+Import needs numba; nothing imports this module at the top. All functions release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from odp.algorithms.dpam.codec import TARGET_UNITS, WEIGHT_UNITS
+from odp.algorithms.dpam.tiles import CHUNK, LANES, TILE_ROWS, add_products, eliminate, padded
+
+_FUSED = {"contract", "nsz"}
+_GUARD = 1e-6  # as in ``userside.py``
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_LARGEST = np.uint64(2**64 - 1)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+#: What an entry is used for.
+UNUSED, SOLVED, CONTRIBUTED = 0, 1, 2
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _splitmix64(number: Any) -> Any:
+    mixed = number + _GOLDEN
+    mixed = (mixed ^ (mixed >> _S30)) * _FIRST
+    mixed = (mixed ^ (mixed >> _S27)) * _SECOND
+    return mixed ^ (mixed >> _S31)
+
+
+@numba.njit(nogil=True, cache=True)
+def choose(offsets: Any, items: Any, seeds: Any, round: int, fetched: int, sent: int, use: Any) -> None:
+    """Marks each user's entries: the ``sent`` of smallest hash CONTRIBUTED, up to ``fetched`` SOLVED, else UNUSED.
+
+    ``offsets`` int64 [n + 1] count from the first of ``items``; ``use`` uint8 is filled. Source: ``subset.py``.
+    """
+    for user in range(len(offsets) - 1):
+        first, last = offsets[user], offsets[user + 1]
+        size = last - first
+        if size <= sent:
+            use[first:last] = CONTRIBUTED
+            continue
+        stream = _splitmix64(_splitmix64(seeds[user]) ^ np.uint64(round))
+        hashes = np.empty(size, np.uint64)
+        for place in range(size):
+            hashes[place] = _splitmix64(stream ^ _splitmix64(np.uint64(items[first + place])))
+        # A user's hashes are distinct: so many are at or below a bound.
+        bound = _LARGEST
+        kept = hashes
+        if size > fetched:
+            kept = np.partition(hashes, fetched - 1)[:fetched]
+            bound = kept[fetched - 1]
+        inner = np.partition(kept, sent - 1)[sent - 1]
+        for place in range(size):
+            entry = CONTRIBUTED if hashes[place] <= inner else SOLVED if hashes[place] <= bound else UNUSED
+            use[first + place] = entry
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_FUSED)
+def solve(
+    offsets: Any,
+    items: Any,
+    values: Any,
+    use: Any,
+    factors: Any,
+    rank: int,
+    base: Any,
+    trust: Any,
+    row_ridge: float,
+    bias_ridge: float,
+    bias_out: Any,
+    row_out: Any,
+) -> None:
+    """Each user's bias and row by weighted ridge regression, in closed form; see ``userside.solve``.
+
+    Args:
+      offsets: int64 [n + 1], from the first of ``items``.
+      items, values, use: entries of the users; those UNUSED take no part.
+      factors: float64 [m, C], C = ``padded(rank)``, zeros on the right.
+      rank: of the rows; 0 solves the bias alone.
+      base: centre plus item bias, float64 [m].
+      trust: of the items, float64 [m].
+      row_ridge, bias_ridge: ridges.
+      bias_out, row_out: float64 [n] and [n, rank] to fill.
+    """
+    columns = factors.shape[1]
+    rows = (columns + 2 + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
+    left, right = np.zeros(CHUNK * rows), np.zeros(CHUNK * max(columns, 1))
+    sums = np.empty(rows * columns)
+    size = rank + 1
+    width = (size + 1 + LANES - 1) // LANES * LANES
+    flat = np.zeros((size + TILE_ROWS) * width)
+    system = flat.reshape(size + TILE_ROWS, width)
+    last = np.full(size, width, dtype=np.int64)
+    solution = np.empty(size)
+    for user in range(len(offsets) - 1):
+        sums[:] = 0.0
+        weight_sum, target_sum = 0.0, 0.0
+        filled = 0
+        for entry in range(offsets[user], offsets[user + 1]):
+            if use[entry] == UNUSED:
+                continue
+            item = items[entry]
+            weight = trust[item]
+            target = weight * (values[entry] - base[item])
+            weight_sum += weight
+            target_sum += target
+            if rank == 0:
+                continue
+            row = factors[item]
+            a, b = left[filled * rows : (filled + 1) * rows], right[filled * columns : (filled + 1) * columns]
+            for column in range(columns):
+                b[column] = row[column]
+                a[column] = weight * row[column]
+            a[columns] = weight
+            a[columns + 1] = target
+            filled += 1
+            if filled == CHUNK:
+                add_products(left, rows, right, columns, sums, filled, columns)
+                filled = 0
+        add_products(left, rows, right, columns, sums, filled, columns)
+        for one in range(rank):
+            for two in range(one, rank):
+                system[one, two] = sums[one * columns + two]
+            system[one, one] += row_ridge
+            system[one, size + 1 :] = 0.0
+            system[one, rank] = sums[columns * columns + one]
+            system[one, size] = sums[(columns + 1) * columns + one]
+        system[rank, rank] = weight_sum + bias_ridge
+        system[rank, size] = target_sum
+        eliminate(flat, width, size, last)
+        for one in range(size - 1, -1, -1):
+            total = system[one, size]
+            for two in range(one + 1, size):
+                total -= system[one, two] * solution[two]
+            solution[one] = total / system[one, one]
+        bias_out[user] = solution[rank]
+        for column in range(rank):
+            row_out[user, column] = solution[column]
+
+
+@numba.njit(nogil=True, cache=True)
+def quantise_rows(row: Any, scale: float, limit: int, out: Any) -> None:
+    """Rows float64 [n, rank] to integer units, int16; see ``userside.quantised_rows``."""
+    root = np.sqrt(limit)
+    for user in range(len(row)):
+        norm = 0.0
+        for value in row[user]:
+            norm += (value * scale) * (value * scale)
+        shrink = min(1.0, root / max(np.sqrt(norm), 1.0))
+        squares = 0
+        for place, value in enumerate(row[user]):
+            integer = int(np.rint(value * scale * shrink))
+            out[user, place] = integer
+            squares += integer * integer
+        if squares > limit:
+            shrink = np.sqrt(limit / squares)
+            for place in range(row.shape[1]):
+                out[user, place] = int(np.trunc(out[user, place] * shrink))
+
+
+@numba.njit(nogil=True, cache=True)
+def quantise_entries(
+    offsets: Any,
+    items: Any,
+    values: Any,
+    use: Any,
+    bias: Any,
+    base: Any,
+    raw: Any,
+    fixed: int,
+    clip: float,
+    weight_out: Any,
+    target_out: Any,
+) -> None:
+    """Weights and targets of CONTRIBUTED entries in integer units, 0 for the others; see ``userside.contributions``.
+
+    Args:
+      offsets, items, values, use: as in :func:`solve`.
+      bias: of the users, float64 [n].
+      base: centre plus item bias, float64 [m].
+      raw: items' weights before scaling, float64 [m]; unused where ``fixed`` is positive.
+      fixed: the weight of every entry, or 0 for adaptive ones.
+      clip: bound of the absolute target.
+      weight_out, target_out: int16 per entry, to fill.
+    """
+    for user in range(len(offsets) - 1):
+        squares = 0.0
+        if fixed == 0:
+            for entry in range(offsets[user], offsets[user + 1]):
+                if use[entry] == CONTRIBUTED:
+                    squares += raw[items[entry]] * raw[items[entry]]
+        scale = WEIGHT_UNITS / np.sqrt(squares) if squares > 0 else 0.0
+        for entry in range(offsets[user], offsets[user + 1]):
+            weight_out[entry] = 0
+            target_out[entry] = 0
+            if use[entry] != CONTRIBUTED:
+                continue
+            item = items[entry]
+            residual = values[entry] - base[item] - bias[user]
+            target_out[entry] = int(np.rint(min(max(residual / clip, -1.0), 1.0) * TARGET_UNITS))
+            weight_out[entry] = fixed if fixed else int(np.floor(raw[item] * scale + _GUARD))
+
+
+@numba.njit(nogil=True, cache=True)
+def by_item(offsets: Any, items: Any, weight: Any, n_items: int) -> tuple[Any, Any, Any]:
+    """(starts int64 [m + 1], user int32, entry int64) of the entries with a weight, grouped by item."""
+    starts = np.zeros(n_items + 1, np.int64)
+    for entry in range(len(items)):
+        if weight[entry] != 0:
+            starts[items[entry] + 1] += 1
+    for item in range(n_items):
+        starts[item + 1] += starts[item]
+    place = starts[:-1].copy()
+    users, entries = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int64)
+    for user in range(len(offsets) - 1):
+        for entry in range(offsets[user], offsets[user + 1]):
+            if weight[entry] != 0:
+                here = place[items[entry]]
+                users[here] = user
+                entries[here] = entry
+                place[items[entry]] = here + 1
+    return starts, users, entries
+
+
+@numba.njit(nogil=True, cache=True)
+def add_entries(items: Any, weight: Any, target: Any, squares: Any, products: Any) -> None:
+    """Adds weights and weighted targets to int64 [m] totals: the rounds of counts and biases."""
+    for entry in range(len(items)):
+        squares[items[entry]] += weight[entry]
+        products[items[entry]] += np.int64(weight[entry]) * np.int64(target[entry])
+
+
+@numba.njit(nogil=True, cache=True)
+def add_items(
+    first: int,
+    last: int,
+    starts: Any,
+    users: Any,
+    entries: Any,
+    weight: Any,
+    target: Any,
+    rows: Any,
+    constant: int,
+    squares: Any,
+    products: Any,
+) -> None:
+    """Adds, for items ``first`` to ``last``, sums of w x x' and w y x with x = (constant, row); all exact.
+
+    Args:
+      first, last: range of items.
+      starts, users, entries: from :func:`by_item`; at most 2^20 entries of one item.
+      weight, target: int16 per entry.
+      rows: int16 [n, rank].
+      constant: in front of every row.
+      squares: int64 [m, (rank + 1) (rank + 2) / 2], packed upper triangles, added to.
+      products: int64 [m, rank + 1], added to.
+    """
+    rank = rows.shape[1]
+    columns = (rank + LANES - 1) // LANES * LANES
+    height = (columns + 2 + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
+    left, right = np.zeros(CHUNK * height), np.zeros(CHUNK * columns)
+    sums = np.empty(height * columns)
+    for item in range(first, last):
+        if starts[item] == starts[item + 1]:
+            continue
+        sums[:] = 0.0
+        weights, targets = np.int64(0), np.int64(0)
+        filled = 0
+        for place in range(starts[item], starts[item + 1]):
+            row = rows[users[place]]
+            w = np.int64(weight[entries[place]])
+            wy = w * np.int64(target[entries[place]])
+            weights += w
+            targets += wy
+            real = float(w)
+            a, b = left[filled * height : (filled + 1) * height], right[filled * columns : (filled + 1) * columns]
+            for column in range(rank):
+                value = float(row[column])
+                b[column] = value
+                a[column] = real * value
+            a[columns] = real
+            a[columns + 1] = float(wy)
+            filled += 1
+            if filled == CHUNK:
+                add_products(left, height, right, columns, sums, filled, columns)
+                filled = 0
+        add_products(left, height, right, columns, sums, filled, columns)
+        packed, product = squares[item], products[item]
+        packed[0] += constant * constant * weights
+        product[0] += constant * targets
+        place = 1 + rank
+        for one in range(rank):
+            packed[1 + one] += constant * np.int64(sums[columns * columns + one])
+            product[1 + one] += np.int64(sums[(columns + 1) * columns + one])
+            for two in range(one, rank):
+                packed[place] += np.int64(sums[one * columns + two])
+                place += 1
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_FUSED)
+def predict(offsets: Any, items: Any, bias: Any, row: Any, factors: Any, base: Any, out: Any) -> None:
+    """Fills ``out`` float64 [entries] with base plus bias plus inner product; arguments as in :func:`solve`."""
+    for user in range(len(offsets) - 1):
+        for entry in range(offsets[user], offsets[user + 1]):
+            item = items[entry]
+            total = 0.0
+            for column in range(row.shape[1]):
+                total += row[user, column] * factors[item, column]
+            out[entry] = base[item] + bias[user] + total
+
+
+def table(rows: Any, rank: int) -> Any:
+    """Factors float64 [m, ``padded(rank)``] of item rows [m, rank], zeros on the right."""
+    wide = np.zeros((len(rows), padded(rank) if rank else 0))
+    wide[:, :rank] = rows[:, :rank]
+    return wide

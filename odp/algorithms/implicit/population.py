@@ -1,0 +1,145 @@
+"""The client of implicit feedback for many users at once: the same arithmetic on padded batches of similar users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dpam.subset import places
+from odp.algorithms.implicit import userside
+from odp.algorithms.implicit.codec import Contributions
+from odp.algorithms.implicit.query import ImplicitSum
+from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, GRAMIAN_TABLE, Terms
+from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
+from odp.errors import DataError
+from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+_CELLS = 2**16  # padded entries per batch: some 20 MB at rank 32
+
+
+class ImplicitPopulation:
+    """``odp.algorithms.seam.Population`` of one task, and what rankings need: item rows and users' rows.
+
+    Raises:
+      ConfigurationError: the definition is no valid task on implicit data.
+    """
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._terms = Terms.of(definition)
+
+    def contribute(
+        self,
+        broadcast: Broadcast,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
+    ) -> Mapping[str, Int64Array]:
+        """The exact sums of every user's contribution to ``round``, in grid units, by release name.
+
+        ``progress`` is told, after each batch, how many users are done.
+
+        Raises:
+          DataError: sizes do not fit the task.
+        """
+        total = ImplicitSum(self._terms, round)
+        for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
+            total.add_decoded(contributions)
+            if progress is not None:
+                progress(total.count)
+        return total.totals()
+
+    def contributions(
+        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[Int64Array, Contributions]]:
+        """(users int64 [n], what they send) in batches; every user is in one of them.
+
+        Raises:
+          DataError: sizes do not fit the task.
+        """
+        self._check(ratings)
+        if len(seeds) != ratings.n_users:
+            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        counting = round == COUNTS_ROUND
+        size = np.minimum(ratings.counts(), self._terms.max_items if counting else self._terms.slices_per_device)
+        items = _in_order_of_use(ratings, seeds.astype(np.uint64), round)
+        gramian = broadcast.dense[GRAMIAN_TABLE].astype(np.float64)
+        for users, batch in _batches(items, ratings.offsets[:-1], size, broadcast):
+            if counting:
+                yield users, userside.counted(self._terms, batch.items, batch.mask)
+            else:
+                rows = userside.solve(self._terms, batch, gramian)
+                yield users, userside.contributions(self._terms, batch, rows)
+
+    def user_rows(self, broadcast: Broadcast, history: Ratings) -> Float64Array:
+        """Rows float64 [n_users, rank], each solved on all of its user's history.
+
+        Raises:
+          DataError: sizes do not fit the task.
+        """
+        self._check(history)
+        rows = np.zeros((history.n_users, self._terms.rank))
+        items, gramian = history.items.astype(np.int64), broadcast.dense[GRAMIAN_TABLE].astype(np.float64)
+        for users, batch in _batches(items, history.offsets[:-1], history.counts(), broadcast):
+            rows[users] = userside.solve(self._terms, batch, gramian)
+        return rows
+
+    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
+        """Scores float64 [targets.n_ratings], personalised on all of ``history``.
+
+        Raises:
+          DataError: sizes do not fit the task, or the two data sets have different users.
+        """
+        self._check(targets)
+        if history.n_users != targets.n_users:
+            raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
+        rows = self.user_rows(broadcast, history)
+        factors = item_rows(broadcast)
+        return np.asarray(np.einsum("kd,kd->k", rows[targets.users()], factors[targets.items]))
+
+    def _check(self, ratings: Ratings) -> None:
+        if ratings.n_items != self._terms.items:
+            where = f"data set {ratings.name!r}"
+            raise DataError(f"Expected {self._terms.items} items in {where}, as in the model (got {ratings.n_items})")
+
+
+def item_rows(broadcast: Broadcast) -> Float64Array:
+    """Item rows float64 [m, rank] of a model."""
+    return broadcast.keyed.rows[:, FACTOR_COLUMNS:].astype(np.float64)
+
+
+def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int) -> Int64Array:
+    """Each user's items sorted by hash."""
+    user = ratings.users()
+    hashes = places(seeds[user], round, ratings.items.astype(np.int64))
+    return ratings.items[np.lexsort((hashes, user))].astype(np.int64)
+
+
+def _batches(
+    entries: Int64Array, first: Int64Array, size: Int64Array, broadcast: Broadcast
+) -> Iterator[tuple[Int64Array, userside.Batch]]:
+    """Users sorted by size, so that padding is small, in batches of bounded memory.
+
+    User ``i`` owns ``entries[first[i] : first[i] + size[i]]``.
+    """
+    table = broadcast.keyed.rows
+    by_size = np.argsort(size, kind="stable")
+    start = 0
+    while start < len(by_size):
+        # The last user of a batch is its longest: grow the batch while the padded size fits.
+        reach = np.arange(1, len(by_size) - start + 1) * np.maximum(size[by_size[start:]], 1)
+        end = start + max(int(np.searchsorted(reach, _CELLS, side="right")), 1)
+        users = by_size[start:end]
+        place = np.arange(int(size[users[-1]]))
+        mask = place < size[users][:, None]
+        index = np.where(mask, first[users][:, None] + place, 0)
+        items = np.where(mask, entries[index], 0) if len(entries) else np.zeros_like(index)
+        yield users, userside.Batch(items=items, mask=mask, rows=table[items].astype(np.float64))
+        start = end

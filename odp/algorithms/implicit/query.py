@@ -1,0 +1,183 @@
+"""The declared queries of DPAM on implicit feedback: what the enclave checks, sums, noises and charges in each round.
+
+Guarantee: whatever a device sends, a contribution that ``ImplicitQuery.check`` accepts moves the stacked sums of a
+round by at most the declared L2 sensitivities, because its items are pairwise distinct (its blocks are orthogonal) and
+
+========  ==================  ===============================  =========================  ====================
+release   shape               sum over users of                sensitivity                noise std
+========  ==================  ===============================  =========================  ====================
+counts    [m]                 1                                sqrt(K)                    count_noise_std
+targets   [m, d]              w u                              sqrt(K) G                  target_noise G
+gramian   [d (d + 1) / 2]     u u', packed upper triangle      G^2 (Frobenius)            gramian_noise G^2
+gram      [m, d (d + 1) / 2]  w u u', packed; if item_grams    sqrt(K) G^2 (Frobenius)    gram_noise G^2
+========  ==================  ===============================  =========================  ====================
+
+with K items per user, d the rank, sum of w^2 <= K, and u the user's row, of norm at most G = row_clip. The Frobenius
+norm counts off-diagonals twice, so their noise in a packed triangle has std / sqrt(2). All releases of one round reach
+their bounds together, so each is charged.
+
+Source: Krichene et al. 2023 (arXiv 2302.07975) for weights; exact constants derived here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from odp.algorithms.implicit import codec
+from odp.algorithms.implicit.codec import Contributions
+from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
+from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array
+from odp.errors import ContributionRefused, Refusal
+from odp.v1 import common_pb2
+
+# Rule P16: the grid is at most a 64th of the noise. Only counts need care; the other grids are far finer.
+_COUNT_RATIO = 64.0
+_BLOCK = 2**14  # users per sparse product: bounds memory, and is far below the 2^20 up to which float64 sums are exact
+
+
+class ImplicitQuery:
+    """``odp.algorithms.seam.Query`` of one round: a function of the task definition and the round alone.
+
+    Raises:
+      ConfigurationError: the definition is no valid task on implicit data, or has no such round.
+    """
+
+    def __init__(self, terms: Terms, round: int) -> None:
+        self.releases = declared_releases(terms, round)
+        self._terms = terms
+        self._round = round
+        self.payload_bytes = int(codec.layout(terms, round).itemsize)
+
+    def check(self, payload: bytes) -> None:
+        """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
+
+        Raises:
+          ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
+        """
+        if len(payload) != self.payload_bytes:
+            raise ContributionRefused(Refusal.MALFORMED)
+        given = codec.decode(self._terms, self._round, (payload,))
+        row, weights = given.rows[0], given.weights[0]
+        items = given.items[0][weights > 0]
+        items.sort()
+        if (
+            (len(items) and int(items[-1]) >= self._terms.items)
+            or bool((items[1:] == items[:-1]).any())
+            or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
+            or int(row @ row) > codec.ROW_UNITS**2
+        ):
+            raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
+
+    def new_sum(self) -> ImplicitSum:
+        """An empty exact sum."""
+        return ImplicitSum(self._terms, self._round)
+
+
+class ImplicitSum:
+    """The running sums of one round, by release name, int64; ``add`` trusts that its input was checked.
+
+    Products of one entry stay below 2^32, so float64 sums over a block of users are exact whatever their order.
+    """
+
+    def __init__(self, terms: Terms, round: int) -> None:
+        self.count = 0
+        self._terms = terms
+        self._round = round
+        self._first, self._second = np.triu_indices(terms.rank)
+        self._totals = {
+            release.name: np.zeros(release.shape, dtype=np.int64) for release in declared_releases(terms, round)
+        }
+
+    def add(self, payloads: Sequence[bytes]) -> None:
+        """Adds checked payloads."""
+        for start in range(0, len(payloads), _BLOCK):
+            self.add_decoded(codec.decode(self._terms, self._round, payloads[start : start + _BLOCK]))
+
+    def add_decoded(self, contributions: Contributions) -> None:
+        """Adds contributions in integer units."""
+        for start in range(0, len(contributions.items), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            self._add_block(contributions.rows[block], contributions.items[block], contributions.weights[block])
+        self.count += len(contributions.items)
+
+    def totals(self) -> dict[str, Int64Array]:
+        """Copies of the sums so far, by release name."""
+        return {name: total.copy() for name, total in self._totals.items()}
+
+    def _add_block(self, rows: Int64Array, items: Int64Array, weights: Int64Array) -> None:
+        user, place = np.nonzero(weights)
+        item, weight = items[user, place], weights[user, place]
+        if self._round == COUNTS_ROUND:
+            self._totals["counts"] += np.bincount(item, minlength=self._terms.items) * count_units(self._terms)
+            return
+        from scipy import sparse  # only enclaves and simulations sum
+
+        shape = (self._terms.items, len(rows))
+        weighting = sparse.csr_array((weight.astype(np.float64), (item, user)), shape=shape)
+        real = rows.astype(np.float64)
+        self._totals["targets"] += (weighting @ real).astype(np.int64)
+        self._totals["gramian"] += (real.T @ real)[self._first, self._second].astype(np.int64)
+        if self._terms.item_grams:
+            outer = real[:, self._first] * real[:, self._second]
+            self._totals["gram"] += (weighting @ outer).astype(np.int64)
+
+
+def query_for(definition: common_pb2.TaskDefinition, round: int) -> ImplicitQuery:
+    """The declared query of ``round``, from 0.
+
+    Raises:
+      ConfigurationError: the definition is no valid task on implicit data, or has no such round.
+    """
+    return ImplicitQuery(Terms.of(definition), round)
+
+
+def planned_releases(definition: common_pb2.TaskDefinition) -> list[tuple[DeclaredRelease, ...]]:
+    """The releases of every round of the task, in order: what the ledger will be charged if all rounds run.
+
+    Raises:
+      ConfigurationError: the definition is no valid task on implicit data.
+    """
+    terms = Terms.of(definition)
+    return [declared_releases(terms, round) for round in range(terms.rounds)]
+
+
+def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
+    """The releases of one round; see the table of this module.
+
+    Raises:
+      ConfigurationError: the task has no such round.
+    """
+    terms.check_round(round)
+    items, rank, clip = terms.items, terms.rank, terms.row_clip
+    bound = math.sqrt(terms.max_items)
+    if round == COUNTS_ROUND:
+        std = terms.count_noise_std
+        return (DeclaredRelease("counts", (items,), 1.0 / count_units(terms), bound, std, np.full(items, std)),)
+    weight_step, row_step = bound / codec.WEIGHT_UNITS, clip / codec.ROW_UNITS
+    std = terms.target_noise * clip
+    releases = [
+        DeclaredRelease("targets", (items, rank), weight_step * row_step, bound * clip, std, np.full(rank, std)),
+        _squares("gramian", (terms.pairs,), rank, row_step**2, clip**2, terms.gramian_noise * clip**2),
+    ]
+    if terms.item_grams:
+        shape, step = (items, terms.pairs), weight_step * row_step**2
+        releases.append(_squares("gram", shape, rank, step, bound * clip**2, terms.gram_noise * clip**2))
+    return tuple(releases)
+
+
+def count_units(terms: Terms) -> int:
+    """Grid steps per counted item: the smallest power of two that puts the noise at 64 steps or more."""
+    if not 0 < terms.count_noise_std < _COUNT_RATIO:
+        return 1
+    return int(2 ** math.ceil(math.log2(_COUNT_RATIO / terms.count_noise_std)))
+
+
+def _squares(
+    name: str, shape: tuple[int, ...], rank: int, step: float, sensitivity: float, noise_std: float
+) -> DeclaredRelease:
+    first, second = np.triu_indices(rank)
+    column_std: Float64Array = np.where(first == second, noise_std, noise_std / math.sqrt(2.0))
+    return DeclaredRelease(name, shape, step, sensitivity, noise_std, column_std)

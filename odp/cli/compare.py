@@ -1,0 +1,78 @@
+"""`odp compare`: this model beside every baseline at several budgets, on the same splits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import console, print_json
+
+
+def compare(
+    data: Annotated[
+        str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
+    ] = "synthetic",
+    epsilons: Annotated[str, typer.Option(help="Budgets per user, with commas; 'inf' is without privacy.")] = "1,2,4,8",
+    delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
+    seeds: Annotated[int, typer.Option(help="So many random splits, seeds 1 ..")] = 3,
+    preset: Annotated[str, typer.Option(help="Recipe of this model: auto or ml-1m.")] = "auto",
+    output: Annotated[Path | None, typer.Option(help="Folder for comparison.json and comparison.png.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Compare this model with every baseline under the same accounting: one table, one figure, one JSON."""
+    from odp import _validate
+    from odp.datasets import load
+    from odp.simulation.comparing import compare as run
+    from odp.simulation.comparing import comparison_rows, draw_comparison
+    from odp.simulation.inputs import notes
+
+    _validate.integer(seeds=seeds, low=1, high=1000)
+    budgets = numbers(epsilons)
+    out = console()
+    ratings = load(data)
+    for note in notes(ratings):
+        out.print(f"note: {note}")
+    with out.status("comparing") as status:
+
+        def on_score(method: str, epsilon: float, seed: int, score: float) -> None:
+            status.update(f"{method}, ε = {epsilon:g}, seed {seed}: {score:.4f}")
+
+        found = run(
+            ratings,
+            epsilons=budgets,
+            delta=delta,
+            seeds=range(1, seeds + 1),
+            preset=preset,
+            on_score=on_score,
+        )
+    out.print(comparison_rows(found))
+    out.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
+    summary = found.to_json()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        draw_comparison(output / "comparison.png", found)
+        (output / "comparison.json").write_text(json.dumps(summary, indent=1) + "\n")
+        out.print(f"figure: {output / 'comparison.png'}; all scores: {output / 'comparison.json'}")
+    if json_output:
+        print_json(summary)
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers of a list with commas. Raises ConfigurationError naming the part that is none."""
+    from odp.errors import ConfigurationError
+
+    found = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            raise ConfigurationError(
+                f"Expected epsilons={text!r} to be numbers with commas: {part!r} is none"
+            ) from None
+        if not value > 0:
+            raise ConfigurationError(f"Expected epsilons={text!r} to be numbers above 0: {part.strip()} is not")
+        found.append(value)
+    return found

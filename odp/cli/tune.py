@@ -1,0 +1,86 @@
+"""`odp tune`: a search for settings that says what it cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import console, print_json
+
+_PROXY = "synthetic:n_users=2000,n_items=400,ratings_per_user=60"
+
+
+def tune(
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            help="Public or invented data of the population's shape, such as "
+            f"'synthetic:n_users=..,n_items=..,ratings_per_user=..' or ml-1m [default: {_PROXY}]."
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="The private data themselves; needs --charge.")] = None,
+    charge: Annotated[bool, typer.Option("--charge", help="Charge every trial on --data, its score included.")] = False,
+    epsilon: Annotated[float, typer.Option(help="Budget of one training, per user.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
+    trials: Annotated[int, typer.Option(help="How many settings to try; the first are the recommended ones.")] = 10,
+    seed: Annotated[int, typer.Option(help="Decides settings, split and noise.")] = 1,
+    output: Annotated[Path | None, typer.Option(help="File for the JSON of all trials.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Search settings by random trials: free on proxy data, every trial charged on private data."""
+    from rich.table import Table
+
+    from odp.datasets import load
+    from odp.errors import ConfigurationError
+    from odp.simulation.tuning import Trial
+    from odp.simulation.tuning import tune as run
+
+    if data is not None and proxy is not None:
+        raise ConfigurationError("Expected one of --proxy and --data, not both")
+    if data is not None and not charge:
+        raise ConfigurationError(
+            f"--data {data!r} counts as private, and a score is a release about it: add --charge, "
+            "which charges every trial, or search on public data with --proxy"
+        )
+    if charge and data is None:
+        raise ConfigurationError("--charge needs --data; proxy data cost nothing")
+    private = data is not None
+    source = data if data is not None else proxy if proxy is not None else _PROXY
+    out = console()
+    table = Table("trial", "rank", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score")
+    with out.status("searching") as status:
+
+        def on_trial(number: int, trial: Trial) -> None:
+            status.update(f"trial {number + 1} of {trials}: {trial.score:.4f}")
+            found = trial.settings()
+            table.add_row(
+                str(number + 1),
+                str(found["rank"]),
+                "by rule" if found["steps"] is None else str(found["steps"]),
+                str(found["max_items_per_user"]),
+                *(f"{found[name]:g}" for name in ("bias_share", "user_ridge", "item_ridge", "weight_exponent")),
+                f"{trial.score:.4f}",
+            )
+
+        search = run(
+            load(source),
+            epsilon=epsilon,
+            delta=delta,
+            trials=trials,
+            seed=seed,
+            private=private,
+            on_trial=on_trial,
+        )
+    out.print(table)
+    best = ", ".join(f"{name}={value}" for name, value in search.best.settings().items())
+    out.print(f"best: {best}; validation RMSE {search.best.score:.4f}{' (noisy)' if private else ''}")
+    out.print(search.statement)
+    summary = search.to_json()
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    if json_output:
+        print_json(summary)

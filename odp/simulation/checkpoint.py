@@ -1,0 +1,100 @@
+"""A simulation's place on disk after each round, so that it can go on after an interruption as if there was none.
+
+One file, ``simulation.checkpoint``: a line of JSON and the server's state. It names what it belongs to (task, data,
+seed, noise) by a digest, and is replaced at once or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from odp.datasets.ratings import Ratings, Split
+from odp.errors import StateError
+from odp.transport.state_folder import state_errors, write_atomically
+from odp.v1 import common_pb2
+
+_NAME = "simulation.checkpoint"
+_FORMAT = "odp-simulation-1"
+_CHUNK = 2**22
+
+
+@dataclass(frozen=True)
+class Place:
+    """Rounds done, as JSON-able records, and the server's state after the last one."""
+
+    rounds: list[dict[str, Any]]
+    state: bytes
+
+
+class Checkpoint:
+    """The checkpoint of one run in a folder of its own.
+
+    Args:
+      folder: made where it is missing.
+      identity: digest of everything that decides the run; see :func:`run_identity`.
+    """
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        self._path = Path(folder) / _NAME
+        self._identity = identity
+
+    def read(self) -> Place | None:
+        """Where the run stands, or None where nothing is saved yet.
+
+        Raises:
+          StateError: the file is damaged, or belongs to another run.
+        """
+        with state_errors(self._path.parent):
+            try:
+                content = self._path.read_bytes()
+            except FileNotFoundError:
+                return None
+        head, _, state = content.partition(b"\n")
+        try:
+            found = json.loads(head)
+            form, identity, rounds, digest = (found[key] for key in ("format", "identity", "rounds", "state"))
+        except (ValueError, KeyError, TypeError):
+            form = identity = rounds = digest = None
+        if form != _FORMAT or digest != hashlib.sha256(state).hexdigest() or not isinstance(rounds, list):
+            raise StateError(f"{self._path}: not a readable checkpoint; remove it to start again")
+        if identity != self._identity:
+            raise StateError(
+                f"{self._path}: belongs to a run of another task, data set, seed or noise; "
+                "give another --checkpoint folder, or remove it"
+            )
+        return Place(rounds=rounds, state=state)
+
+    def write(self, place: Place) -> None:
+        """Replaces the file.
+
+        Raises:
+          StateError: it cannot be written.
+        """
+        digest = hashlib.sha256(place.state).hexdigest()
+        head = {"format": _FORMAT, "identity": self._identity, "rounds": place.rounds, "state": digest}
+        with state_errors(self._path.parent):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps(head).encode() + b"\n" + place.state)
+
+
+def run_identity(definition: common_pb2.TaskDefinition, split: Split, *, seed: int, noise: str) -> str:
+    """SHA-256 of what decides a run, hexadecimal: task, the three parts of the data, seed and kind of noise."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps([seed, noise]).encode())
+    digest.update(definition.SerializeToString(deterministic=True))
+    for part in (split.train, split.validation, split.test):
+        _add(digest, part)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, ratings: Ratings) -> None:
+    digest.update(np.array([ratings.n_users, ratings.n_items, ratings.n_ratings], dtype="<i8").tobytes())
+    for array in (ratings.offsets, ratings.items, ratings.values):
+        for start in range(0, len(array), _CHUNK):
+            digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)

@@ -1,0 +1,156 @@
+"""Where a model is good and where it is not, on the researcher's own evaluation data.
+
+Buckets of items come from the *released* (noisy) counts, so the same buckets could be published. The errors themselves,
+the buckets of users and the shares of clipped data read the ratings without noise: diagnostics of a simulation, which
+nobody could compute on a real population. What the releases themselves tell about clipping is in ``NoisyTotals``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Broadcast, DeclaredRelease, Float64Array, NoisyTensors
+from odp.datasets.ratings import Ratings, Split, merge
+from odp.task import Task
+
+_BUCKETS = 5
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Entries of the test part whose item (or user) has a count from ``low`` to ``high``; RMSE None without entries."""
+
+    low: float
+    high: float
+    members: int
+    ratings: int
+    rmse: float | None
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Without noise, on the training part: simulation only.
+
+    Attributes:
+      users_over_bound: share of users with more items than ``max_items_per_user``.
+      ratings_left_out: share of ratings that no single round uses because of that bound.
+      targets_clipped: share of ratings further from the biases' prediction than the clip of the last round's targets.
+    """
+
+    users_over_bound: float
+    ratings_left_out: float
+    targets_clipped: float
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Test error by popularity of the item (noisy counts) and by activity of the user (history size); clipping."""
+
+    popularity: tuple[Bucket, ...]
+    activity: tuple[Bucket, ...]
+    clipping: Clipping
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class NoisyTotals:
+    """What one released tensor tells as a whole.
+
+    Attributes:
+      round, name: of the release.
+      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed).
+      std: of the noise in that sum.
+      mean_square_row: of Gram matrices alone: weighted mean of the users' squared row norms; near ``row_clip`` squared
+        most rows were clipped. None elsewhere.
+    """
+
+    round: int
+    name: str
+    total: float
+    std: float
+    mean_square_row: float | None
+
+
+def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
+    """Sums of a round's releases: post-processing, so they cost no privacy."""
+    found = []
+    for release in releases:
+        values = tensors.tensors[release.name].reshape(release.shape[0], -1)
+        first = float(values[:, 0].sum())
+        square = None
+        if release.name == "gram":
+            width = (math.isqrt(8 * values.shape[1] + 1) - 1) // 2
+            rows, columns = np.triu_indices(width)
+            diagonal = values[:, rows == columns].sum(axis=0)
+            square = float(diagonal[1:].sum() / diagonal[0]) if diagonal[0] > 0 else None
+        found.append(
+            NoisyTotals(
+                round=tensors.round,
+                name=release.name,
+                total=first,
+                std=float(release.column_std[0]) * math.sqrt(release.shape[0]),
+                mean_square_row=square,
+            )
+        )
+    return tuple(found)
+
+
+def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
+    """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
+
+    Raises:
+      DataError: sizes do not fit the task.
+    """
+    definition = task.definition()
+    population = algorithm_for(definition).population()
+    history = merge(split.train, split.validation)
+    squares = (population.predict(model, history, split.test) - split.test.values) ** 2
+    train = split.train
+    # A model of the round of biases has no factors, so its predictions are what targets are measured from.
+    biases = Broadcast(min(model.version, BIASES_ROUND), model.tables)
+    off = np.abs(train.values - population.predict(biases, train, train))
+    training = definition.dpam
+    clip = training.factor_target_clip if training.steps else training.bias_target_clip
+    bound, sizes = definition.privacy.max_items_per_user, train.counts()
+    return Diagnostics(
+        popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares),
+        activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares),
+        clipping=Clipping(
+            users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
+            ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
+            targets_clipped=_share(float((off > clip).sum()), train),
+        ),
+    )
+
+
+def _share(count: float, ratings: Ratings) -> float:
+    return count / ratings.n_ratings if ratings.n_ratings else 0.0
+
+
+def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array) -> tuple[Bucket, ...]:
+    """Members cut into fifths by size (equal sizes stay together), with the error of the entries of each."""
+    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
+    place = np.searchsorted(edges[1:-1], sizes, side="left")
+    found = []
+    for number in np.unique(place):
+        own = place == number
+        entries = squares[own[member]]
+        found.append(
+            Bucket(
+                low=float(sizes[own].min()),
+                high=float(sizes[own].max()),
+                members=int(own.sum()),
+                ratings=len(entries),
+                rmse=math.sqrt(float(entries.mean())) if len(entries) else None,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,91 @@
+"""Public recipes: a whole task from a budget and the size of a data set, without looking at a single rating.
+
+=========  =============================================================================================
+auto       what ``DPAM.recommended`` says for the data set's numbers of users and items
+ml-1m      what it says for 6,040 users and 3,706 items, whatever the data set: a fixed recipe to quote
+=========  =============================================================================================
+
+Both take up to 300 items per user; auto also knows implicit feedback, of which it takes up to 50. Sizes of
+populations and catalogues, and declared bounds, count as public. With an
+infinite ε both train without privacy: 14 steps at rank 16, uniform weights, bounds that do not bind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from odp import _validate
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_ITEMS_PER_USER
+from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.datasets.item_features import item_features
+from odp.datasets.ratings import Ratings
+from odp.errors import DataError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+
+PRESETS = ("auto", "ml-1m")
+
+_ML_1M_USERS, _ML_1M_ITEMS = 6040, 3706
+_UNBOUND = 2000
+# Of implicit feedback: a user of Gowalla has 24 items on average, one in ten has more than 50.
+_EVENTS = 50
+
+
+def preset_task(name: str, ratings: Ratings, *, epsilon: float, delta: float, features: bool = False) -> Task:
+    """The task of preset ``name`` for ``ratings``, of which only sizes and declared bounds are read.
+
+    With ``features`` the model also uses the public item features of the data set: genres, and years in titles.
+
+    Raises:
+      ConfigurationError: the name is unknown (the nearest one is named), or a budget is out of range.
+      DataError: the data set has no users or no items; or has no public features; or holds implicit feedback, which
+        only "auto" without features is for.
+      PrivacyError: ``delta`` is no guarantee at this number of users.
+    """
+    _validate.one_of(PRESETS, preset=name)
+    if not ratings.n_users or not ratings.n_items:
+        raise DataError(f"the data set {ratings.name!r} has {ratings.n_users} users and {ratings.n_items} items")
+    if ratings.implicit:
+        if name != "auto" or features:
+            raise DataError(
+                f"the data set {ratings.name!r} holds implicit feedback: take preset auto, without features"
+            )
+        return _implicit_task(ratings, epsilon=epsilon, delta=delta)
+    privacy = UserLevelDP(epsilon=epsilon, delta=delta)
+    users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)
+    matrix = item_features(ratings) if features else None
+    width = 0 if matrix is None else matrix.shape[1]
+    rank, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items, n_features=width)
+    if epsilon == math.inf:
+        bound = min(_UNBOUND, ratings.n_items, MAX_ITEMS_PER_USER)
+        privacy = dataclasses.replace(privacy, max_items_per_user=bound)
+        training = dataclasses.replace(training, slices_per_device=ratings.n_items)
+    if rank > ratings.n_items:
+        rank = ratings.n_items
+        training = dataclasses.replace(training, steps=max(training.steps or 0, int(rank > DERIVED_FACTORS + width)))
+    return Task(
+        name=f"preset-{name}",
+        model=MatrixFactorization(items=ratings.n_items, rank=rank, item_features=matrix),
+        data=RatingsData(low=ratings.low, high=ratings.high),
+        privacy=privacy,
+        training=training,
+        cohort=Cohort(minimum=min(100, ratings.n_users), goal=ratings.n_users),
+    )
+
+
+def _implicit_task(ratings: Ratings, *, epsilon: float, delta: float) -> Task:
+    users, items = ratings.n_users, ratings.n_items
+    rank, training = ImplicitDPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items)
+    bound = min(_UNBOUND if epsilon == math.inf else _EVENTS, items, MAX_ITEMS_PER_USER)
+    if epsilon == math.inf:
+        training = dataclasses.replace(training, slices_per_device=items)
+    return Task(
+        name="preset-auto",
+        model=MatrixFactorization(items=items, rank=min(rank, items)),
+        data=ImplicitData(),
+        privacy=UserLevelDP(epsilon=epsilon, delta=delta, max_items_per_user=bound),
+        training=training,
+        cohort=Cohort(minimum=min(100, users), goal=users),
+    )

@@ -1,0 +1,177 @@
+"""A finished run as one JSON value, ``run.json``: settings, rounds, charges, diagnostics, versions; no ratings.
+
+``odp simulate --output`` and ``odp demo`` write it, ``odp report`` reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from odp.datasets.ratings import Split
+from odp.errors import DataError
+from odp.privacy.events import GaussianRelease
+from odp.simulation.baselines import Baselines
+from odp.simulation.diagnostics import Diagnostics, NoisyTotals
+from odp.simulation.spending import spending
+from odp.task import Task
+
+FORMAT = "odp-run-1"
+_NAME = "run.json"
+_REQUIRED = ("format", "kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "versions")
+
+
+def run_record(
+    *,
+    kind: str,
+    task: Task,
+    split: Split,
+    rounds: Sequence[Mapping[str, Any]],
+    charges: Sequence[Sequence[GaussianRelease]],
+    test_rmse: float,
+    seed: int,
+    noise: bool = True,
+    found: Baselines | None = None,
+    diagnostics: Diagnostics | None = None,
+    totals: Sequence[NoisyTotals] = (),
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The record of a run; JSON-able, with None for what is infinite or unknown.
+
+    Args:
+      kind: "simulation" or "platform".
+      task, split, seed: what was run.
+      rounds: at least ``round``, ``epsilon`` and ``test_rmse`` each.
+      charges: one sequence per round.
+      test_rmse: of the final model.
+      noise: whether there was any; without it nothing was spent, and nothing is protected.
+      found: baselines on the same split.
+      diagnostics: of the final model.
+      totals: of the releases.
+      notes: lines for people.
+    """
+    spent = spending(charges, delta=task.privacy.delta) if noise else ()
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "task": {
+            section: _fields(getattr(task, section)) for section in ("model", "data", "privacy", "training", "cohort")
+        }
+        | {"name": task.name},
+        "resolved": _resolved(task),
+        "data": {
+            "name": split.train.name,
+            "users": split.train.n_users,
+            "items": split.train.n_items,
+            "train": split.train.n_ratings,
+            "validation": split.validation.n_ratings,
+            "test": split.test.n_ratings,
+        },
+        "seed": seed,
+        "rounds": [dict(entry) for entry in rounds],
+        "charges": [event.to_json() | {"round": number} for number, events in enumerate(charges) for event in events],
+        "spending": [asdict(spend) for spend in spent],
+        "epsilon": spent[-1].epsilon_so_far if spent else None,
+        "delta": task.privacy.delta,
+        "test_rmse": test_rmse,
+        "baselines": None if found is None else asdict(found),
+        "diagnostics": None if diagnostics is None else diagnostics.to_json(),
+        "noisy_totals": [asdict(total) for total in totals],
+        "notes": list(notes),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed a run."""
+    import scipy
+
+    from odp import __version__
+
+    return {
+        "odp": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "machine": platform.machine(),
+    }
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
+    """Writes ``run.json`` into ``folder`` (made where missing) at once or not at all; infinities become null.
+
+    Raises:
+      DataError: the folder cannot be written.
+    """
+    path = folder / _NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".part")
+        temporary.write_text(json.dumps(plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}; give another --output") from None
+    return path
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    """The record in folder ``run`` (or of that file).
+
+    Raises:
+      DataError: there is none, or it is no record of this format.
+    """
+    path = run / _NAME if run.is_dir() else run
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror}; give a folder that `odp simulate --output` or `odp demo` wrote"
+        ) from None
+    except ValueError:
+        raise DataError(f"{path}: not JSON; run `odp simulate --output` again") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f"{path}: not a run of format {FORMAT!r}")
+    missing = [key for key in _REQUIRED if key not in content]
+    if missing:
+        raise DataError(f"{path}: the run lacks {missing[0]!r}; run `odp simulate --output` again")
+    return content
+
+
+def plain(value: Any) -> Any:
+    """``value`` with every number that is not finite replaced by None, as JSON wants it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    """The fields of a part of a task; arrays by shape and bytes in hexadecimal, since the record is for people."""
+    found = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, bytes):
+            value = value.hex()
+        elif isinstance(value, np.ndarray):
+            value = f"{value.dtype} {list(value.shape)}"
+        found[field.name] = value
+    return found
+
+
+def _resolved(task: Task) -> dict[str, Any]:
+    """Every number of the training that the rules chose."""
+    definition = task.definition()
+    kind = definition.WhichOneof("training") or ""
+    message = getattr(definition, kind)
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}

@@ -1,0 +1,243 @@
+"""A run as one self-contained page: figures inlined, nothing fetched, readable without the run's folder."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+table { border-collapse: collapse; margin: .5rem 0; } th, td { padding: .15rem .7rem; border-bottom: 1px solid #ddd; }
+th { text-align: left; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+img { max-width: 100%; } .note { color: #7a4b00; } .only { color: #666; font-size: .9rem; }
+"""
+_SIMULATION_ONLY = (
+    "Simulation only: read from the researcher's own ratings without noise; no platform could compute it, and it must "
+    "not be published for a private population."
+)
+_BASELINES = {
+    "global_mean": "global mean",
+    "user_mean": "user mean, on the device",
+    "dp_item_mean": "DP item mean, same ε and δ",
+    "dp_item_user_bias": "DP item mean + user bias, same ε and δ",
+    "als_ceiling": "ALS, all data in one place, not private",
+}
+
+
+def render_html(record: Mapping[str, Any]) -> str:
+    """The page of a record of ``record.py``, as a whole HTML document.
+
+    Raises:
+      KeyError: the record lacks a section that ``read_record`` requires.
+    """
+    data, diagnostics = record["data"], record.get("diagnostics")
+    name = html.escape(str(record["task"].get("name", "")))
+    parts = [
+        f"<h1>Run {name} on {html.escape(str(data['name']))}</h1>",
+        _summary(record),
+        *(f'<p class="note">{html.escape(str(note))}</p>' for note in record.get("notes", ())),
+        "<h2>Error and ε by round</h2>",
+        _image(_draw_rounds(record)),
+        _rounds(record),
+        "<h2>What ε was spent on</h2>",
+        _spending(record),
+    ]
+    if diagnostics is not None:
+        parts += [
+            "<h2>Error by popularity of the item</h2>",
+            '<p class="only">Buckets by the released, noisy counts; errors on the researcher\'s own test ratings '
+            "(simulation only).</p>",
+            _image(_draw_buckets(diagnostics["popularity"], "noisy count of the item")),
+            _buckets(diagnostics["popularity"], "items"),
+            "<h2>Error by activity of the user</h2>",
+            f'<p class="only">{_SIMULATION_ONLY}</p>',
+            _image(_draw_buckets(diagnostics["activity"], "ratings in the user's history")),
+            _buckets(diagnostics["activity"], "users"),
+        ]
+    parts += ["<h2>What was clipped</h2>", _clipping(record)]
+    if record.get("baselines"):
+        parts += ["<h2>Baselines on the same split</h2>", _baselines(record)]
+    parts += ["<h2>Settings</h2>", _settings(record), "<h2>Versions</h2>", _pairs(record["versions"])]
+    title = f"<title>ODP run {name}</title>"
+    head = f'<head><meta charset="utf-8">{title}<style>{_STYLE}</style></head>'
+    return f'<!doctype html>\n<html lang="en">{head}<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    data, epsilon = record["data"], record.get("epsilon")
+    if epsilon is None:
+        spent = "noise was off: nothing is protected"
+    else:
+        spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, adding or removing one, all releases included"
+    what = "simulated on one machine" if record["kind"] == "simulation" else "trained by devices and enclaves"
+    return (
+        f"<p><b>Test RMSE {record['test_rmse']:.4f}</b>; {spent}.<br>"
+        f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training ratings; {what}; "
+        f"seed {record.get('seed')}.</p>"
+    )
+
+
+def _rounds(record: Mapping[str, Any]) -> str:
+    rows = []
+    for entry in record["rounds"]:
+        validation, seconds = entry.get("validation_rmse"), entry.get("seconds")
+        rows.append(
+            (
+                str(entry["round"]),
+                _number(entry.get("contributions"), ",.0f"),
+                _number(entry.get("epsilon"), ".4f"),
+                _number(validation, ".4f"),
+                _number(entry["test_rmse"], ".4f"),
+                _number(seconds, ".2f"),
+            )
+        )
+    return _table(("round", "users", "ε so far", "validation RMSE", "test RMSE", "seconds"), rows)
+
+
+def _spending(record: Mapping[str, Any]) -> str:
+    if not record["spending"]:
+        return "<p>Nothing was noised, so there is nothing to account for.</p>"
+    rows = [
+        (
+            str(entry["round"]),
+            entry["name"],
+            f"{entry['mu']:.4f}",
+            f"{100 * entry['share']:.1f} %",
+            f"{entry['epsilon_so_far']:.4f}",
+        )
+        for entry in record["spending"]
+    ]
+    text = "<p>Gaussian releases add up in μ²; each one's share of the total:</p>"
+    return text + _table(("round", "release", "μ", "share of μ²", "ε so far"), rows)
+
+
+def _buckets(buckets: Sequence[Mapping[str, Any]], members: str) -> str:
+    rows = [
+        (
+            f"{entry['low']:.0f} to {entry['high']:.0f}",
+            f"{entry['members']:,}",
+            f"{entry['ratings']:,}",
+            _number(entry["rmse"], ".4f"),
+        )
+        for entry in buckets
+    ]
+    return _table(("count", members, "test ratings", "test RMSE"), rows)
+
+
+def _clipping(record: Mapping[str, Any]) -> str:
+    clip = record.get("resolved", {}).get("row_clip")
+    rows = []
+    for entry in record.get("noisy_totals", ()):
+        square = entry.get("mean_square_row")
+        if entry["name"] == "gram" and square is not None and clip:
+            text = f"{math.sqrt(max(square, 0.0)):.3f} of at most {clip:.3f}"
+            rows.append((str(entry["round"]), "root mean square of users' row norms, after the clip", text))
+        elif entry["name"] == "counts":
+            users = max(record["data"]["users"], 1)
+            bound = record["task"]["privacy"].get("max_items_per_user") or "the bound"
+            text = f"{entry['total'] / users:.1f} ± {entry['std'] / users:.1f} (bound {bound})"
+            rows.append((str(entry["round"]), "items counted per user", text))
+    text = "<p>From the noisy releases alone:</p>" + _table(("round", "what", "value"), rows) if rows else ""
+    diagnostics = record.get("diagnostics")
+    if diagnostics is None:
+        return text or "<p>Not recorded.</p>"
+    shares = diagnostics["clipping"]
+    rows = [
+        ("", "users with more items than the bound", f"{100 * shares['users_over_bound']:.1f} %"),
+        ("", "ratings beyond the bound, left out of a round", f"{100 * shares['ratings_left_out']:.1f} %"),
+        ("", "targets beyond their clip", f"{100 * shares['targets_clipped']:.1f} %"),
+    ]
+    return text + f'<p class="only">{_SIMULATION_ONLY}</p>' + _table(("", "what", "share"), rows)
+
+
+def _baselines(record: Mapping[str, Any]) -> str:
+    rows = [(_BASELINES.get(name, name), _number(value, ".4f")) for name, value in record["baselines"].items()]
+    return _table(("method", "test RMSE"), [*rows, ("this model", f"{record['test_rmse']:.4f}")])
+
+
+def _settings(record: Mapping[str, Any]) -> str:
+    task = record["task"]
+    chosen = {
+        f"{section}.{key}": value
+        for section, values in task.items()
+        if isinstance(values, Mapping)
+        for key, value in values.items()
+    }
+    text = "<h3>As written</h3>" + _pairs(chosen)
+    if record.get("resolved"):
+        text += "<h3>As resolved by the rules, noise included</h3>" + _pairs(record["resolved"])
+    return text
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = [(str(key), "by rule" if value is None else str(value)) for key, value in values.items()]
+    return _table(("name", "value"), rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def cell(text: str) -> str:
+        kind = ' class="n"' if text[:1].isdigit() else ""
+        return f"<td{kind}>{html.escape(text)}</td>"
+
+    top = "".join(f"<th>{html.escape(text)}</th>" for text in head)
+    body = "\n".join("<tr>" + "".join(cell(text) for text in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>\n{body}</table>"
+
+
+def _number(value: Any, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _draw_rounds(record: Mapping[str, Any]) -> bytes:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rounds = [entry["round"] for entry in record["rounds"]]
+    left.plot(rounds, [entry["test_rmse"] for entry in record["rounds"]], marker="o", label="test")
+    validation = [entry.get("validation_rmse") for entry in record["rounds"]]
+    if all(value is not None for value in validation):
+        left.plot(rounds, validation, marker=".", linestyle=":", label="validation")
+    left.set(xlabel="round", ylabel="RMSE")
+    left.legend(fontsize=8)
+    spent = [entry.get("epsilon") for entry in record["rounds"]]
+    if all(value is not None for value in spent):
+        right.step(rounds, spent, where="mid", marker="o")
+    right.set(xlabel="round", ylabel="ε so far")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    return _png(figure)
+
+
+def _draw_buckets(buckets: Sequence[Mapping[str, Any]], label: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 2.8), layout="constrained")
+    axes: Axes = figure.subplots()
+    names = [f"{entry['low']:.0f}–{entry['high']:.0f}" for entry in buckets]
+    heights = [entry["rmse"] or 0.0 for entry in buckets]
+    bars = axes.bar(names, heights, color="C0")
+    axes.bar_label(bars, [f"{height:.3f}" if height else "" for height in heights], fontsize=8)
+    axes.set(xlabel=label, ylabel="test RMSE")
+    axes.margins(y=0.12)
+    return _png(figure)
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=90)
+    return buffer.getvalue()
+
+
+def _image(png: bytes) -> str:
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'

@@ -1,0 +1,50 @@
+"""Where a budget goes: every release of a run with its part of mu^2, which is what Gaussian releases add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odp.privacy.accounting import epsilon
+from odp.privacy.events import GaussianRelease
+
+
+@dataclass(frozen=True)
+class Spend:
+    """One release.
+
+    Attributes:
+      round: from 0.
+      name: of the release.
+      mu: sensitivity over noise; 0 where there was no noise to account for.
+      share: of the sum of mu^2 of all releases, from 0 to 1; the shares add up to 1.
+      epsilon_so_far: of all releases up to this one, at the run's delta.
+    """
+
+    round: int
+    name: str
+    mu: float
+    share: float
+    epsilon_so_far: float
+
+
+def spending(charges: Sequence[Sequence[GaussianRelease]], *, delta: float) -> tuple[Spend, ...]:
+    """One entry per release of ``charges`` (one sequence per round), in order.
+
+    Raises:
+      ConfigurationError: ``delta`` is not strictly between 0 and 1.
+      PrivacyError: so many numbers were noised that sampling alone uses up ``delta``.
+    """
+    flat = [(number, event) for number, events in enumerate(charges) for event in events]
+    total = math.fsum(event.mu**2 for _, event in flat)
+    return tuple(
+        Spend(
+            round=number,
+            name=event.name,
+            mu=event.mu,
+            share=event.mu**2 / total,
+            epsilon_so_far=epsilon([before for _, before in flat[: place + 1]], delta=delta),
+        )
+        for place, (number, event) in enumerate(flat)
+    )

@@ -1,0 +1,233 @@
+"""Honest search for settings: free on public or invented data, charged on private data.
+
+A score of a private trial says something about the people it was computed on, and so does the choice of the best one.
+On proxy data nothing private is read, and ε stays 0. On private data every trial charges its training releases and the
+release of its own score, and all events compose in one list: the printed ε is the whole search, not the best trial.
+
+The score is RMSE on the validation part. Of private data it is released as two sums over users, with noise: the mean
+over a user's validation ratings of the squared error, cut off at a quarter of the squared range and scaled to [0, 1],
+and a 1 for each user that has any. One user moves the pair by at most sqrt(2) in L2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.terms import DERIVED_FACTORS
+from odp.algorithms.registry import algorithm_for
+from odp.datasets.ratings import Ratings, Split, random_split
+from odp.errors import ConfigurationError, OdpError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.accounting import epsilon as epsilon_of
+from odp.privacy.accounting import mu_for
+from odp.privacy.events import GaussianRelease
+from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
+from odp.simulation.engine import RunResult, simulate
+from odp.simulation.noise import SeededNoise
+from odp.simulation.presets import preset_task
+from odp.task import Task
+
+_GRID = 2.0**-10
+# Part of a trial's mu^2 that its score costs on top of its training.
+_SCORE_SHARE = 0.05
+
+_RANKS = (0, 2, 4, 8, 16)
+_STEPS = (2, 3, 4, 5, 6)
+_BIAS_SHARES = (0.15, 0.25, 0.35, 0.5)
+_USER_RIDGES = (0.4, 0.6, 0.75, 1.0)
+_ITEM_RIDGES = (0.5, 1.0, 2.0, 4.0)
+_EXPONENTS = (0.0, 0.125, 0.25, 0.375, 0.5)
+_BOUNDS = (50, 100, 200, 300, 500)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of settings.
+
+    Attributes:
+      task: what was trained.
+      score: validation RMSE; of private data with noise.
+      charges: all releases, the score's included; empty on proxy data.
+    """
+
+    task: Task
+    score: float
+    charges: tuple[GaussianRelease, ...]
+
+    def settings(self) -> dict[str, Any]:
+        """What the search varies."""
+        training = cast("DPAM", self.task.training)  # the search makes no other
+        return {
+            "rank": self.task.model.rank,
+            "max_items_per_user": self.task.privacy.bound(self.task.model.items),
+            "steps": training.steps,
+            "bias_share": training.bias_share,
+            "user_ridge": training.user_ridge,
+            "item_ridge": training.item_ridge,
+            "weight_exponent": training.weight_exponent,
+        }
+
+
+@dataclass(frozen=True)
+class Search:
+    """All trials in order; ``best`` has the lowest score.
+
+    Attributes:
+      private: whether the data were private, so that the trials were charged.
+      epsilon: of all trials together at ``delta``; 0 on proxy data.
+    """
+
+    data: str
+    private: bool
+    trials: tuple[Trial, ...]
+    best: Trial
+    epsilon: float
+    delta: float
+    seconds: float
+
+    @property
+    def statement(self) -> str:
+        """What the search cost, in one line for people."""
+        if not self.private:
+            return (
+                f"searched on proxy data ({self.data}): no private data was read, ε spent 0. "
+                "The settings carry over as far as the proxy resembles the population"
+            )
+        return (
+            f"searched on private data ({self.data}): {len(self.trials)} trials cost ε = {self.epsilon:.4g} at "
+            f"δ = {self.delta:g} per user in all, scores included; training again with the best settings costs its own "
+            "ε on top"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able summary."""
+        return {
+            "data": self.data,
+            "private": self.private,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "statement": self.statement,
+            "best": self.best.settings() | {"score": self.best.score},
+            "trials": [trial.settings() | {"score": trial.score} for trial in self.trials],
+            "charges": [event.to_json() for trial in self.trials for event in trial.charges],
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def tune(
+    ratings: Ratings,
+    *,
+    epsilon: float,
+    delta: float,
+    trials: int = 10,
+    seed: int = 1,
+    private: bool,
+    on_trial: Callable[[int, Trial], None] | None = None,
+) -> Search:
+    """Random search; the first trial is ``DPAM.recommended``.
+
+    Args:
+      ratings: proxy data, or the private data themselves.
+      epsilon: what one trial's training may spend; finite.
+      delta: of each trial, and of the printed total.
+      trials: how many.
+      seed: of the search, the split and the noise.
+      private: whether ``ratings`` are private, so that every trial is charged and its score noised.
+      on_trial: called after each, for progress.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+      DataError, PrivacyError: as ``preset_task`` and ``simulate``.
+    """
+    started = time.perf_counter()
+    _validate.integer(trials=trials, low=1, high=10_000)
+    _validate.positive(epsilon=epsilon)
+    base = preset_task("auto", ratings, epsilon=epsilon, delta=delta)
+    split = random_split(ratings, seed=seed)
+    rng = np.random.default_rng([seed, 7])
+    done: list[Trial] = []
+    for number in range(trials):
+        task = base if not number else _drawn(base, rng)
+        run = simulate(task, split, seed=seed + number)
+        done.append(_scored(task, run, split, seed=seed + number, private=private))
+        if on_trial is not None:
+            on_trial(number, done[-1])
+    events = [event for trial in done for event in trial.charges]
+    return Search(
+        data=ratings.name,
+        private=private,
+        trials=tuple(done),
+        best=min(done, key=lambda trial: trial.score),
+        epsilon=epsilon_of(events, delta=delta) if events else 0.0,
+        delta=delta,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _drawn(base: Task, rng: np.random.Generator) -> Task:
+    """A task with random settings; those that the rules refuse are drawn again."""
+    items = base.model.items
+    for _ in range(1000):
+        rank = int(rng.choice(_RANKS))
+        steps = 0 if rank == 0 or (rank <= DERIVED_FACTORS and rng.random() < 0.5) else int(rng.choice(_STEPS))
+        bound = min(int(rng.choice(_BOUNDS)), items)
+        training = DPAM(
+            steps=steps,
+            bias_share=float(rng.choice(_BIAS_SHARES)),
+            user_ridge=float(rng.choice(_USER_RIDGES)),
+            item_ridge=float(rng.choice(_ITEM_RIDGES)),
+            weight_exponent=float(rng.choice(_EXPONENTS)),
+        )
+        task = dataclasses.replace(
+            base,
+            model=MatrixFactorization(items=items, rank=min(rank, items)),
+            privacy=dataclasses.replace(base.privacy, max_items_per_user=bound),
+            training=training,
+        )
+        try:
+            algorithm_for(task.definition()).check()
+        except OdpError:
+            continue
+        return task
+    raise ConfigurationError(
+        f"Expected epsilon={base.privacy.epsilon!r} and items={items} to admit some settings of the search; "
+        "raise epsilon"
+    )
+
+
+def _scored(task: Task, run: RunResult, split: Split, *, seed: int, private: bool) -> Trial:
+    if not private:
+        return Trial(task, run.validation_rmse, ())
+    privacy, validation = task.privacy, split.validation
+    predicted = algorithm_for(task.definition()).population().predict(run.model, split.train, validation)
+    largest = ((validation.high - validation.low) / 2) ** 2
+    errors = np.minimum((predicted - validation.values) ** 2 / largest, 1.0)
+    counts = validation.counts()
+    means = np.bincount(validation.users(), weights=errors, minlength=validation.n_users) / np.maximum(counts, 1)
+    score, event = noisy_score(means[counts > 0], epsilon=privacy.epsilon, delta=privacy.delta, seed=seed)
+    charges = tuple(event for events in run.charges for event in events)
+    return Trial(task, math.sqrt(largest * score), (*charges, event))
+
+
+def noisy_score(errors: np.ndarray, *, epsilon: float, delta: float, seed: int) -> tuple[float, GaussianRelease]:
+    """(noisy mean in [0, 1], its charge) of one number in [0, 1] per user, float64 [users].
+
+    The charge is a fixed small part of the mu^2 of (epsilon, delta).
+    """
+    mu = math.sqrt(_SCORE_SHARE) * mu_for(epsilon=epsilon, delta=delta, coordinates=2)
+    event = GaussianRelease(
+        "validation_score", sensitivity=math.sqrt(2.0), noise_std=math.sqrt(2.0) / mu, coordinates=2
+    )
+    # Truncated per user, so that no rounding adds to the sensitivity.
+    exact = np.array([np.trunc(errors / _GRID).sum(), len(errors) / _GRID])
+    noisy = (exact + GaussianNoise(SeededNoise(seed)).sample(event.noise_std / _GRID, 2)) * _GRID
+    return float(np.clip(noisy[0] / max(noisy[1], 1.0), 0.0, 1.0)), event

@@ -1,0 +1,71 @@
+"""Public item features from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from odp.cli.main import app
+from odp.datasets import Ratings, load
+from odp.errors import ConfigurationError, DataError
+
+DATA = "synthetic:n_users=400,n_items=200,ratings_per_user=20"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def rmse(*arguments: str) -> float:
+    result = call("simulate", "--data", DATA, "--no-baselines", *arguments, "--json")
+    assert result.exit_code == 0, result.exception
+    return float(json.loads(result.stdout.strip().splitlines()[-1])["test_rmse"])
+
+
+def test_a_preset_uses_the_features_of_the_data_unless_told_otherwise() -> None:
+    preset = ("--preset", "auto", "--epsilon", "2", "--delta", "1e-4")
+    by_default = rmse(*preset)
+    assert rmse(*preset, "--features") == by_default
+    assert rmse(*preset, "--no-features") > by_default
+
+
+def test_features_written_to_a_file_serve_a_task_file(tmp_path: Path) -> None:
+    result = call("data", "features", DATA, str(tmp_path / "features.npy"))
+    assert result.exit_code == 0, result.exception
+    assert "200 items x 12 features" in result.stdout
+    text = """name = "films"
+[model]
+items = 200
+rank = 2
+FEATURES
+[data]
+[privacy]
+epsilon = 2.0
+delta = 1e-4
+[training]
+steps = 0
+[cohort]
+minimum = 10
+"""
+    with_file, without = tmp_path / "with.toml", tmp_path / "without.toml"
+    with_file.write_text(text.replace("FEATURES", 'item_features = "features.npy"'))
+    without.write_text(text.replace("FEATURES", ""))
+    assert rmse(str(with_file)) == rmse(str(without), "--features")
+    assert rmse(str(with_file), "--no-features") == rmse(str(without))
+    assert rmse(str(with_file)) != rmse(str(without))
+
+
+def test_data_without_features_and_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.npz"
+    known = load(DATA)
+    Ratings.from_triples(
+        "plain", known.users(), known.items, known.values, low=1.0, high=5.0, n_items=known.n_items
+    ).save(plain)
+    error = call("simulate", "--data", str(plain), "--preset", "auto", "--delta", "1e-4", "--features").exception
+    assert isinstance(error, DataError)
+    assert "no public item features" in str(error)
+    error = call("data", "features", DATA, str(tmp_path / "missing" / "features.npy")).exception
+    assert isinstance(error, ConfigurationError)
+    assert "cannot write" in str(error)

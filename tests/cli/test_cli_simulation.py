@@ -1,0 +1,126 @@
+"""`odp simulate --preset`, `compare`, `report` and `tune`, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from odp.cli.main import app
+from odp.errors import ConfigurationError, DataError
+
+DATA = "synthetic:n_users=200,n_items=30,ratings_per_user=12"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.exception
+    found: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
+    return found
+
+
+def refusal(*arguments: str) -> BaseException:
+    error = call(*arguments).exception
+    assert error is not None
+    return error
+
+
+def test_a_preset_needs_no_task_file_and_says_where_the_budget_went() -> None:
+    found = answer("simulate", "--data", DATA, "--preset", "ml-1m", "--epsilon", "4", "--delta", "1e-4", "--seed", "2")
+    assert 0.5 < found["test_rmse"] < 1.5
+    assert found["epsilon"] == pytest.approx(4.0, rel=1e-6)
+    assert [entry["name"] for entry in found["spending"]][:3] == ["counts", "mass", "sums"]
+    assert sum(entry["share"] for entry in found["spending"]) == pytest.approx(1.0)
+    assert found["baselines"]["als_ceiling"] < found["baselines"]["global_mean"]
+
+
+def test_the_table_of_shares_is_printed() -> None:
+    result = call("simulate", "--data", DATA, "--preset", "auto", "--delta", "1e-4", "--no-baselines")
+    assert result.exit_code == 0
+    assert "what ε was spent on" in result.stderr
+    assert "5.0 %" in result.stderr
+
+
+def test_an_infinite_epsilon_and_no_noise_spend_nothing() -> None:
+    for extra in (("--epsilon", "inf"), ("--epsilon", "4", "--no-noise")):
+        found = answer("simulate", "--data", DATA, "--preset", "auto", "--delta", "1e-4", "--no-baselines", *extra)
+        assert found["epsilon"] is None
+        assert found["spending"] == found["charges"] == []
+
+
+def test_weak_signal_is_told_on_the_terminal_and_in_the_json() -> None:
+    found = answer(
+        "simulate", "--data", DATA, "--preset", "auto", "--epsilon", "0.05", "--delta", "1e-4", "--no-baselines"
+    )
+    assert any("the noise exceeds the signal" in note for note in found["notes"])
+
+
+def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
+    assert "or --preset" in str(refusal("simulate", "--data", DATA))
+    assert "not both" in str(refusal("simulate", str(tmp_path / "task.toml"), "--preset", "auto"))
+    assert "--epsilon goes with --preset" in str(refusal("simulate", str(tmp_path / "task.toml"), "--epsilon", "2"))
+    assert "did you mean 'auto'" in str(refusal("simulate", "--data", DATA, "--preset", "auot"))
+
+
+def test_a_run_becomes_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = ("--preset", "auto", "--delta", "1e-4", "--output", str(folder))
+    simulated = answer("simulate", "--data", DATA, *options)
+    found = answer("report", str(folder))
+    assert found["test_rmse"] == simulated["test_rmse"]
+    assert Path(found["html"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads(Path(found["json"]).read_text())["spending"] == simulated["spending"]
+
+
+def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
+    error = refusal("report", str(tmp_path))
+    assert isinstance(error, DataError)
+    assert "\n" not in str(error)
+    (tmp_path / "run.json").write_text(
+        json.dumps(
+            {"format": "odp-run-1"}
+            | dict.fromkeys(("kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "versions"))
+        )
+    )
+    assert "malformed" in str(refusal("report", str(tmp_path)))
+
+
+def test_compare_writes_table_figure_and_json(tmp_path: Path) -> None:
+    found = answer(
+        "compare", "--data", DATA, "--epsilons", "8,2", "--delta", "1e-4", "--seeds", "1", "--output", str(tmp_path)
+    )
+    assert found["epsilons"] == [2.0, 8.0]
+    assert json.loads((tmp_path / "comparison.json").read_text()) == found
+    assert (tmp_path / "comparison.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("text", ["1,x", "0", "1,,2", "nan"])
+def test_a_list_of_budgets_that_is_none_is_refused(text: str) -> None:
+    error = refusal("compare", "--data", DATA, "--epsilons", text)
+    assert isinstance(error, ConfigurationError)
+    assert "epsilons=" in str(error)
+
+
+def test_tune_is_free_on_proxy_data_and_refuses_private_data_without_a_charge(tmp_path: Path) -> None:
+    path = tmp_path / "search.json"
+    found = answer("tune", "--proxy", DATA, "--delta", "1e-4", "--trials", "2", "--output", str(path))
+    assert found["epsilon"] == 0.0
+    assert json.loads(path.read_text()) == found
+    assert "--charge" in str(refusal("tune", "--data", DATA))
+    assert "--charge needs --data" in str(refusal("tune", "--charge"))
+    assert "not both" in str(refusal("tune", "--data", DATA, "--proxy", DATA))
+
+
+def test_tune_on_private_data_prints_the_epsilon_of_all_trials() -> None:
+    options = ("--charge", "--epsilon", "2", "--delta", "1e-4", "--trials", "2")
+    found = answer("tune", "--data", DATA, *options)
+    assert found["private"]
+    assert found["epsilon"] > 2.5
+    assert f"2 trials cost ε = {found['epsilon']:.4g}" in found["statement"]

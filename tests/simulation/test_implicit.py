@@ -1,0 +1,120 @@
+"""Whole runs on implicit feedback: better than popularity on data with tastes, honest about budgets."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import odp
+from odp.cli.main import app
+from odp.datasets.ratings import Ratings, random_split
+from odp.simulation.engine import simulate
+from odp.simulation.implicit import dp_popularity, ials_ceiling, strong_generalisation, training_split
+from odp.simulation.presets import preset_task
+from odp.simulation.ranking import strong_split
+
+USERS, ITEMS, TOWNS = 1500, 120, 6
+
+
+@pytest.fixture(scope="module")
+def towns() -> Ratings:
+    """Everyone visits places of its own town, some more popular than others; one visit in ten is elsewhere."""
+    generator = np.random.default_rng(7)
+    mask = np.zeros((USERS, ITEMS), dtype=bool)
+    popular = generator.permutation(np.geomspace(1.0, 0.1, ITEMS))
+    for user in range(USERS):
+        weight = popular * np.where(np.arange(ITEMS) % TOWNS == user % TOWNS, 1.0, 0.1 / TOWNS)
+        mask[user, generator.choice(ITEMS, 10, replace=False, p=weight / weight.sum())] = True
+    user, item = np.nonzero(mask)
+    return Ratings.from_triples(
+        "towns", user, item, np.ones(len(user)), low=0, high=1, n_users=USERS, n_items=ITEMS, implicit=True
+    )
+
+
+def task_of(epsilon: float, **config: object) -> odp.Task:
+    return odp.Task(
+        name="towns",
+        model=odp.MatrixFactorization(items=ITEMS, rank=8),
+        data=odp.ImplicitData(),
+        privacy=odp.UserLevelDP(epsilon=epsilon, delta=1e-6, max_items_per_user=12),
+        training=odp.ImplicitDPAM(**config),  # type: ignore[arg-type]
+        cohort=odp.Cohort(minimum=100, goal=USERS),
+    )
+
+
+def test_a_private_model_beats_private_popularity_and_stays_below_the_ceiling(towns: Ratings) -> None:
+    split = random_split(towns, seed=1)
+    task = task_of(8.0, unobserved_weight=0.1)
+    found = simulate(task, split, seed=1)
+    assert found.epsilon == pytest.approx(8.0, rel=1e-6)
+    assert found.test_ranking is not None
+    ours = found.test_ranking.recall[20]
+    assert ours > 1.5 * dp_popularity(task, split, seed=1).recall[20]
+    assert ours < ials_ceiling(task, split, seed=1).recall[20] + 0.02
+    assert math.isnan(found.test_rmse)
+    assert found.rounds[-1].validation_recall > 0.3
+    assert len(found.charges) == 4
+    summary = found.to_json()
+    assert summary["test_rmse"] is None
+    assert summary["test_ranking"] == found.test_ranking.to_json()
+
+
+def test_users_who_took_no_part_are_served_as_well(towns: Ratings) -> None:
+    split = strong_split(towns, held_out=200, seed=2)
+    task = task_of(8.0, unobserved_weight=0.1)
+    found = simulate(task, training_split(split), seed=1)
+    assert found.test_ranking is None
+    ranking = strong_generalisation(task, split, found.model)
+    assert ranking.users == 200
+    assert ranking.recall[20] > 0.4
+
+
+def test_the_same_seed_repeats_a_run(towns: Ratings) -> None:
+    first, second = (simulate(task_of(4.0, steps=1), towns, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(first.model.keyed.rows, second.model.keyed.rows)
+
+
+def test_data_and_training_of_different_kinds_are_refused() -> None:
+    parts = {
+        "name": "mixed",
+        "model": odp.MatrixFactorization(items=10, rank=2),
+        "privacy": odp.UserLevelDP(epsilon=1, delta=1e-6),
+    }
+    with pytest.raises(odp.ConfigurationError, match=r"odp\.ImplicitDPAM with odp\.ImplicitData"):
+        odp.Task(data=odp.ImplicitData(), training=odp.DPAM(), **parts)  # type: ignore[arg-type]
+    with pytest.raises(odp.ConfigurationError, match=r"odp\.DPAM with odp\.RatingsData"):
+        odp.Task(data=odp.RatingsData(), training=odp.ImplicitDPAM(), **parts)  # type: ignore[arg-type]
+
+
+def test_a_task_file_holds_an_implicit_task(tmp_path: Path) -> None:
+    from odp.task_file import parse_task, render_task
+
+    task = task_of(2.0)
+    text = render_task(task)
+    assert 'kind = "implicit"' in text
+    assert 'kind = "implicit_dpam"' in text
+    assert parse_task(text) == task
+
+
+def test_the_preset_of_implicit_data_is_an_implicit_task(towns: Ratings) -> None:
+    task = preset_task("auto", towns, epsilon=8.0, delta=1e-6)
+    assert isinstance(task.data, odp.ImplicitData)
+    assert task.privacy.max_items_per_user == 50
+    with pytest.raises(odp.DataError, match="preset auto"):
+        preset_task("ml-1m", towns, epsilon=8.0, delta=1e-6)
+
+
+def test_the_command_prints_the_model_between_popularity_and_ceiling(towns: Ratings, tmp_path: Path) -> None:
+    path = tmp_path / "towns.npz"
+    towns.save(path)
+    run = CliRunner().invoke(app, ["simulate", "--data", str(path), "--preset", "auto", "--epsilon", "8", "--json"])
+    assert run.exit_code == 0, run.output
+    summary = json.loads(run.stdout.strip().splitlines()[-1])
+    assert set(summary["baselines"]) == {"dp_popularity", "ials_ceiling"}
+    assert summary["test_ranking"]["recall@20"] > summary["baselines"]["dp_popularity"]["recall@20"]
+    assert summary["epsilon"] == pytest.approx(8.0, rel=1e-6)

@@ -1,0 +1,67 @@
+"""Baselines: right on data whose answer is known, private where they say so, refused where they mean nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from odp.datasets import Ratings, Split, random_split, synthetic_movielens
+from odp.errors import DataError
+from odp.simulation.als import als
+from odp.simulation.baselines import baselines, rmse
+from odp.simulation.presets import preset_task
+
+DATA = synthetic_movielens(n_users=500, n_items=60, ratings_per_user=20)
+SPLIT = random_split(DATA, seed=1)
+
+
+def at(epsilon: float) -> object:
+    return baselines(preset_task("auto", DATA, epsilon=epsilon, delta=1e-4), SPLIT, seed=1)
+
+
+def test_less_noise_never_hurts_and_the_ceiling_is_best() -> None:
+    tight, loose, free = (vars(at(epsilon)) for epsilon in (0.5, 8.0, math.inf))
+    for name in ("dp_item_mean", "dp_item_user_bias"):
+        assert tight[name] > loose[name] > free[name] - 1e-3
+    for name in ("global_mean", "user_mean", "als_ceiling"):
+        assert tight[name] == loose[name] == free[name]
+    assert min(free, key=lambda name: free[name]) == "als_ceiling"
+
+
+def test_user_bias_on_the_device_improves_item_means() -> None:
+    found = vars(at(8.0))
+    assert found["dp_item_user_bias"] < found["dp_item_mean"]
+
+
+def test_the_seed_repeats_every_baseline() -> None:
+    assert at(2.0) == at(2.0)
+
+
+def test_the_global_mean_is_the_mean_of_the_training_part() -> None:
+    expected = float(np.sqrt(np.mean((SPLIT.test.values - SPLIT.train.values.mean()) ** 2)))
+    assert vars(at(2.0))["global_mean"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_als_recovers_a_table_of_low_rank() -> None:
+    rng = np.random.default_rng(1)
+    table = 3 + rng.normal(size=(80, 1)) @ rng.normal(size=(1, 30)) / 2
+    users, items = np.indices(table.shape).reshape(2, -1)
+    full = Ratings.from_triples("low", users, items, table.ravel(), low=-20, high=20)
+    split = random_split(full, seed=1)
+    history = split.train
+    assert rmse(als(split.train, history, split.test, rank=2, seed=1), split.test) < 0.15
+
+
+def test_implicit_feedback_and_empty_parts_are_refused() -> None:
+    task = preset_task("auto", DATA, epsilon=2.0, delta=1e-4)
+    implicit = Split(
+        *(dataclasses.replace(part, implicit=True) for part in (SPLIT.train, SPLIT.validation, SPLIT.test))
+    )
+    with pytest.raises(DataError, match="implicit"):
+        baselines(task, implicit, seed=1)
+    nothing = dataclasses.replace(SPLIT, test=SPLIT.test.take(np.zeros(SPLIT.test.n_ratings, bool)))
+    with pytest.raises(DataError, match="test part of data set 'synthetic' has no ratings"):
+        baselines(task, nothing, seed=1)

@@ -1,0 +1,102 @@
+"""Odd and wrong input of the simulator: handled and told, or refused by name."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import odp
+from odp.datasets import Ratings, random_split, synthetic_movielens
+from odp.errors import ConfigurationError, DataError
+from odp.simulation.engine import simulate
+from odp.simulation.inputs import notes, weak_signal
+from odp.simulation.presets import preset_task
+
+
+def task_for(ratings: Ratings, *, rank: int = 0) -> odp.Task:
+    return odp.Task(
+        name="inputs",
+        model=odp.MatrixFactorization(items=ratings.n_items, rank=rank),
+        data=odp.RatingsData(low=ratings.low, high=ratings.high),
+        privacy=odp.UserLevelDP(epsilon=8.0, delta=1e-4),
+        training=odp.DPAM(),
+        cohort=odp.Cohort(minimum=1, goal=ratings.n_users),
+    )
+
+
+def with_odd_users() -> Ratings:
+    """Forty usual users, then one without ratings and two with a single one; one pair is named twice."""
+    rng = np.random.default_rng(3)
+    users = np.repeat(np.arange(40), 12)
+    items = np.concatenate([rng.choice(20, 12, replace=False) for _ in range(40)])
+    users, items = np.append(users, [41, 42, 42]), np.append(items, [3, 5, 5])
+    values = rng.integers(1, 6, len(users)).astype(float)
+    values[-2:] = 1.0, 4.0
+    return Ratings.from_triples("odd", users, items, values, low=1.0, high=5.0, n_users=43, n_items=20)
+
+
+def test_users_with_no_or_one_rating_run_and_are_counted() -> None:
+    ratings = with_odd_users()
+    said = notes(ratings)
+    assert said[0].startswith("1 of 43 users without ratings")
+    assert said[1].startswith("2 of 43 users with a single rating")
+    result = simulate(task_for(ratings, rank=2), ratings, seed=1)
+    assert math.isfinite(result.test_rmse)
+    assert result.rounds[0].contributions == 43
+
+
+def test_of_duplicate_pairs_the_last_one_wins_and_the_count_is_told() -> None:
+    ratings = with_odd_users()
+    assert ratings.user(42)[1].tolist() == [4.0]
+    assert any(line.startswith("1 rows named") and "last" in line for line in notes(ratings))
+
+
+def test_ordinary_data_need_no_note() -> None:
+    assert notes(synthetic_movielens(n_users=50, n_items=30, ratings_per_user=10)) == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_target_that_is_not_finite_is_refused(value: float) -> None:
+    with pytest.raises(DataError, match=r"1 of 2 values of data set 'bad' .*NaN or infinite; first in row 1"):
+        Ratings.from_triples("bad", [0, 1], [0, 1], [3.0, value], low=1.0, high=5.0)
+
+
+@pytest.mark.parametrize("item", [-1, 7])
+def test_an_item_id_out_of_range_is_refused(item: int) -> None:
+    with pytest.raises(DataError, match=r"items of data set 'bad' are out of range.*from 0 to 6"):
+        Ratings.from_triples("bad", [0, 1], [0, item], [3.0, 3.0], low=1.0, high=5.0, n_items=7)
+
+
+def test_a_rank_above_the_number_of_items_is_refused() -> None:
+    ratings = synthetic_movielens(n_users=40, n_items=6, ratings_per_user=5)
+    with pytest.raises(ConfigurationError, match="rank=8 to be at most items=6"):
+        simulate(task_for(ratings, rank=8), ratings)
+
+
+def test_data_without_any_rating_are_refused() -> None:
+    empty = Ratings("empty", np.zeros(6, int), np.zeros(0, int), np.zeros(0), n_items=6, low=1.0, high=5.0)
+    with pytest.raises(DataError, match="no ratings to train on"):
+        simulate(task_for(empty), empty)
+
+
+def test_noise_above_the_signal_names_the_population_that_would_do() -> None:
+    ratings = synthetic_movielens(n_users=300, n_items=60, ratings_per_user=12)
+    train = random_split(ratings, seed=1).train
+    weak = weak_signal(preset_task("auto", ratings, epsilon=0.3, delta=1e-4), train)
+    assert weak is not None
+    assert "the noise exceeds the signal" in str(weak)
+    assert f"{weak.users_needed:,} users" in str(weak)
+    # All else alike, that many users are enough, and a tenth fewer are not.
+    for scale, quiet in ((1.0, True), (0.9, False)):
+        copies = math.ceil(scale * weak.users_needed / train.n_users)
+        users = np.tile(np.arange(train.n_users), copies)[: math.ceil(scale * weak.users_needed)]
+        grown = train.select_users(users)
+        assert (weak_signal(preset_task("auto", ratings, epsilon=0.3, delta=1e-4), grown) is None) == quiet
+
+
+def test_enough_signal_and_no_noise_need_no_warning() -> None:
+    ratings = synthetic_movielens(n_users=300, n_items=60, ratings_per_user=12)
+    for epsilon in (20.0, math.inf):
+        assert weak_signal(preset_task("auto", ratings, epsilon=epsilon, delta=1e-4), ratings) is None

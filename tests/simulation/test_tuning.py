@@ -1,0 +1,71 @@
+"""The search costs nothing on proxy data, and on private data the sum of all its trials."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from odp.datasets import synthetic_movielens
+from odp.errors import ConfigurationError
+from odp.privacy.accounting import epsilon, mu
+from odp.simulation.tuning import noisy_score, tune
+
+DATA = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12)
+
+
+def test_on_proxy_data_nothing_is_spent_and_the_best_trial_is_the_lowest() -> None:
+    search = tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=1, private=False)
+    assert search.epsilon == 0.0
+    assert search.best.score == min(trial.score for trial in search.trials)
+    assert "no private data was read, ε spent 0" in search.statement
+    assert search.to_json()["charges"] == []
+
+
+def test_the_first_trial_is_the_recommendation_and_the_seed_repeats_the_search() -> None:
+    first, again, other = (
+        tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False) for seed in (1, 1, 2)
+    )
+    assert [trial.settings() for trial in first.trials] == [trial.settings() for trial in again.trials]
+    assert [trial.settings() for trial in first.trials[1:]] != [trial.settings() for trial in other.trials[1:]]
+    assert first.trials[0].task == other.trials[0].task
+
+
+def test_on_private_data_all_trials_compose_in_one_epsilon() -> None:
+    search = tune(DATA, epsilon=2.0, delta=1e-4, trials=3, seed=1, private=True)
+    events = [event for trial in search.trials for event in trial.charges]
+    assert search.epsilon == epsilon(events, delta=1e-4)
+    assert search.epsilon > 1.5 * 2.0
+    for trial in search.trials:
+        assert [event.name for event in trial.charges].count("validation_score") == 1
+        assert epsilon(trial.charges, delta=1e-4) > 2.0
+    assert f"3 trials cost ε = {search.epsilon:.4g}" in search.statement
+    assert len(json.loads(json.dumps(search.to_json()))["charges"]) == len(events)
+
+
+def test_a_private_score_is_noisy_but_near_the_truth() -> None:
+    """The error of the mean over 20,000 users is below 6 standard deviations of its noise: false alarms below 1e-8."""
+    errors = np.random.default_rng(1).random(20_000)
+    scores, event = [], None
+    for seed in (1, 2):
+        score, event = noisy_score(errors, epsilon=1.0, delta=1e-6, seed=seed)
+        scores.append(score)
+        # Both sums are noised: the mean moves by at most (1 + mean) std / users, and truncation by a grid step.
+        assert abs(score - errors.mean()) < 6 * 1.5 * event.noise_std / len(errors) + 2**-10
+    assert scores[0] != scores[1]
+    assert event is not None
+    assert mu([event]) == pytest.approx(event.sensitivity / event.noise_std)
+
+
+def test_one_user_moves_a_score_by_at_most_its_sensitivity() -> None:
+    _, event = noisy_score(np.array([1.0]), epsilon=1.0, delta=1e-6, seed=1)
+    # The pair (sum of errors, number of users) of one user is at most (1, 1).
+    assert np.hypot(1.0, 1.0) <= event.sensitivity * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("wrong", [{"trials": 0}, {"epsilon": float("inf")}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    keywords = {"epsilon": 1.0, "trials": 1} | wrong
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        tune(DATA, delta=1e-4, private=False, **keywords)
