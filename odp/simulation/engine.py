@@ -1,8 +1,9 @@
 """Simulates a task on one machine: the algorithm's own four computations, vectorised over users.
 
-The release path is the enclave's (same query, same grid, same noise), so the printed ε is the ε of the same task on
-real devices. The noise comes from a seeded generator, so that a run can be repeated: a simulated model protects nobody
-who is not already in the hands of the person who simulates.
+The release path is the enclave's (same query, same grid, same size of noise), so the printed ε is the ε of the same
+task on real devices. Rounds of more than ``MOST_EXACT`` numbers draw rounded float normals, not the exact sampler.
+The noise comes from a seeded generator, so that a run can be repeated: a simulated model protects nobody who is not
+already in the hands of the person who simulates.
 """
 
 from __future__ import annotations

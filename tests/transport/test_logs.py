@@ -80,11 +80,15 @@ def test_a_crash_names_the_place_in_the_code_and_never_the_message() -> None:
 
 
 def test_a_full_disk_under_the_log_does_not_stop_the_program() -> None:
+    refused = []
+
     class Full(io.StringIO):
         def flush(self) -> None:
+            refused.append(True)
             raise OSError(errno.ENOSPC, "No space left on device")
 
     Log("server", stream=Full()).event("still_here")
+    assert refused, "the disk was full when the line was written"
 
 
 def test_the_short_form_of_a_hash_is_twelve_digits() -> None:
