@@ -75,7 +75,7 @@ def test_a_damaged_identity_is_made_again(state: StateFolder, name: str, damage:
 
 
 def test_an_expired_certificate_is_made_again(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "_VALID_DAYS", 1e-6)
+    monkeypatch.setattr(tls, "_VALID_DAYS", -0.5)
     development_identity(state)
     monkeypatch.undo()
     after = x509.load_pem_x509_certificate(development_identity(state).certificate_pem)
