@@ -29,6 +29,7 @@ from odp.errors import (
     CertificateError,
     ConfigurationError,
     DataError,
+    DiskFull,
     OdpError,
     PrivacyError,
     ServiceError,
@@ -325,7 +326,8 @@ class Fleet:
             self._decline(work, device, error)
         except OdpError as error:
             what = "failed"
-            if isinstance(error, (StateError, DataError)):
+            # A full disk is no device's own: set aside one by one, the last few would leave the host waiting for ever.
+            if isinstance(error, (StateError, DataError)) and not isinstance(error, DiskFull):
                 self._set_aside(device)
             self._failed(sweep, device, error)
         except Exception as error:  # one device must not take the others down; its data must not reach the log
@@ -343,7 +345,7 @@ class Fleet:
             # Wrong data are one device's own affair, however many devices have them.
             sweep.failures_in_a_row += not isinstance(error, DataError)
             telling = sweep.failures <= _LINES_PER_SWEEP
-            hopeless = sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
+            hopeless = isinstance(error, DiskFull) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
         if hopeless:

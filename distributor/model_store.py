@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
-from odp.errors import ConfigurationError, StateError
+from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.state_folder import state_errors
 from odp.v1 import common_pb2
 
@@ -98,7 +98,7 @@ class ModelStore:
         """
         free = self._free_bytes(self._root)
         if free < total_bytes + _RESERVE_BYTES:
-            raise StateError(
+            raise DiskFull(
                 f"state folder {self._root}: disk full ({free // 2**20} MiB free, "
                 f"{(total_bytes + _RESERVE_BYTES) // 2**20} MiB needed); free some space and publish again"
             )

@@ -13,6 +13,7 @@
     │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
     │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
+        └── DiskFull            there is no room for what has to be stored: free some, then start again
 
 A caller writes::
 
@@ -97,3 +98,7 @@ class CertificateError(ServiceUnavailable):
 
 class StateError(OdpError):
     """A state folder cannot be used: locked by another program, disk full, corrupt, or of another version."""
+
+
+class DiskFull(StateError):
+    """The disk has no room for what has to be stored; nothing was lost. It concerns all files of that disk."""
