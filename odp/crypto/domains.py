@@ -26,9 +26,15 @@ PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
 SELECTED = b"odp/v1/selected"
 SEALING = b"odp/v1/sealing"
+SECAGG_ADVERT = b"odp/v1/secagg/advert"
+SECAGG_SURVIVORS = b"odp/v1/secagg/survivors"
+SECAGG_SESSION = b"odp/v1/secagg/session"
+SECAGG_CHANNEL = b"odp/v1/secagg/channel"
+GRAPH_COMMITMENT = b"odp/v1/secagg/commitment"
+GRAPH_SEED = b"odp/v1/secagg/graph"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
-SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER})
+SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, SECAGG_ADVERT, SECAGG_SURVIVORS})
 
 _SHA256_BYTES = 32
 _SECRET_BYTES = 32

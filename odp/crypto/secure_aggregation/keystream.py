@@ -1,9 +1,9 @@
 """Masks: long pseudo-random integer vectors from 32-byte seeds, added into a vector where it lies.
 
-A mask is the AES-256-GCM encryption of zeros under the key HKDF-SHA-256(seed, info), in chunks of 128 KiB whose nonce is
-the chunk's number; tags are thrown away. All 256 bits of the seed count, and a seed under another ``info`` (another
-session) gives an unrelated mask. One chunk of the vector is finished, with all its masks, before the next is touched: it
-stays in the fast memory, and neither masks nor products are ever as large as the vector.
+A mask is the AES-256-GCM encryption of zeros under the key HKDF-SHA-256(seed, info), in chunks of 128 KiB whose nonce
+is the chunk's number; tags are thrown away. All 256 bits of the seed count, and a seed under another ``info`` (another
+session) gives an unrelated mask. One chunk of the vector is finished, with all its masks, before the next is touched:
+it stays in the fast memory, and neither masks nor products are ever as large as the vector.
 
 GCM and not CTR, because the library's GCM is two to three times as fast; its keystream is CTR's (NIST SP 800-38D).
 
@@ -42,7 +42,7 @@ def add_masks(
     pool: futures.ThreadPoolExecutor | None = None,
     workers: int = 1,
 ) -> None:
-    """Adds the masks of the seeds ``plus`` to ``vector`` and subtracts those of ``minus``, modulo 2^32 or 2^64, in place.
+    """Adds the masks of the seeds ``plus`` to ``vector`` and subtracts those of ``minus``, modulo its ring, in place.
 
     Args:
         vector: uint32 or uint64, contiguous, one axis; its dtype is the ring.
