@@ -47,6 +47,7 @@ from odp.crypto.secure_aggregation.session import (
     sign_advert,
     survivors_bytes,
     unpack,
+    verify,
 )
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
@@ -259,7 +260,7 @@ class Client:
         signed = survivors_bytes(self._session.id, self._told.shared, self._told.survivors)
         for signer, signature in zip(signers, agreements.signatures, strict=True):
             try:
-                signing.verify(self._session.adverts[signer].identity, signature, domains.SECAGG_SURVIVORS, signed)
+                verify(self._session.adverts[signer].identity, signature, domains.SECAGG_SURVIVORS, signed)
             except signing.SignatureError:
                 raise PrivacyError(f"client {signer} was told of other survivors") from None
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from odp.crypto import domains, signing
+from odp.crypto import domains
 from odp.crypto.secure_aggregation import graph, keystream, shamir
 from odp.crypto.secure_aggregation.session import (
     BoolArray,
@@ -32,6 +32,7 @@ from odp.crypto.secure_aggregation.session import (
     pack,
     require_length,
     survivors_bytes,
+    verify,
 )
 from odp.errors import ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
@@ -188,7 +189,7 @@ class Server:
         self._require(number, agreement.session)
         signed = survivors_bytes(self._session.id, self._told.shared, self._told.survivors)
         identity = self._session.adverts[number].identity
-        signing.verify(identity, agreement.signature, domains.SECAGG_SURVIVORS, signed)
+        verify(identity, agreement.signature, domains.SECAGG_SURVIVORS, signed)
         with self._at(Stage.AGREEMENTS):
             if number not in self._alive:
                 raise PrivacyError(f"client {number} is not among the survivors")

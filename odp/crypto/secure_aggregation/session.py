@@ -8,6 +8,7 @@ Source: Bonawitz et al. 2017, figure 4; Pasquini et al. 2022 for what different 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,19 @@ KEY_BYTES = 32
 HASH_BYTES = 32
 #: So often may one round be started again: each attempt lets the server choose between two orders at most.
 MOST_ATTEMPTS = 4
+# Every encoding of a point whose order divides 8, on the curve or its twist (RFC 7748, section 6.1, warns of them).
+_LOW_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
 LARGEST_CONFIG = 4096
 LARGEST_LENGTH = 2**28
 
@@ -162,7 +176,7 @@ def check_advert(advert: messages.SecAggAdvert, config_sha256: bytes, *, name: s
         require_length("channel_key", advert.channel_key, KEY_BYTES)
         require_length("mask_key", advert.mask_key, KEY_BYTES)
         require_length("commitment", advert.commitment, HASH_BYTES)
-        signing.verify(advert.identity, advert.signature, domains.SECAGG_ADVERT, config_sha256 + _signed_part(advert))
+        verify(advert.identity, advert.signature, domains.SECAGG_ADVERT, config_sha256 + _signed_part(advert))
     except (ConfigurationError, signing.SignatureError) as error:
         raise PrivacyError(f"the keys of {name} are refused: {error}") from None
     for key in (advert.channel_key, advert.mask_key):
@@ -180,15 +194,17 @@ def _signed_part(advert: messages.SecAggAdvert) -> bytes:
 
 
 def _full_order(key: bytes) -> bool:
-    try:
-        # With any private key, a point of low order gives all zeros, which the library refuses (RFC 7748, section 6.1).
-        _PROBE.exchange(X25519PublicKey.from_public_bytes(key))
-    except ValueError:
-        return False
-    return True
+    # X25519 ignores the highest bit.
+    return key[:31] + bytes([key[31] & 0x7F]) not in _LOW_ORDER
 
 
-_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+@functools.lru_cache(maxsize=4096)
+def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
+    """As ``signing.verify``; what was verified once in a process is not verified again for each of its clients.
+
+    Raises SignatureError, which is not remembered.
+    """
+    signing.verify(public, signature, domain, data)
 
 
 def channel_key(own: X25519PrivateKey, other: bytes, session: bytes) -> bytes:

@@ -11,21 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.crypto.secure_aggregation import shamir
 from odp.crypto.secure_aggregation.client import Client, State
 from odp.crypto.secure_aggregation.parameters import Parameters
-from odp.crypto.secure_aggregation.session import Configuration, pack, sign_advert, unpack
+from odp.crypto.secure_aggregation.session import Configuration, _full_order, pack, sign_advert, unpack
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
 
+# From the low-order points of RFC 7748's curve, one of each order, and one with the bit that X25519 ignores.
 LOW_ORDER = [
     bytes(32),
     b"\x01" + bytes(31),
-    bytes.fromhex("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    b"\xec" + b"\xff" * 30 + b"\x7f",
+    b"\xee" + b"\xff" * 31,
 ]
 
 
@@ -126,6 +130,19 @@ def test_clients_of_different_models_are_in_different_sessions(make_round: Any, 
     client = run.clients[0]
     client._roster = None
     refused(client, lambda: client.reveal(run.adverts), "the keys of client 3 are refused: the signature")
+
+
+def test_every_point_that_the_library_refuses_to_multiply_is_refused_by_its_encoding() -> None:
+    """The list of encodings is complete: the library's all-zero check finds no other among small and large numbers."""
+    own = X25519PrivateKey.generate()
+    candidates = [number.to_bytes(32, "little") for number in (*range(64), *range(2**255 - 64, 2**255 + 64))]
+    for candidate in [*candidates, *LOW_ORDER]:
+        try:
+            own.exchange(X25519PublicKey.from_public_bytes(candidate))
+        except ValueError:
+            assert not _full_order(candidate)
+        else:
+            assert _full_order(candidate)
 
 
 # The order
