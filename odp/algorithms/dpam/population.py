@@ -95,13 +95,13 @@ class DpamPopulation:
                 total.add_decoded(contributions)
                 if progress is not None:
                     progress(total.count)
-            return total.totals()
+            return total.final()
         model = _Model.of(self._terms, self._kernels, broadcast, round, self._terms.rank_of(round))
         for block in self._blocks(ratings, model.rank):
             self._add_block(total, model, block, round, seeds[block.users])
             if progress is not None:
                 progress(total.count)
-        return total.totals()
+        return total.final()
 
     def contributions(
         self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
