@@ -313,22 +313,22 @@ def substitute(m: Any, width: int, size: int, out: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def add_triangular(z: Any, width: int, c: Any, steps: int) -> None:
-    """``c += Z'Z`` for a lower triangular Z, flat float64 [steps, width] with ``width`` a multiple of ``LANES``.
+def add_triangular(z: Any, first: int, stride: int, width: int, c: Any, steps: int) -> None:
+    """``c += Z'Z`` for a lower triangular Z [steps, width], row k of which begins at ``z[first + k * stride]``.
 
-    Only the upper triangle of ``c`` [width, width] is complete: column j of Z begins at row j.
+    ``width`` is a multiple of ``LANES``; only the upper triangle of ``c``, flat float64 [width, width], is complete:
+    column j of Z begins at row j.
     """
     for row in range(0, width, TILE_ROWS):
         column = row // LANES * LANES
         while column < steps:
             rest = steps - column
+            start = first + column * stride
             if column + _VECTORS * LANES <= width:
-                start = column * width
-                _wide(z, start + row, width, z, start + column, width, c, row * width + column, width, rest)
+                _wide(z, start + row, stride, z, start + column, stride, c, row * width + column, width, rest)
                 column += _VECTORS * LANES
             else:
-                start = column * width
-                _narrow(z, start + row, width, z, start + column, width, c, row * width + column, width, rest)
+                _narrow(z, start + row, stride, z, start + column, stride, c, row * width + column, width, rest)
                 column += LANES
 
 

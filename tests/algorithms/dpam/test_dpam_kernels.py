@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import estimation, parallel
+from odp.algorithms.dpam import estimation, parallel, posteriors
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.subset import hash_order
 from odp.algorithms.seam import Broadcast, Table
@@ -153,13 +153,14 @@ def test_matrices_that_are_not_clearly_positive_definite_are_told_apart(width: i
 def test_posteriors_of_rows_are_the_same_in_machine_code(monkeypatch: pytest.MonkeyPatch, noise_std: float) -> None:
     """Also across several blocks of items, and with the common covariance taken from a part of them."""
     items, width = 700, 10
-    gram = estimation.Grams(positive_matrices(7, items, width), np.eye(width), np.full(items, noise_std))
+    triangles = estimation.packed(positive_matrices(7, items, width))
+    gram = estimation.Grams(triangles, np.eye(width), np.full(items, noise_std))
     found = []
     for worthwhile in (0.0, np.inf):
         monkeypatch.setattr(estimation, "_WORTHWHILE", worthwhile)
-        monkeypatch.setattr(estimation, "_MOST_FOR_COMMON", 400)
+        monkeypatch.setattr(posteriors, "_MOST_FOR_COMMON", 400)
         found.append(
-            estimation.rows(
+            posteriors.rows(
                 (gram.matrices @ np.linspace(-1, 1, items * width).reshape(items, width, 1))[:, :, 0],
                 gram,
                 np.ones(items),
