@@ -12,6 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from odp.algorithms.dpam.projection_kernels import project
 from odp.algorithms.dpam.tiles import LANES, TILE_ROWS, add_outer, add_triangular, eliminate
 
 _SUMMED = {"contract", "nsz", "reassoc"}
@@ -44,7 +45,7 @@ def squared_distances(packed: Any, scale: Any, mass: Any, shape: Any, out: Any) 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})
 def shrink(packed: Any, scale: Any, mass: Any, gain: Any, shape: Any, size: int, out: Any, sure: Any) -> None:
-    """Moves packed * scale toward mass * shape, and tells which matrices are then clearly positive definite.
+    """Moves packed * scale toward mass * shape, then takes negative eigenvalues away.
 
     Args:
       packed: [k, p].
@@ -52,7 +53,7 @@ def shrink(packed: Any, scale: Any, mass: Any, gain: Any, shape: Any, size: int,
       mass, gain: [k]; a gain of 1 moves nothing.
       size: of the matrices.
       out: [k, p] to fill.
-      sure: bool [k] to fill.
+      sure: bool [k] to fill: whether the matrix is positive semidefinite now. If not, nothing was taken away.
     """
     width = (size + LANES - 1) // LANES * LANES
     flat = np.zeros((size + TILE_ROWS) * width)
@@ -69,6 +70,23 @@ def shrink(packed: Any, scale: Any, mass: Any, gain: Any, shape: Any, size: int,
                 system[row, column] = found[place + column - row]
             place += size - row
         sure[item] = eliminate(flat, width, size, last)
+    project(out, size, sure)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
+def products(packed: Any, vectors: Any, out: Any) -> None:
+    """Adds each packed symmetric matrix [k, p] times its vector [k, w] to ``out`` [k, w]."""
+    size = vectors.shape[1]
+    for item in range(len(packed)):
+        matrix, given, found, place = packed[item], vectors[item], out[item], 0
+        for row in range(size):
+            total, here = matrix[place] * given[row], given[row]
+            for column in range(row + 1, size):
+                value = matrix[place + column - row]
+                total += value * given[column]
+                found[column] += value * here
+            found[row] += total
+            place += size - row
 
 
 @numba.njit(nogil=True, cache=True)

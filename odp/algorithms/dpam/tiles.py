@@ -30,7 +30,7 @@ def padded(width: int) -> int:
     return -(-width // LANES) * LANES
 
 
-class _Writer:
+class Writer:
     """Vector code at the place of a numba intrinsic's builder."""
 
     whole, vector = ir.IntType(64), ir.VectorType(ir.DoubleType(), LANES)
@@ -110,7 +110,7 @@ def _tile(vectors: int, *, subtract: bool = False) -> Any:
         context: Any, a: Any, i: Any, lda: Any, b: Any, j: Any, ldb: Any, c: Any, ij: Any, ldc: Any, k: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            write = _Writer(context, builder, signature, arguments)
+            write = Writer(context, builder, signature, arguments)
             _, i, lda, _, j, ldb, _, ij, ldc, steps = arguments
             first, second, target = write.at(write.array(0), i), write.at(write.array(3), j), write.array(6)
             rows = [write.at(target, ij, builder.mul(ldc, ir.Constant(write.whole, r))) for r in range(TILE_ROWS)]
@@ -143,7 +143,7 @@ def _outer_tile(vectors: int) -> Any:
     @intrinsic
     def tile(context: Any, x: Any, places: Any, i: Any, j: Any, w: Any, c: Any, ij: Any, ldc: Any, k: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            write = _Writer(context, builder, signature, arguments)
+            write = Writer(context, builder, signature, arguments)
             _, _, i, j, _, _, ij, ldc, steps = arguments
             points, places, scales, target = write.array(0), write.array(1), write.array(4), write.array(5)
             rows = [write.at(target, ij, builder.mul(ldc, ir.Constant(write.whole, r))) for r in range(LANES)]
@@ -174,7 +174,7 @@ def _pair_tile(vectors: int) -> Any:
     @intrinsic
     def tile(context: Any, x: Any, places: Any, j: Any, a: Any, c: Any, ldc: Any, k: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            write = _Writer(context, builder, signature, arguments)
+            write = Writer(context, builder, signature, arguments)
             _, _, j, _, _, ldc, steps = arguments
             points, places, coefficients, target = write.array(0), write.array(1), write.array(3), write.array(4)
             cells = [*write.vectors(write.at(target, j), vectors), *write.vectors(write.at(target, j, ldc), vectors)]
@@ -201,7 +201,7 @@ def _finish(context: Any, m: Any, start: Any, ldm: Any, factors: Any, vectors: A
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = _Writer(context, builder, signature, arguments)
+        write = Writer(context, builder, signature, arguments)
         _, start, ldm, _, vectors = arguments
         target, places = write.at(write.array(0), start), range(TILE_ROWS)
         rows = [write.at(target, builder.mul(ldm, ir.Constant(write.whole, row))) for row in places]
