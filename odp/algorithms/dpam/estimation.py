@@ -188,7 +188,8 @@ def nearest_psd(matrices: Float64Array) -> Float64Array:
 
 
 def _without_negative(matrices: Float64Array) -> Float64Array:
-    values, vectors = np.linalg.eigh(matrices)
+    with parallel.one_blas_thread():
+        values, vectors = np.linalg.eigh(matrices)
     return np.asarray((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1))
 
 

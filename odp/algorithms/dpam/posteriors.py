@@ -19,7 +19,7 @@ _STEPS = 22
 _RENEWALS = (0, 1, 3, 6, 10, 16)  # steps of EM before which the evidence is renewed
 _LAST_STEPS = 2
 # Items that the common covariance is estimated from: in the last steps, and before them.
-_MOST_FOR_COMMON = 4096
+_MOST_FOR_COMMON = 2048
 _MOST_AT_FIRST = 512
 _PER_COLUMN = 16  # at first at least so many per column
 _BLOCK = 64  # items per piece of work
