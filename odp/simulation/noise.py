@@ -69,7 +69,6 @@ class RoundedNormals:
             list(pool.map(fill, range(0, count, _CHUNK)))
         return drawn
 
-
     def added(self, sums: NDArray[np.int64], ratios: NDArray[np.float64], step: float) -> NDArray[np.float64]:
         """(sums + noise) * step in the memory of ``sums``, which is lost: what a release of millions of numbers is.
 

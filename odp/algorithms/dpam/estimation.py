@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TypeVar
@@ -204,10 +205,12 @@ def machine_code(work: float) -> ModuleType | None:
     return item_kernels
 
 
-def each_block(work: Callable[[slice], _Out], size: int, *, block: int = _BLOCK) -> list[_Out]:
+def each_block(
+    work: Callable[[slice], _Out], size: int, *, block: int = _BLOCK, pool: ThreadPoolExecutor | None = None
+) -> list[_Out]:
     """Results of ``work`` for blocks of items that do not depend on the number of threads."""
     blocks = [slice(start, min(start + block, size)) for start in range(0, size, block)]
-    return parallel.each(work, blocks, threads=parallel.processors())
+    return parallel.each(work, blocks, threads=parallel.processors(), pool=pool)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ import numba
 import numpy as np
 
 from odp.algorithms.dpam.codec import TARGET_UNITS, WEIGHT_UNITS
-from odp.algorithms.dpam.tiles import CHUNK, LANES, TILE_ROWS, add_outer, add_pairs, eliminate, padded, substitute
+from odp.algorithms.dpam.tiles import (
+    CHUNK,
+    LANES,
+    TILE_ROWS,
+    add_outer,
+    add_pairs,
+    eliminate,
+    fetch_ahead,
+    padded,
+    substitute,
+)
 
 _FUSED = {"contract", "nsz"}
 _GUARD = 1e-6  # as in ``userside.py``
@@ -113,6 +123,7 @@ def solve(
             weight_sum += weight
             target_sum += target
             places[filled] = item * columns
+            fetch_ahead(points, places[filled], columns, 8)
             weights[filled] = weight
             pairs[2 * filled], pairs[2 * filled + 1] = weight, target
             filled += 1
@@ -263,7 +274,7 @@ def add_items(
     rank = rows.shape[1]
     columns = (rank + LANES - 1) // LANES * LANES
     points, places = np.zeros(CHUNK * columns), np.arange(CHUNK) * columns
-    reals, pairs = np.empty(CHUNK), np.empty(2 * CHUNK)
+    reals, pairs, flat = np.empty(CHUNK), np.empty(2 * CHUNK), rows.reshape(-1)
     sums, twice = np.empty(columns * columns), np.empty(2 * columns)
     for item in range(first, last):
         if starts[item] == starts[item + 1]:
@@ -273,7 +284,10 @@ def add_items(
         weight_sum, target_sum = np.int64(0), np.int64(0)
         for start in range(starts[item], starts[item + 1], CHUNK):
             filled = min(CHUNK, starts[item + 1] - start)
+            ahead = min(start + CHUNK, starts[item + 1])
             for k in range(filled):
+                if ahead + k < starts[item + 1]:
+                    fetch_ahead(flat, users[ahead + k] * rank, rank, 32)
                 w = np.int64(weights[start + k])
                 wy = w * np.int64(targets[start + k])
                 weight_sum += w

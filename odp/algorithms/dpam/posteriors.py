@@ -8,6 +8,7 @@ Source: Dempster, Laird, Rubin 1977 (EM); Efron and Morris 1973 (empirical Bayes
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -82,15 +83,16 @@ def rows(
         off = found.mean[:, 1:]
         return np.asarray((off.T @ off + found.covariance[1:, 1:]) / len(off) + 1e-9 * identity)
 
-    with parallel.one_blas_thread():  # several would only wait for each other on small matrices
+    # BLAS on several threads would only wait for itself on small matrices.
+    with parallel.one_blas_thread(), ThreadPoolExecutor(parallel.processors()) as pool:
         for step in range(_STEPS):
             if step in _RENEWALS:
-                told = few.evidence(_trace_of_inverse(precision()))
-            common = moved(_posterior(told, precision()))
+                told = few.evidence(_trace_of_inverse(precision()), pool)
+            common = moved(_posterior(told, precision(), pool))
         for _ in range(_LAST_STEPS):
-            common = moved(_solved(many, precision()))
+            common = moved(_solved(many, precision(), pool))
         last = precision()
-        found = _solved(problem, last)
+        found = _solved(problem, last, pool)
     return Rows(mean=start + found.mean, variance=found.variance, prior=np.asarray(np.linalg.inv(last)))
 
 
@@ -150,9 +152,12 @@ class _Problem:
         chosen = np.sort(np.argsort(self.packed[:, 0], kind="stable")[stride // 2 :: stride])
         return _Problem(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
-    def evidence(self, trace: float) -> _Evidence:
+    def evidence(self, trace: float, pool: ThreadPoolExecutor) -> _Evidence:
         """H = A T^-1 A and h = A T^-1 b, T the errors' covariance under a prior of the factors of that trace."""
-        return _joined(each_block(lambda block: self.part(block, trace), len(self.off), block=_BLOCK))
+        parts = each_block(lambda block: self.part(block, trace), len(self.off), block=_BLOCK, pool=pool)
+        return _Evidence(
+            *(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Evidence))
+        )
 
     def part(self, block: slice, trace: float) -> _Evidence:
         """The evidence of some items."""
@@ -173,10 +178,6 @@ class _Problem:
         return _Evidence(told, right, 1.0 / np.maximum(self.bias_variance[block], 1e-12))
 
 
-def _joined(parts: list[_Evidence]) -> _Evidence:
-    return _Evidence(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Evidence)))
-
-
 @dataclass(frozen=True)
 class _Posterior:
     """Means and variances [m, w], and the sum of the posterior covariances [w, w]."""
@@ -186,17 +187,22 @@ class _Posterior:
     covariance: Float64Array
 
 
-def _posterior(told: _Evidence, precision: Float64Array) -> _Posterior:
+def _posterior(told: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
     """Of r ~ N(0, prior) with the prior precision of the bias per item and the common one of the factors."""
     size = len(told.right)
-    return _sum(each_block(lambda block: _posterior_of(told.part(block), precision, size), size, block=_BLOCK))
+    return _sum(
+        each_block(lambda block: _posterior_of(told.part(block), precision, size), size, block=_BLOCK, pool=pool)
+    )
 
 
-def _solved(problem: _Problem, precision: Float64Array) -> _Posterior:
+def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
     """The same with evidence that is forgotten at once."""
     size, trace = len(problem.off), _trace_of_inverse(precision)
-    found = each_block(lambda block: _posterior_of(problem.part(block, trace), precision, size), size, block=_BLOCK)
-    return _sum(found)
+
+    def solve(block: slice) -> _Posterior:
+        return _posterior_of(problem.part(block, trace), precision, size)
+
+    return _sum(each_block(solve, size, block=_BLOCK, pool=pool))
 
 
 def _posterior_of(told: _Evidence, precision: Float64Array, size: int) -> _Posterior:

@@ -29,9 +29,10 @@ _SUMMED = {"contract", "nsz", "reassoc"}
 
 @intrinsic
 def _pivots(context: Any, d: Any, squares: Any, shift: Any, out: Any, state: Any, steps: Any) -> Any:
-    """Pivots of LDL' of a tridiagonal matrix minus ``shift``, per lane: out[j] = d[j] - shift - squares[j] / out[j - 1].
+    """Pivots of LDL' of a tridiagonal matrix minus ``shift``, per lane.
 
-    ``state`` float64 [2, LANES] holds out[-1], and counts negative pivots.
+    out[j] = d[j] - shift - squares[j] / out[j - 1]; ``state`` float64 [2, LANES] holds out[-1], and then how many are
+    negative.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -64,7 +65,10 @@ def _product(one: Any, two: Any) -> float:
 
 @numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
 def _tridiagonal(m: Any, d: Any, e: Any, reflectors: Any, p: Any) -> None:
-    """Q'MQ tridiagonal: diagonal ``d`` [n], ``e`` [n - 1]; Q is a product of I - v v' with v the ``reflectors``' rows."""
+    """Q'MQ tridiagonal, of diagonal ``d`` [n] and ``e`` [n - 1].
+
+    Q is the product of I - v v' over the rows v of ``reflectors``. ``m`` is overwritten; ``p`` [n] is work space.
+    """
     size = len(d)
     for k in range(size - 2):
         d[k] = m[k, k]
@@ -74,7 +78,7 @@ def _tridiagonal(m: Any, d: Any, e: Any, reflectors: Any, p: Any) -> None:
         norm = np.sqrt(_product(v, v))
         e[k] = norm
         if norm == 0.0:
-            continue
+            continue  # v is zero: no reflection
         e[k] = -norm if v[0] > 0 else norm
         # v - e has the squared length 2 (norm^2 + |v[0]| norm); scaled so that I - v v' reflects.
         scale = 1.0 / np.sqrt(norm * (norm + abs(v[0])))
@@ -101,19 +105,21 @@ def _count(d: Any, squares: Any, shift: Any, pivots: Any, state: Any) -> None:
     """How many eigenvalues are below each lane's ``shift``: ``state[LANES:]``."""
     state[:LANES] = 1.0
     state[LANES:] = 0.0
-    _pivots(d, squares, shift, pivots, state, len(d))
+    _pivots(d, squares, shift, pivots, state, len(d))  # type: ignore[call-arg]  # numba passes the context
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _refined(d: Any, e: Any, forward: Any, backward: Any, value: Any, down: Any, up: Any, z: Any, residual: Any) -> None:
-    """One Rayleigh quotient step per lane: ``value`` moves, ``z`` [n, LANES] are unit vectors, ``residual`` their errors.
+def _refined(
+    d: Any, e: Any, forward: Any, backward: Any, value: Any, down: Any, up: Any, z: Any, residual: Any
+) -> None:
+    """One Rayleigh quotient step per lane: moves ``value``, fills unit vectors ``z`` [n, LANES] and their ``residual``.
 
     ``forward`` and ``backward`` are (diagonal, squares, state) of the matrix and of its mirror image.
     """
     size = len(d)
     for side, pivots in ((forward, down), (backward, up)):
         side[2][:LANES] = 1.0
-        _pivots(side[0], side[1], value, pivots, side[2], size)
+        _pivots(side[0], side[1], value, pivots, side[2], size)  # type: ignore[call-arg]
     for lane in range(LANES):
         best, twist, shift = np.inf, 0, value[lane]
         for place in range(size):

@@ -194,6 +194,27 @@ def _pair_tile(vectors: int) -> Any:
 
 
 @intrinsic
+def _prefetch(context: Any, x: Any, place: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = Writer(context, builder, signature, arguments)
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        reading, soon, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(hint, [builder.bitcast(write.at(write.array(0), arguments[1]), byte), reading, soon, data])
+        return context.get_dummy_value()
+
+    return types.void(x, place), generate
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def fetch_ahead(x: Any, place: Any, size: int, line: int) -> None:
+    """Asks for the numbers from ``place`` on of a flat array, ``line`` to a cache line, without waiting for them."""
+    for start in range(place, place + size, line):
+        _prefetch(x, start)  # type: ignore[call-arg]  # numba passes the context
+
+
+@intrinsic
 def _finish(context: Any, m: Any, start: Any, ldm: Any, factors: Any, vectors: Any) -> Any:
     """Forward substitution of ``TILE_ROWS`` rows of ``m`` from offset ``start``, ``vectors`` >= 1 vectors wide.
 
@@ -378,5 +399,5 @@ def eliminate(m: Any, width: int, size: int, last: Any) -> bool:
                 factors[place * TILE_ROWS + other] *= -1.0
             if block + place >= end:
                 factors[place * TILE_ROWS + place] = 0.0
-        _finish(m, block * width + begin, width, factors, (limit - begin) // LANES)
+        _finish(m, block * width + begin, width, factors, (limit - begin) // LANES)  # type: ignore[call-arg]
     return True

@@ -94,8 +94,8 @@ class RoundedGaussian:
         """Independent numbers of the exact law, int64 [count], from ``source`` alone.
 
         Run time depends on the numbers drawn (redraws), so a release draws its noise before it opens any data.
-        ``compiled`` may use numba where it is installed, for the same numbers in less time: an enclave should not, since
-        numba keeps machine code in files.
+        ``compiled`` may use numba where it is installed, for the same numbers in less time: an enclave should not,
+        since numba keeps machine code in files.
 
         Raises:
             ConfigurationError: ``count`` is negative or not a whole number.
@@ -135,8 +135,8 @@ class _Table:
 
     Cell number ``lowest + index`` = c holds the integers cM .. cM + M - 1, M = ``cell``. ``exact`` are the boundaries
     2^128 Phi((cM - 1/2) / ratio), rounded, strictly between 0 and 2^128; ``high`` are their upper words, uint64
-    [boundaries]; ``guide`` int64 [2^13 + 1] counts those whose first 13 bits are below the place. ``surely`` holds lower bounds, in units of 2^-53, of the acceptance probability in each cell, uint64
-    [boundaries + 1].
+    [boundaries]; ``guide`` int64 [2^13 + 1] counts those whose first 13 bits are below the place. ``surely`` holds
+    lower bounds, in units of 2^-53, of the acceptance probability in each cell, uint64 [boundaries + 1].
     """
 
     ratio: float
@@ -215,7 +215,7 @@ class _Unsure(NamedTuple):
     """Numbers of a chunk that their first words do not decide: position, index of the cell, step, coin, tied or not."""
 
     position: NDArray[np.int64]
-    index: NDArray[np.int64]
+    cell: NDArray[np.int64]
     step: NDArray[np.int64]
     coin: NDArray[np.uint64]
     tied: NDArray[np.bool_]
@@ -275,8 +275,8 @@ def _nearest(table: _Table, index: NDArray[np.int64]) -> tuple[NDArray[np.int64]
 
 
 def _decided(table: _Table, unsure: _Unsure, source: NoiseSource) -> NDArray[np.int64]:
-    """The numbers that were unsure: ties by their lower words, then coins by the exact chance, redrawn where refused."""
-    index, step, coin = unsure.index, unsure.step, unsure.coin
+    """The numbers that were unsure: ties by their lower words, coins by the exact chance; redrawn where refused."""
+    index, step, coin = unsure.cell, unsure.step, unsure.coin
     tied = np.flatnonzero(unsure.tied)
     if len(tied):
         lower = _words(source, len(tied))
