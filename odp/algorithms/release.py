@@ -23,7 +23,16 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     ratios = release.column_std / release.step
     for ratio in np.unique(ratios):
         columns = np.flatnonzero(ratios == ratio)
-        drawn[:, columns] = noise.sample(float(ratio), rows * len(columns)).reshape(rows, len(columns))
+        sample = noise.sample(float(ratio), rows * len(columns)).reshape(rows, len(columns))
+        # Runs of neighbours are copied as such: several times as fast as column by column.
+        breaks = np.flatnonzero(np.diff(columns) != 1) + 1
+        if len(breaks) > len(columns) // 4:
+            drawn[:, columns] = sample
+            continue
+        start = 0
+        for stop in (*breaks.tolist(), len(columns)):
+            drawn[:, columns[start] : columns[start] + stop - start] = sample[:, start:stop]
+            start = stop
     return drawn.reshape(release.shape)
 
 

@@ -268,7 +268,7 @@ class _Source:
 
     def __init__(self, noise: bool | IntegerNoise, seed: int) -> None:
         self._given = noise if not isinstance(noise, bool) else None if noise else NoNoise()
-        self._stream = GaussianNoise(SeededNoise(seed))
+        self._stream = GaussianNoise(SeededNoise(seed), compiled=True)
         self._seed = seed
 
     @property
@@ -299,10 +299,15 @@ def noisy_release(query: Query, totals: Mapping[str, Int64Array], *, seed: int, 
 
 
 def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoise) -> dict[str, Float64Array]:
+    """The values of a round's releases; ``totals`` may be overwritten."""
     tensors: dict[str, Float64Array] = {}
     for release in query.releases:
+        sums = totals[release.name].reshape(release.shape)
+        if isinstance(source, RoundedNormals):
+            tensors[release.name] = source.added(sums, release.column_std / release.step, release.step)
+            continue
         noisy = draw_noise(release, source)
-        noisy += totals[release.name].reshape(release.shape)
+        noisy += sums
         tensors[release.name] = to_values(release, noisy)
     return tensors
 

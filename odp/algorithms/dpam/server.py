@@ -69,6 +69,7 @@ class DpamServer:
         self._terms = Terms.of(definition)
         self.rounds = self._terms.rounds
         self._features = None if item_features is None else self._checked(item_features)
+        self._known: tuple[Float64Array, estimation.Popularity] | None = None
 
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
@@ -158,10 +159,11 @@ class DpamServer:
         scale = np.concatenate(([1.0 / constant], np.ones(terms.rank)))
         first, second = np.triu_indices(width)
         gram = estimation.grams(
-            self._tensor(release, "gram") * scale[first] * scale[second],
+            self._tensor(release, "gram"),
             current.mass,
             width=width,
             noise_std=terms.gram_noise * terms.full_row_bound**2,
+            scale=scale[first] * scale[second],
         )
         content = self._components(current.mass)
         start = np.concatenate((np.zeros((terms.items, 1)), current.factors), axis=1)
@@ -207,7 +209,11 @@ class DpamServer:
         return matrix
 
     def _popularity(self, current: _State) -> estimation.Popularity:
-        return estimation.popularity(current.counts, noise_std=self._terms.count_noise_std)
+        """A function of the counts, which are the same in all later rounds: so the last one is kept."""
+        if self._known is None or not np.array_equal(self._known[0], current.counts):
+            found = estimation.popularity(current.counts, noise_std=self._terms.count_noise_std)
+            self._known = np.array(current.counts), found
+        return self._known[1]
 
     def _tensor(self, release: NoisyTensors, name: str) -> Float64Array:
         shapes = {"gram": (self._terms.items, self._terms.pairs), "targets": (self._terms.items, 1 + self._terms.rank)}
