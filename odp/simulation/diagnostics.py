@@ -8,10 +8,12 @@ nobody could compute on a real population. What the releases themselves tell abo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.algorithms.registry import algorithm_for
@@ -67,10 +69,11 @@ class NoisyTotals:
 
     Attributes:
       round, name: of the release.
-      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed).
+      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed); of the
+        Gramian of all users its trace.
       std: of the noise in that sum.
-      mean_square_row: of Gram matrices alone: weighted mean of the users' squared row norms; near ``row_clip`` squared
-        most rows were clipped. None elsewhere.
+      mean_square_row: mean of the users' squared row norms, weighted as in the sums; near ``row_clip`` squared most
+        rows were clipped. Only of Gram matrices with a constant, and of the Gramian of all users; None elsewhere.
     """
 
     round: int
@@ -83,11 +86,15 @@ class NoisyTotals:
 def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
     """Sums of a round's releases: post-processing, so they cost no privacy."""
     found = []
+    implicit = any(release.name == "gramian" for release in releases)
     for release in releases:
+        if release.name == "gramian":
+            found.append(_gramian_totals(tensors, release))
+            continue
         values = tensors.tensors[release.name].reshape(release.shape[0], -1)
         first = float(values[:, 0].sum())
         square = None
-        if release.name == "gram":
+        if release.name == "gram" and not implicit:
             width = (math.isqrt(8 * values.shape[1] + 1) - 1) // 2
             rows, columns = np.triu_indices(width)
             diagonal = values[:, rows == columns].sum(axis=0)
@@ -102,6 +109,20 @@ def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -
             )
         )
     return tuple(found)
+
+
+def _gramian_totals(tensors: NoisyTensors, release: DeclaredRelease) -> NoisyTotals:
+    packed = tensors.tensors[release.name].ravel()
+    rows, columns = np.triu_indices((math.isqrt(8 * len(packed) + 1) - 1) // 2)
+    diagonal = rows == columns
+    trace = float(packed[diagonal].sum())
+    return NoisyTotals(
+        round=tensors.round,
+        name=release.name,
+        total=trace,
+        std=math.sqrt(float((release.column_std[diagonal] ** 2).sum())),
+        mean_square_row=trace / max(tensors.contributions, 1),
+    )
 
 
 def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
@@ -132,17 +153,25 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
     )
 
 
+def fifths(sizes: Float64Array) -> Iterator[npt.NDArray[np.bool_]]:
+    """Members cut by size into at most five parts of about the same number, smallest first; equal sizes stay together.
+
+    Each part is a mask bool [len(sizes)]; none is empty.
+    """
+    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
+    place = np.searchsorted(edges[1:-1], sizes, side="left")
+    for number in np.unique(place):
+        yield place == number
+
+
 def _share(count: float, ratings: Ratings) -> float:
     return count / ratings.n_ratings if ratings.n_ratings else 0.0
 
 
 def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array) -> tuple[Bucket, ...]:
-    """Members cut into fifths by size (equal sizes stay together), with the error of the entries of each."""
-    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
-    place = np.searchsorted(edges[1:-1], sizes, side="left")
+    """Members cut into fifths by size, with the error of the entries of each."""
     found = []
-    for number in np.unique(place):
-        own = place == number
+    for own in fifths(sizes):
         entries = squares[own[member]]
         found.append(
             Bucket(

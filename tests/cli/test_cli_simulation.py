@@ -86,7 +86,9 @@ def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(
         json.dumps(
             {"format": "odp-run-1"}
-            | dict.fromkeys(("kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "versions"))
+            | dict.fromkeys(
+                ("kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "test_ranking", "versions")
+            )
         )
     )
     assert "malformed" in str(refusal("report", str(tmp_path)))

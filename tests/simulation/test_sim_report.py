@@ -51,7 +51,7 @@ def record(run: tuple[RunResult, list[NoisyTotals]]) -> dict[str, Any]:
         charges=result.charges,
         test_rmse=result.test_rmse,
         seed=1,
-        found=baselines(result.task, SPLIT, seed=1),
+        found=asdict(baselines(result.task, SPLIT, seed=1)),
         diagnostics=diagnose(result.task, SPLIT, result.model),
         totals=totals,
         notes=["a note with <angle> brackets"],

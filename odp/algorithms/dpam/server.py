@@ -113,6 +113,15 @@ class DpamServer:
             following = self._after_factors(current, release)
         return _packed(replace(following, round=current.round + 1))
 
+    def counts(self, state: bytes) -> Float64Array:
+        """Popularity float64 [m] as the noisy counts tell it; 1 before them.
+
+        Raises:
+          StateError: ``state`` is not of this task.
+        """
+        current = self._unpacked(state)
+        return self._popularity(current).mean if current.round else current.counts
+
     def _after_biases(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms
         known = self._popularity(current)
