@@ -43,11 +43,14 @@ class Clipping:
       users_over_bound: share of users with more items than ``max_items_per_user``.
       ratings_left_out: share of ratings that no single round uses because of that bound.
       targets_clipped: share of ratings further from the biases' prediction than the clip of the last round's targets.
+      users_shortened: share of users whose differences from that prediction have a root mean square above the bound of
+        the last round on all targets together; weights aside.
     """
 
     users_over_bound: float
     ratings_left_out: float
     targets_clipped: float
+    users_shortened: float
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,10 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
     biases = Broadcast(min(model.version, BIASES_ROUND), model.tables)
     off = np.abs(train.values - population.predict(biases, train, train))
     training = definition.dpam
-    clip = training.factor_target_clip if training.steps else training.bias_target_clip
+    clip, together = training.bias_target_clip, training.bias_vector_clip
+    if training.steps:
+        clip, together = training.factor_target_clip, training.factor_vector_clip
+    mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
     return Diagnostics(
         popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares),
@@ -149,6 +155,7 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
             targets_clipped=_share(float((off > clip).sum()), train),
+            users_shortened=float((mean_squares > together**2).mean()) if train.n_users else 0.0,
         ),
     )
 

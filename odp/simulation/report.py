@@ -204,6 +204,7 @@ def _clipping(record: Mapping[str, Any]) -> str:
         ("", "users with more items than the bound", f"{100 * shares['users_over_bound']:.1f} %"),
         ("", "ratings beyond the bound, left out of a round", f"{100 * shares['ratings_left_out']:.1f} %"),
         ("", "targets beyond their clip", f"{100 * shares['targets_clipped']:.1f} %"),
+        ("", "users whose targets together are beyond their clip", f"{100 * shares['users_shortened']:.1f} %"),
     ]
     return text + f'<p class="only">{_SIMULATION_ONLY}</p>' + _table(("", "what", "share"), rows)
 

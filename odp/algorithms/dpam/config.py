@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from odp.v1 import common_pb2
 
 _MANY_FEATURES = 8
+_VECTOR_CLIP = 0.15  # of the declared range
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
 
 
@@ -28,8 +29,12 @@ class DPAM:
       row_clip: L2 bound of a user's row; None is ``min(sqrt(rank), 1.8)``: rows have covariance 1, and longer ones cost
         more noise than their clip costs accuracy; 30 where there is no noise.
       bias_target_clip: bound of |value - centre - user bias| in the round of biases, in units of the values; None is
-        .3 of the declared range (1.2 for 1 .. 5), and the whole range where there is no noise.
+        the declared range, since the bound of all of them together makes the noise.
       factor_target_clip: bound of |residual| in the factor rounds; None as for biases.
+      bias_vector_clip: bound of all these targets of a user together, as a weighted root mean square; the sensitivity
+        follows from it. None is .15 of the declared range (.6 for 1 .. 5), which most users exceed: so they count
+        alike, whatever the size of their residuals. Where there is no noise, the bound of one target.
+      factor_vector_clip: the same in the factor rounds; None as for biases.
       weighting: "adaptive" gives rarely rated items more weight (noisy count ** -weight_exponent), "uniform" none.
       weight_exponent: from 0 to 1.
       count_share, bias_share: parts of mu^2 for counts and for biases; factors get the rest. Without steps, biases
@@ -51,6 +56,8 @@ class DPAM:
     row_clip: float | None = None
     bias_target_clip: float | None = None
     factor_target_clip: float | None = None
+    bias_vector_clip: float | None = None
+    factor_vector_clip: float | None = None
     weighting: str = "adaptive"
     weight_exponent: float = 0.25
     count_share: float = 0.05
@@ -70,6 +77,8 @@ class DPAM:
             _validate.integer(steps=self.steps, low=0, high=64)
         clips = {"row_clip": self.row_clip, "bias_target_clip": self.bias_target_clip}
         clips["factor_target_clip"] = self.factor_target_clip
+        clips["bias_vector_clip"] = self.bias_vector_clip
+        clips["factor_vector_clip"] = self.factor_vector_clip
         for name, clip in clips.items():
             if clip is not None:
                 _validate.positive(**{name: clip})
@@ -169,7 +178,7 @@ class DPAM:
             "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
         }
         silent = privacy.epsilon == math.inf
-        clip = (data.high - data.low) * (1.0 if silent else 0.3)
+        clip = data.high - data.low
         row_clip = 30.0 if silent else min(math.sqrt(rank), 1.8)
         training = common_pb2.DpamTraining(
             steps=steps,
@@ -185,6 +194,10 @@ class DPAM:
             start_seed=self.start_seed,
             slices_per_device=min(slices, items),
         )
+        together = clip * (1.0 if silent else _VECTOR_CLIP)
+        training.bias_vector_clip = self.bias_vector_clip or min(together, training.bias_target_clip)
+        if steps:
+            training.factor_vector_clip = self.factor_vector_clip or min(together, training.factor_target_clip)
         if silent:
             return training
         from odp.privacy.accounting import mu_for

@@ -8,16 +8,16 @@ release   shape            sum over users of               sensitivity          
 ========  ===============  ==============================  ==========================  =================
 counts    [m]              1                               sqrt(K)                     count_noise_std
 mass      [m]              w                               sqrt(K)                     bias_mass_noise
-sums      [m]              w y                             sqrt(K) B                   bias_sum_noise B
+sums      [m]              w y                             sqrt(K) C                   bias_sum_noise C
 gram      [m, p]           w x x', packed upper triangle   sqrt(K) F^2 (Frobenius)     gram_noise F^2
-targets   [m, d + 1]       w y x                           sqrt(K) F B                 target_noise F B
+targets   [m, d + 1]       w y x                           sqrt(K) F C                 target_noise F C
 ========  ===============  ==============================  ==========================  =================
 
 with K items per user, d the rank, p = (d + 1)(d + 2) / 2, sum of w^2 <= K, x = (1, u) the full row, of norm at most
-F = sqrt(1 + row_clip^2), and B the target clip of the round. The enclave itself puts the constant 1 (rounded to the
-grid) in front of u. The Frobenius norm counts off-diagonals twice, so their noise in the packed triangle has std /
-sqrt(2): the same mechanism as independent noise on all entries, symmetrised. Two releases of one round reach their
-bounds together, so both are charged.
+F = sqrt(1 + row_clip^2), and C the vector clip of the round: sum of w^2 y^2 <= K C^2. The enclave itself puts the
+constant 1 (rounded to the grid) in front of u. The Frobenius norm counts off-diagonals twice, so their noise in the
+packed triangle has std / sqrt(2): the same mechanism as independent noise on all entries, symmetrised. Two releases of
+one round reach their bounds together, so both are charged.
 
 Source: Chien et al. 2021 (arXiv 2107.09802), Krichene et al. 2023 (arXiv 2302.07975); exact constants derived here.
 """
@@ -51,6 +51,7 @@ class DpamQuery:
         self._terms = terms
         self._round = round
         self._row_limit = codec.row_limit(terms)
+        self._vector_limit = codec.vector_limit(terms, round)
         self._layout = codec.layout(terms, round)
         self.payload_bytes = int(self._layout.itemsize)
 
@@ -72,6 +73,8 @@ class DpamQuery:
             or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
             or bool((np.abs(targets) > codec.TARGET_UNITS).any())
             or int(rows @ rows) > self._row_limit
+            # Weights and targets are bounded by now, so that this stays below 2^39.
+            or int(np.square(weights * targets).sum()) > self._vector_limit
         ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
@@ -106,8 +109,8 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     bound = math.sqrt(terms.max_items)
     if round == COUNTS_ROUND:
         return (_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
-    clip = terms.target_clip(round)
-    target_step = clip / codec.TARGET_UNITS
+    clip = terms.vector_clip(round)
+    target_step = terms.target_clip(round) / codec.TARGET_UNITS
     if round == BIASES_ROUND:
         return (
             _release("mass", (items,), weight_step, bound, terms.bias_mass_noise),

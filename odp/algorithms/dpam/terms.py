@@ -48,6 +48,8 @@ class Terms:
     row_clip: float
     bias_target_clip: float
     factor_target_clip: float
+    bias_vector_clip: float
+    factor_vector_clip: float
     count_noise_std: float
     bias_mass_noise: float
     bias_sum_noise: float
@@ -108,6 +110,10 @@ class Terms:
         """Bound of the absolute target in a round of biases or factors."""
         return self.factor_target_clip if round >= FIRST_FACTOR_ROUND else self.bias_target_clip
 
+    def vector_clip(self, round: int) -> float:
+        """Bound C of all targets of a user in a round of biases or factors: sum of w^2 target^2 <= max_items C^2."""
+        return self.factor_vector_clip if round >= FIRST_FACTOR_ROUND else self.bias_vector_clip
+
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
         """Reads and checks a task definition.
@@ -135,6 +141,8 @@ class Terms:
         if not data.low < data.high:
             raise ConfigurationError(f"Expected low={data.low!r} to be below high={data.high!r}")
         _validate.positive(bias_target_clip=dpam.bias_target_clip, user_bias_ridge=dpam.user_bias_ridge)
+        _validate.positive(bias_vector_clip=dpam.bias_vector_clip)
+        _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
         _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
         if not privacy.epsilon > 0:
             raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
@@ -144,6 +152,8 @@ class Terms:
             _validate.positive(user_ridge=dpam.user_ridge)
         if dpam.steps:
             _validate.positive(row_clip=dpam.row_clip, factor_target_clip=dpam.factor_target_clip)
+            _validate.positive(factor_vector_clip=dpam.factor_vector_clip)
+            _validate.within(factor_vector_clip=dpam.factor_vector_clip, low=0.0, high=dpam.factor_target_clip)
             noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
         for name, noise in noises.items():
             # An infinite epsilon is the only way to ask for no noise, so that a forgotten field is an error.
@@ -166,6 +176,8 @@ class Terms:
             row_clip=dpam.row_clip,
             bias_target_clip=dpam.bias_target_clip,
             factor_target_clip=dpam.factor_target_clip,
+            bias_vector_clip=dpam.bias_vector_clip,
+            factor_vector_clip=dpam.factor_vector_clip,
             count_noise_std=dpam.count_noise_std,
             bias_mass_noise=dpam.bias_mass_noise,
             bias_sum_noise=dpam.bias_sum_noise,

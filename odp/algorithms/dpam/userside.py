@@ -97,17 +97,29 @@ def contributions(terms: Terms, batch: Batch, local: LocalParameters, *, round: 
     residual = batch.values[:, first] - terms.centre - batch.rows[:, first, BIAS_COLUMN] - local.bias[:, None]
     targets = quantised_targets(residual, terms.target_clip(round))
     weights = quantised_weights(terms, batch.rows[:, first, COUNT_COLUMN], mask)
+    targets = bounded_targets(weights, np.where(mask, targets, 0), codec.vector_limit(terms, round))
     return Contributions(
         rows=quantised_rows(terms, local.row) if rank else local.row[:, :0].astype(np.int64),
         items=_fit(batch.items[:, first], terms.max_items),
         weights=_fit(weights, terms.max_items),
-        targets=_fit(np.where(mask, targets, 0), terms.max_items),
+        targets=_fit(targets, terms.max_items),
     )
 
 
 def quantised_targets(targets: Float64Array, clip: float) -> Int64Array:
     """Targets clipped to +-``clip``, in units of clip / 2^9."""
     return np.rint(np.clip(targets / clip, -1.0, 1.0) * codec.TARGET_UNITS).astype(np.int64)
+
+
+def bounded_targets(weights: Int64Array, targets: Int64Array, limit: int) -> Int64Array:
+    """Targets [n, k], a user's scaled down toward zero where its sum of (weight target)^2 exceeds ``limit`` (rule P17).
+
+    Rounding cannot exceed the limit: the sum is an integer, and moves by less than 2^38 2^-50 where it is met.
+    """
+    products = weights * targets
+    squares = (products * products).sum(axis=1, keepdims=True)
+    scaled = np.trunc(targets * np.sqrt(limit / np.maximum(squares, 1))).astype(np.int64)
+    return np.where(squares > limit, scaled, targets)
 
 
 def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:

@@ -22,7 +22,15 @@ ITEMS_TABLE = "items"
 GRAMIAN_TABLE = "gramian"
 
 # Fields of the training that only ratings have.
-_RATINGS_ONLY = ("bias_target_clip", "factor_target_clip", "bias_mass_noise", "bias_sum_noise", "centre")
+_RATINGS_ONLY = (
+    "bias_target_clip",
+    "factor_target_clip",
+    "bias_vector_clip",
+    "factor_vector_clip",
+    "bias_mass_noise",
+    "bias_sum_noise",
+    "centre",
+)
 
 
 @dataclass(frozen=True)
