@@ -28,6 +28,7 @@ import math
 
 import numpy as np
 
+from odp.algorithms.alternating import CommonTerms
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, Terms
@@ -108,44 +109,40 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     weight_step = math.sqrt(terms.max_items) / codec.WEIGHT_UNITS
     bound = math.sqrt(terms.max_items)
     if round == COUNTS_ROUND:
-        return (_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
+        return (plain_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
     clip = terms.vector_clip(round)
     target_step = terms.target_clip(round) / codec.TARGET_UNITS
     if round == BIASES_ROUND:
         return (
-            _release("mass", (items,), weight_step, bound, terms.bias_mass_noise),
-            _release("sums", (items,), weight_step * target_step, bound * clip, terms.bias_sum_noise * clip),
+            plain_release("mass", (items,), weight_step, bound, terms.bias_mass_noise),
+            plain_release("sums", (items,), weight_step * target_step, bound * clip, terms.bias_sum_noise * clip),
         )
     row_step, square = terms.full_row_bound / codec.ROW_UNITS, terms.full_row_bound**2
-    first, second = np.triu_indices(1 + rank)
-    noise_std = terms.gram_noise * square
-    gram = DeclaredRelease(
-        name="gram",
-        shape=(items, terms.pairs),
-        step=weight_step * row_step * row_step,
-        sensitivity=bound * square,
-        noise_std=noise_std,
-        column_std=np.where(first == second, noise_std, noise_std / math.sqrt(2.0)),
-    )
+    step, noise_std = weight_step * row_step * row_step, terms.gram_noise * square
+    gram = packed_release("gram", (items, terms.pairs), 1 + rank, step, bound * square, noise_std)
     reach = terms.full_row_bound * clip
     step = weight_step * row_step * target_step
-    return gram, _release("targets", (items, 1 + rank), step, bound * reach, terms.target_noise * reach)
+    return gram, plain_release("targets", (items, 1 + rank), step, bound * reach, terms.target_noise * reach)
 
 
-def count_units(terms: Terms) -> int:
+def count_units(terms: CommonTerms) -> int:
     """Grid steps per counted item: the smallest power of two that puts the noise at 64 steps or more."""
     if not 0 < terms.count_noise_std < _COUNT_RATIO:
         return 1
     return int(2 ** math.ceil(math.log2(_COUNT_RATIO / terms.count_noise_std)))
 
 
-def _release(name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float) -> DeclaredRelease:
-    columns = shape[-1]
-    return DeclaredRelease(
-        name=name,
-        shape=shape,
-        step=step,
-        sensitivity=sensitivity,
-        noise_std=noise_std,
-        column_std=np.full(columns, noise_std),
-    )
+def plain_release(
+    name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float
+) -> DeclaredRelease:
+    """A release whose entries all count once, so that all have the same noise."""
+    return DeclaredRelease(name, shape, step, sensitivity, noise_std, np.full(shape[-1], noise_std))
+
+
+def packed_release(
+    name: str, shape: tuple[int, ...], width: int, step: float, sensitivity: float, noise_std: float
+) -> DeclaredRelease:
+    """A release of packed upper triangles of symmetric matrices [width, width]; its norms are Frobenius norms."""
+    first, second = np.triu_indices(width)
+    column_std = np.where(first == second, noise_std, noise_std / math.sqrt(2.0))
+    return DeclaredRelease(name, shape, step, sensitivity, noise_std, column_std)
