@@ -114,7 +114,7 @@ def check_noises(epsilon: float, **noises: float) -> None:
 
 
 class OwnItems:
-    """The part of a device's client that knows items and slices alone."""
+    """The part of a device's client that deals with its items alone."""
 
     def __init__(self, terms: CommonTerms) -> None:
         self._items = terms.items
@@ -128,19 +128,14 @@ class OwnItems:
         Raises:
           DataError: an item is out of range.
         """
-        return np.sort(data.items[self.order(data, round=round, seed=seed)[: self._most]])
+        return np.sort(data.items[self._order(data, round=round, seed=seed)[: self._most]])
 
-    def order(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """Places of the device's items in the order of use: the first ones are contributed.
-
-        Raises:
-          DataError: an item is out of range.
-        """
-        self.check(data)
+    def _order(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+        """Places of the device's items in the order of use: the first ones are contributed."""
+        self._check(data)
         return hash_order(seed, round, data.items)
 
-    def check(self, data: LocalRatings) -> None:
-        """Raises DataError where an item is out of range."""
+    def _check(self, data: LocalRatings) -> None:
         if len(data.items) and not 0 <= int(data.items.min()) <= int(data.items.max()) < self._items:
             raise DataError(f"Expected local items to be from 0 to {self._items - 1}: some are out of range")
 

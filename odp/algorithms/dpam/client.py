@@ -11,7 +11,7 @@ from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
 from odp.v1 import common_pb2
 
 
-class DpamClient:
+class DpamClient(OwnItems):
     """``odp.algorithms.seam.Client`` of one task.
 
     Args:
@@ -23,17 +23,7 @@ class DpamClient:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
-        self._own = OwnItems(self._terms)
-
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
-
-        The items that the device contributes in this round are always among them.
-
-        Raises:
-          DataError: an item is out of range.
-        """
-        return self._own.keys(data, round=round, seed=seed)
+        super().__init__(self._terms)
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's bias and row, float64 [1 + rank], little-endian.
@@ -43,7 +33,7 @@ class DpamClient:
         Raises:
           DataError: an item is out of range.
         """
-        terms, order = self._terms, self._own.order(data, round=round, seed=seed)
+        terms, order = self._terms, self._order(data, round=round, seed=seed)
         items, values = data.items[order], data.values[order]
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
@@ -59,7 +49,7 @@ class DpamClient:
         Raises:
           DataError: an item of ``data`` is out of range, or one of ``items`` has no slice.
         """
-        self._own.check(data)
+        self._check(data)
         rows = rows_to_predict(slices, items)
         rank = self._terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
         batch = _batch(slices, data.items, data.values)

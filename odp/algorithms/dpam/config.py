@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from odp.v1 import common_pb2
 
 _MANY_FEATURES = 8
+_COUNTS_WITHOUT_STEPS = 0.15
 _VECTOR_CLIP = 0.15  # of the declared range
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
 
@@ -106,11 +107,12 @@ class DPAM:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from
-        biases and counts alone below 1, those refined by two rounds below 4, further ones by five or six rounds above.
+        biases and counts alone below .7, those refined by two rounds below 2, rank 12 in three rounds below 4, in four
+        below 40, and rank 16 in six rounds above.
         Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
 
         With 8 or more public features per item there are further factors to start from: all of them without a factor
-        round below 2, up to 16 in two rounds below 4, up to 20 in three rounds above. Fewer features come on top.
+        round below 2, up to 20 in two rounds below 4, in three rounds above. Fewer features come on top.
 
         Raises:
           ConfigurationError: a number is out of range.
@@ -125,11 +127,11 @@ class DPAM:
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        if strength < 1.0:
-            return 2, cls(steps=0)
-        if strength < 4.0:
+        if strength < 0.7:
+            return 2, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
+        if strength < 2.0:
             return 2, cls(steps=2)
-        rank, steps = (6, 5) if strength < 40.0 else (16, 6)
+        rank, steps = (12, 3) if strength < 4.0 else (12, 4) if strength < 40.0 else (16, 6)
         return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
 
     @classmethod
@@ -144,9 +146,9 @@ class DPAM:
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         if strength < 2.0:
-            return known, cls(steps=0)
+            return known, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
         if strength < 4.0:
-            return min(known, 16), cls(steps=2)
+            return min(known, 20), cls(steps=2)
         return min(known, 20), cls(steps=3, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
 
     def resolve(

@@ -11,7 +11,7 @@ from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
 from odp.v1 import common_pb2
 
 
-class ImplicitClient:
+class ImplicitClient(OwnItems):
     """``odp.algorithms.seam.Client`` of one task; the values of local data are not read.
 
     Args:
@@ -23,17 +23,7 @@ class ImplicitClient:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
-        self._own = OwnItems(self._terms)
-
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
-
-        The items that the device contributes in this round are always among them.
-
-        Raises:
-          DataError: an item is out of range.
-        """
-        return self._own.keys(data, round=round, seed=seed)
+        super().__init__(self._terms)
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's row, float64 [rank], little-endian.
@@ -43,7 +33,7 @@ class ImplicitClient:
         Raises:
           DataError: an item is out of range.
         """
-        terms, items = self._terms, data.items[self._own.order(data, round=round, seed=seed)]
+        terms, items = self._terms, data.items[self._order(data, round=round, seed=seed)]
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(terms.rank, dtype="<f8").tobytes()
@@ -58,7 +48,7 @@ class ImplicitClient:
         Raises:
           DataError: an item of ``data`` is out of range, or one of ``items`` has no slice.
         """
-        self._own.check(data)
+        self._check(data)
         rows = rows_to_predict(slices, items)
         row = userside.solve(self._terms, _batch(slices, data.items), _gramian(slices))[0]
         return np.asarray(rows[:, FACTOR_COLUMNS:] @ row)
