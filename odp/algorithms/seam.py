@@ -159,6 +159,10 @@ class Server(Protocol):
         """The next state; post-processing of the release, so it costs no privacy."""
         ...
 
+    def counts(self, state: bytes) -> Float64Array:
+        """Popularity of the items, float64 [m] at least 0, estimated from the noisy counts; 1 before them."""
+        ...
+
 
 class Client(Protocol):
     """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part."""

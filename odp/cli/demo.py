@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -457,7 +457,7 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
         charges=charges,
         test_rmse=watched.rmse[-1],
         seed=seed,
-        found=found,
+        found=asdict(found),
         diagnostics=diagnose(task, split, watched.model),
     )
 

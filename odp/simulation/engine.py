@@ -38,6 +38,7 @@ from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
+from odp.simulation.diagnostics import NoisyTotals, noisy_totals
 from odp.simulation.inputs import check_rank
 from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.simulation.ranking import Ranking
@@ -56,7 +57,8 @@ _USERS_PER_ROUND = 4096
 class RoundResult:
     """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced.
 
-    For implicit feedback both RMSEs are NaN, and ``validation_recall`` is Recall@20 over at most 4,096 users.
+    For implicit feedback both RMSEs are NaN, and ``validation_recall`` and ``validation_ndcg`` are Recall@20 and
+    NDCG@20 over at most 4,096 users.
     """
 
     round: int
@@ -66,6 +68,7 @@ class RoundResult:
     test_rmse: float
     seconds: float
     validation_recall: float = math.nan
+    validation_ndcg: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class RunResult:
       test_ranking, validation_ranking: Of implicit feedback, on all users with such items; None elsewhere.
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
+      totals: What every release told as a whole, in order; also of rounds that a checkpoint had.
+      item_counts: Of the items, as the server knows them from the noisy counts; float64 [m].
     """
 
     task: Task
@@ -91,6 +96,8 @@ class RunResult:
     delta: float
     seconds: float
     history: Ratings = field(repr=False)
+    totals: tuple[NoisyTotals, ...]
+    item_counts: Float64Array = field(repr=False)
     test_ranking: Ranking | None = None
     validation_ranking: Ranking | None = None
 
@@ -178,12 +185,14 @@ def simulate(
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
     state = server.start()
     rounds: list[RoundResult] = []
+    told: list[NoisyTotals] = []
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
         place = saved.read()
         if place is not None:
             state, rounds = place.state, [_restored(record) for record in place.rounds]
+            told = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     charges: list[tuple[GaussianRelease, ...]] = []
     for number, done in enumerate(rounds):
@@ -201,6 +210,7 @@ def simulate(
         tensors = _released(query, totals, source.of(number, query))
         del totals
         released = NoisyTensors(number, tensors, split.train.n_users)
+        told += noisy_totals(released, query.releases)
         if on_release is not None:
             on_release(released, query.releases)
         state = server.step(state, released)
@@ -215,7 +225,7 @@ def simulate(
             )
         )
         if saved is not None:
-            saved.write(Place([_record(result) for result in rounds], state))
+            saved.write(Place([_record(result) for result in rounds], [asdict(total) for total in told], state))
         if on_round is not None:
             on_round(rounds[-1])
     return RunResult(
@@ -229,6 +239,8 @@ def simulate(
         delta=task.privacy.delta,
         seconds=time.perf_counter() - started,
         history=history,
+        totals=tuple(told),
+        item_counts=server.counts(state),
         test_ranking=_ranking(task, broadcast, history, split.test),
         validation_ranking=_ranking(task, broadcast, split.train, split.validation),
     )
@@ -245,8 +257,10 @@ def _quality(task: Task, population: Population, model: Broadcast, split: Split,
 
     users = sampled(split.train, _USERS_PER_ROUND)
     found = _ranking(task, model, split.train.select_users(users), split.validation.select_users(users), cutoffs=(20,))
-    recall = math.nan if found is None else next(iter(found.recall.values()))
-    return {"validation_rmse": math.nan, "test_rmse": math.nan, "validation_recall": recall}
+    quality = {"validation_rmse": math.nan, "test_rmse": math.nan}
+    if found is not None:
+        (quality["validation_recall"],), (quality["validation_ndcg"],) = found.recall.values(), found.ndcg.values()
+    return quality
 
 
 def _ranking(

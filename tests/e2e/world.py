@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import device_runtime
@@ -19,11 +20,12 @@ from odp.cli.enclave import write_reference_values
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
 from odp.enclave.policy import EnclavePolicy
+from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
-from odp.v1 import server_pb2
+from odp.v1 import common_pb2, server_pb2
 
 POPULATION = "films"
 SECONDS = 120.0
@@ -120,13 +122,42 @@ def wait_finished(handle: TaskHandle, *, polls: int = 600) -> server_pb2.TaskSta
     pytest.fail(f"not finished: {status.rounds[-1] if status.rounds else 'no round'}")
 
 
-def small_task(ratings: Ratings, *, rank: int = 0, training: odp.DPAM | None = None, epsilon: float = 8.0) -> Task:
-    """A task for a small population; every user is awaited."""
+def device_seeds(world: World, users: int) -> np.ndarray:
+    """The seeds uint64 [users] that the devices of ``world`` drew, out of their stores."""
+    seeds = np.empty(users, dtype=np.uint64)
+    for user in range(users):
+        with device_runtime.Store.open(device_runtime.store_path(world.root / "devices", user)) as store:
+            seeds[user] = store.identity().seed
+    return seeds
+
+
+def released_charges(release: common_pb2.Release) -> list[GaussianRelease]:
+    """The charges that a release states, as the ledger counts them."""
+    return [
+        GaussianRelease(
+            name=charge.name,
+            sensitivity=charge.sensitivity,
+            noise_std=charge.noise_std,
+            coordinates=charge.coordinates,
+        )
+        for charge in release.charges
+    ]
+
+
+def small_task(
+    ratings: Ratings,
+    *,
+    rank: int = 0,
+    training: odp.DPAM | odp.ImplicitDPAM | None = None,
+    epsilon: float = 8.0,
+    places: int = 15,
+) -> Task:
+    """A task for a small population, of the data's kind; every user is awaited."""
     return Task(
         name=POPULATION,
         model=odp.MatrixFactorization(items=ratings.n_items, rank=rank),
-        data=RatingsData(low=ratings.low, high=ratings.high),
-        privacy=UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=15),
+        data=ImplicitData() if ratings.implicit else RatingsData(low=ratings.low, high=ratings.high),
+        privacy=UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=places),
         training=training if training is not None else odp.DPAM(),
         cohort=Cohort(minimum=20, goal=ratings.n_users, round_seconds=600),
     )

@@ -64,6 +64,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_interrupted(
         np.testing.assert_array_equal(ours.rows, theirs.rows)
     assert resumed.test_rmse == whole.test_rmse
     assert resumed.charges == whole.charges
+    assert resumed.totals == whole.totals
     assert [result.round for result in told] == [0, 1, 2, 3]
     assert {where[0] for where in users} == set(range(round + 1, 4)), "rounds that were done are not run again"
     for number in range(round + 1, 4):

@@ -177,6 +177,7 @@ def quantise_entries(
     raw: Any,
     fixed: int,
     clip: float,
+    limit: int,
     weight_out: Any,
     target_out: Any,
 ) -> None:
@@ -189,6 +190,7 @@ def quantise_entries(
       raw: items' weights before scaling, float64 [m]; unused where ``fixed`` is positive.
       fixed: the weight of every entry, or 0 for adaptive ones.
       clip: bound of the absolute target.
+      limit: of a user's sum of (weight target)^2, in integer units.
       weight_out, target_out: int16 per entry, to fill.
     """
     for user in range(len(offsets) - 1):
@@ -198,6 +200,7 @@ def quantise_entries(
                 if use[entry] == CONTRIBUTED:
                     squares += raw[items[entry]] * raw[items[entry]]
         scale = WEIGHT_UNITS / np.sqrt(squares) if squares > 0 else 0.0
+        reached = np.int64(0)
         for entry in range(offsets[user], offsets[user + 1]):
             weight_out[entry] = 0
             target_out[entry] = 0
@@ -207,6 +210,12 @@ def quantise_entries(
             residual = values[entry] - base[item] - bias[user]
             target_out[entry] = int(np.rint(min(max(residual / clip, -1.0), 1.0) * TARGET_UNITS))
             weight_out[entry] = fixed if fixed else int(np.floor(raw[item] * scale + _GUARD))
+            product = np.int64(weight_out[entry]) * np.int64(target_out[entry])
+            reached += product * product
+        if reached > limit:
+            shrink = np.sqrt(limit / reached)
+            for entry in range(offsets[user], offsets[user + 1]):
+                target_out[entry] = int(np.trunc(target_out[entry] * shrink))
 
 
 @numba.njit(nogil=True, cache=True)

@@ -201,9 +201,9 @@ class DpamPopulation:
             if model.rank:
                 kernels.quantise_rows(local.row, scale, limit, rows[first:last])
             entries = offsets, block.items[cut], block.values[cut], use[cut]
-            clip, fixed = terms.target_clip(round), model.fixed_weight
+            clips, fixed = (terms.target_clip(round), codec.vector_limit(terms, round)), model.fixed_weight
             out = weight[cut], target[cut]
-            kernels.quantise_entries(*entries, local.bias, model.base, model.raw_weight, fixed, clip, *out)
+            kernels.quantise_entries(*entries, local.bias, model.base, model.raw_weight, fixed, *clips, *out)
 
         parallel.each(users, block.parts(), threads=self._threads)
         total.add_entries(kernels, block.offsets, block.items, weight, target, rows, threads=self._threads)
