@@ -1,8 +1,9 @@
 """Attested enclaves: the platform below them, the evidence they give, and the verifier that devices run."""
 
 from odp.enclave.evidence import Reason
+from odp.enclave.guest import Evidence, Guest, MonotonicCounter
 from odp.enclave.measurement import AGGREGATOR_PACKAGES, DISTRIBUTOR_PACKAGES, image_digest
-from odp.enclave.platform import EmulatedPlatform, Launched, MonotonicCounter, Platform
+from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.sealing import seal, unseal
@@ -13,9 +14,9 @@ __all__ = [
     "DISTRIBUTOR_PACKAGES",
     "EmulatedPlatform",
     "EnclavePolicy",
-    "Launched",
+    "Evidence",
+    "Guest",
     "MonotonicCounter",
-    "Platform",
     "Reason",
     "ReferenceValues",
     "VerifiedEnclave",

@@ -286,7 +286,8 @@ class Services:
         self.platform = EmulatedPlatform.open(folder / "platform")
         self.policy = EnclavePolicy(role="aggregator")
         self.identity, _sealed = EnclaveIdentity.restore_or_create(
-            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=None
+            guest=self.platform.launch(image_digest=IMAGE, policy=self.policy.to_bytes(), name="aggregator"),
+            sealed=None,
         )
         log = Log("fake", stream=Lines())  # type: ignore[arg-type]  # the two methods that Log calls
         attestation = attestation_servicer(self.identity, clock=time.time, log=log)
