@@ -17,9 +17,8 @@ from odp.errors import Refusal, StateError
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.rounds import Status
-from trusted_aggregator.sealed_state import SealedRecord, release_key
+from trusted_aggregator.interface import Aggregator, Status
+from trusted_aggregator.records import SealedRecord, release_key
 from trusted_aggregator.storage import Storage
 
 NAME = "odp.v1.AggregatorService"
@@ -32,9 +31,7 @@ _STORE_SECONDS = 30.0
 class AggregatorService:
     """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
 
-    def __init__(
-        self, core: AggregatorCore, storage: Storage, log: Log, *, failed: Callable[[StateError], None]
-    ) -> None:
+    def __init__(self, core: Aggregator, storage: Storage, log: Log, *, failed: Callable[[StateError], None]) -> None:
         self._core = core
         self._storage = storage
         self._log = log

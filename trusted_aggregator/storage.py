@@ -23,7 +23,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text, Uniq
 from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
-from trusted_aggregator.sealed_state import RELEASE_PREFIX, SealedRecord
+from trusted_aggregator.records import RELEASE_PREFIX, SealedRecord
 
 _PAGE = 512
 

@@ -13,9 +13,9 @@ from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.interface import Status
 from trusted_aggregator.program import _resume
-from trusted_aggregator.rounds import Status
-from trusted_aggregator.sealed_state import ledger_key, release_key
+from trusted_aggregator.records import ledger_key, release_key
 from trusted_aggregator.servicer import AggregatorService
 from trusted_aggregator.storage import Storage
 

@@ -8,7 +8,7 @@ import sqlalchemy
 
 from odp.errors import StateError
 from odp.transport.state_folder import StateFolder
-from trusted_aggregator.sealed_state import SealedRecord
+from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.storage import Storage
 
 TASK, OTHER = bytes(32), bytes([1]) * 32
