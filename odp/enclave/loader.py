@@ -73,7 +73,8 @@ class MeasuredFinder:
         top = name.partition(".")[0]
         if top in self._packages:
             return self._find_ours(name, path)
-        if top in self._standard_names:
+        # The build's settings, which sysconfig reads, have a name of the machine's own.
+        if top in self._standard_names or top.startswith("_sysconfigdata_"):
             return importlib.machinery.PathFinder.find_spec(name, self._standard if path is None else path, target)
         found = importlib.machinery.PathFinder.find_spec(name, self._folders if path is None else path, target)
         if found is None or (found.origin is not None and found.origin not in self._files):
