@@ -1,15 +1,15 @@
 """The distributor's enclave as a process: gets its keys back, then every model, then answers.
 
 The platform measures this module with everything that it imports, and starts it without network and without files: the
-socket is all it has. ``warm_up`` runs before the doors close: it loads what Python would otherwise load on first use.
+socket is all it has. ``warm_up`` runs before the doors close.
 """
 
 from __future__ import annotations
 
-import importlib
 import socket
 
 from distributor.enclave import DistributorCore, Upload
+from distributor.rehearsal import rehearse
 from odp.enclave.channel import Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply
 from odp.enclave.guest import Guest
@@ -18,13 +18,10 @@ from odp.errors import ConfigurationError
 from odp.v1 import distributor_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 
-_LATE_IMPORTS = ("odp.algorithms.dpam.terms", "odp.algorithms.implicit.terms", "odp.privacy.accounting")
-
 
 def warm_up() -> None:
-    """Imports what the code imports late; tests/distributor/test_enclave_process.py proves that it is all."""
-    for name in _LATE_IMPORTS:
-        importlib.import_module(name)
+    """Does once what the enclave will do, so that nothing is left to load."""
+    rehearse()
 
 
 def run(channel: socket.socket, guest: Guest) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -176,6 +176,10 @@ class AggregatorCore:
         if found is None:
             return Refusal.WRONG_ROUND
         return found.submit(sealed, self._identity.hpke)
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """``submit`` for each, in order."""
+        return [self.submit(given.task_sha256, given.round, given.sealed_contribution) for given in submits]
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.

@@ -1,13 +1,12 @@
 """The aggregator's enclave as a process: it takes its state back over the socket to its host, then serves it.
 
 The platform measures this module with everything that it imports, and starts it without network and without files: the
-socket is all it has. ``warm_up`` runs before the doors close: it loads what Python would otherwise load on first use.
+socket is all it has. ``warm_up`` runs before the doors close.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import socket
 from collections.abc import Iterator
 
@@ -22,22 +21,15 @@ from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.rehearsal import rehearse
 
-_LATE_IMPORTS = (
-    "odp.algorithms.dpam.query",
-    "odp.algorithms.implicit.query",
-    "odp.privacy.accounting",
-    "scipy.sparse",
-    "scipy.special",
-)
 #: More than a host of ours ever sends at once.
 _MOST_SUBMITS = 4096
 
 
 def warm_up() -> None:
-    """Imports what the code imports late; tests/trusted_aggregator/test_enclave_process.py proves that it is all."""
-    for name in _LATE_IMPORTS:
-        importlib.import_module(name)
+    """Does once what the enclave will do, so that nothing is left to load."""
+    rehearse()
 
 
 def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = None) -> None:
@@ -104,11 +96,8 @@ class _Calls:
         submits = request.submit.submits
         if len(submits) > _MOST_SUBMITS:
             raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
-        refusals = bytearray()
-        for given in submits:
-            refusal = self._core.submit(given.task_sha256, given.round, given.sealed_contribution)
-            refusals.append(0 if refusal is None else refusal.value)
-        return EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=bytes(refusals)))
+        refusals = bytes(0 if refusal is None else refusal.value for refusal in self._core.submit_batch(submits))
+        return EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=refusals))
 
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:
         return evidence_reply(self._identity, request)

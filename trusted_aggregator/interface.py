@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from odp.errors import Refusal
-from odp.v1 import common_pb2
+from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.records import SealedRecord
 
 Writes = tuple[SealedRecord, ...]
@@ -58,8 +59,8 @@ class Aggregator(Protocol):
         """Opens the round that ``order`` names. Idempotent."""
         ...
 
-    def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
-        """Counts one sealed contribution, once; None means accepted."""
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
         ...
 
     def charge(self, order: bytes, signature: bytes) -> Charged:

@@ -72,7 +72,7 @@ def start(
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE))
-        storage = Storage(state, failed=failure)
+        storage = Storage(state)
         undo.callback(storage.close)
         records = storage.records()
         begun = begin(
@@ -91,6 +91,7 @@ def start(
         core = RemoteAggregator(client)
         _resume(core, storage, log)
         service = AggregatorService(core, storage, log, failed=failure)
+        undo.callback(service.close)
 
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)

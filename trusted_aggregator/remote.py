@@ -1,41 +1,20 @@
-"""The aggregator's enclave as its host sees it: the calls of ``Aggregator`` over the socket.
-
-Contributions that arrive while others are on their way travel together: one message for many saves both processes most
-of what each would cost alone. The first never waits for company.
-"""
+"""The aggregator's enclave as its host sees it: the calls of ``Aggregator`` over the socket."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
+from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.interface import Charged, Released, RoundState, Writes
 from trusted_aggregator.records import SealedRecord
 
-#: Messages of contributions under way: the enclave works on one while the next is on the socket.
-IN_FLIGHT = 2
-_MOST_TOGETHER = 512
-_BYTES_TOGETHER = 4 * 2**20
+_REFUSALS: dict[int, Refusal | None] = {0: None, **{refusal.value: refusal for refusal in Refusal}}
 _PAGE_BYTES = 2**20
-
-
-class _Submission:
-    """One caller that waits."""
-
-    __slots__ = ("answer", "answered", "request")
-
-    def __init__(self, request: aggregator_pb2.SubmitRequest) -> None:
-        self.request = request
-        self.answer: int | Exception = 0
-        # A bare lock is the cheapest thing that a thread can wait on, and this is the path of every contribution.
-        self.answered = threading.Lock()
-        self.answered.acquire()
 
 
 class RemoteAggregator:
@@ -46,27 +25,19 @@ class RemoteAggregator:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lock = threading.Lock()
-        self._waiting: list[_Submission] = []
-        self._in_flight = 0
 
     def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
         """See ``Aggregator``."""
         given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature)
         return wire.writes_of(self._client.call(EnclaveRequest(open_round=given)).writes.records)
 
-    def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
         """See ``Aggregator``."""
-        given = aggregator_pb2.SubmitRequest(task_sha256=task_sha256, round=round, sealed_contribution=sealed)
-        mine = _Submission(given)
-        with self._lock:
-            self._waiting.append(mine)
-            batch = self._next_batch()
-        self._send(batch)
-        mine.answered.acquire()
-        if isinstance(mine.answer, Exception):
-            raise mine.answer
-        return Refusal(mine.answer) if mine.answer else None
+        given = enclave_pb2.SubmitBatch(submits=submits)
+        refusals = self._client.call(EnclaveRequest(submit=given)).submitted.refusals
+        if len(refusals) != len(submits):
+            raise StateError("the enclave answered another number of contributions; start the program again")
+        return [_REFUSALS[number] for number in refusals]
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """See ``Aggregator``."""
@@ -98,35 +69,6 @@ class RemoteAggregator:
         """Fresh evidence over a caller's nonce."""
         given = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         return self._client.call(EnclaveRequest(evidence=given)).evidence
-
-    def _next_batch(self) -> list[_Submission]:
-        """Under the lock: what may be sent now."""
-        if not self._waiting or self._in_flight >= IN_FLIGHT:
-            return []
-        count, size = 0, 0
-        while count < min(len(self._waiting), _MOST_TOGETHER) and size < _BYTES_TOGETHER:
-            size += len(self._waiting[count].request.sealed_contribution)
-            count += 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        self._in_flight += 1
-        return batch
-
-    def _send(self, batch: list[_Submission]) -> None:
-        if not batch:
-            return
-        submits = enclave_pb2.SubmitBatch(submits=[submission.request for submission in batch])
-        self._client.send(EnclaveRequest(submit=submits), lambda answer: self._done(batch, answer))
-
-    def _done(self, batch: list[_Submission], answer: EnclaveReply | Exception) -> None:
-        with self._lock:
-            self._in_flight -= 1
-            following = self._next_batch()
-        self._send(following)
-        if not isinstance(answer, Exception) and len(answer.submitted.refusals) != len(batch):
-            answer = StateError("the enclave answered another number of contributions; start the program again")
-        for place, submission in enumerate(batch):
-            submission.answer = answer if isinstance(answer, Exception) else answer.submitted.refusals[place]
-            submission.answered.release()
 
 
 def restore(

@@ -36,7 +36,6 @@ CALL_SECONDS = 600.0
 _HEADER = struct.Struct("!IQ")
 _READ_BYTES = 2**18
 _SMALL_BYTES = 2**16
-_WAITING_FRAMES = 1024
 
 Handler = Callable[[EnclaveRequest], EnclaveReply | None]
 
@@ -282,7 +281,7 @@ class _Lane:
 
     def __init__(self, name: str, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: queue.Queue[tuple[int, Handler, EnclaveRequest] | None] = queue.Queue(_WAITING_FRAMES)
+        self._waiting: queue.SimpleQueue[tuple[int, Handler, EnclaveRequest]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -290,8 +289,8 @@ class _Lane:
         self._waiting.put((number, handle, request))
 
     def _run(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            number, handle, request = item
+        while True:
+            number, handle, request = self._waiting.get()
             if not _answer(self._connection, number, handle, request):
                 return
 

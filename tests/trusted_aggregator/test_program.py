@@ -16,6 +16,7 @@ import pytest
 
 from odp.crypto import domains, seal, verify
 from odp.enclave.in_thread import InThread
+from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -43,10 +44,10 @@ class Client:
             attestation_pb2.GetEvidenceRequest(nonce=bytes(32)), timeout=SECONDS
         )
 
-    def verified(self, platform):
+    def verified(self, platform, *, image=IMAGE):
         reference = ReferenceValues(
             roots=(platform.root_certificate_pem,),
-            image_digests={"aggregator": (IMAGE,)},
+            image_digests={"aggregator": (image,)},
             policy_sha256={"aggregator": (POLICY.sha256.hex(),)},
             allow_emulated=True,
         )
@@ -262,7 +263,8 @@ def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp
         )
         address = process.stdout.readline().decode().strip()
         client = Client(world, address, (tmp_path / "state" / "ca" / "ca.pem").read_bytes())
-        return process, client, client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
+        platform = EmulatedPlatform.open(tmp_path / "state" / "platform")
+        return process, client, client.verified(platform, image=measure(AGGREGATOR_ENTRY).digest).hpke_key
 
     process, client, key = begin()
     acknowledged = []
