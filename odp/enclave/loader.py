@@ -36,7 +36,7 @@ class _WithoutMachineCodeCache(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        module.Dispatcher.enable_caching = lambda dispatcher: None  # type: ignore[attr-defined]
+        module.Dispatcher.enable_caching = lambda dispatcher: None
 
 
 class MeasuredFinder:
@@ -108,8 +108,7 @@ def main(channel: int, platform: int) -> None:
         folders=image["folders"],
         files=frozenset(image["files"]),
     )
-    builtin = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
-    sys.meta_path[:] = [*builtin, finder]
+    sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, finder]
     # Read by namespace packages, which look there again whenever it changes.
     sys.path[:] = [*image["standard"], *image["folders"]]
 

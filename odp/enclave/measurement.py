@@ -33,9 +33,6 @@ from odp.errors import ConfigurationError
 AGGREGATOR_ENTRY = "trusted_aggregator.enclave_process"
 DISTRIBUTOR_ENTRY = "distributor.enclave_process"
 
-AGGREGATOR_PACKAGES: tuple[str, ...] = ("odp", "trusted_aggregator")
-DISTRIBUTOR_PACKAGES: tuple[str, ...] = ("odp", "distributor")
-
 DIGEST_PREFIX = "sha384:"
 COMPONENTS: tuple[str, ...] = ("interpreter", "dependencies", "code", "entry")
 #: Parts of the standard library that are not measured, and that an enclave therefore cannot import.
@@ -83,6 +80,7 @@ def measure(entry: str, packages: Sequence[str] | None = None) -> Measurement:
 
 def measure_all(enclaves: Mapping[str, Sequence[str]]) -> dict[str, Measurement]:
     """``measure`` for each entry module -> packages; what they share is hashed once."""
+    code = {entry: image_digest(packages) for entry, packages in enclaves.items()}
     dependencies = hash_dependencies()
     shared = {
         "interpreter": DIGEST_PREFIX + interpreter_digest().hex(),
@@ -92,12 +90,12 @@ def measure_all(enclaves: Mapping[str, Sequence[str]]) -> dict[str, Measurement]
         entry: Measurement(
             {
                 **shared,
-                "code": image_digest(packages),
+                "code": code[entry],
                 "entry": DIGEST_PREFIX + hashlib.sha384(entry.encode()).hexdigest(),
             },
             dependencies,
         )
-        for entry, packages in enclaves.items()
+        for entry in enclaves
     }
 
 

@@ -101,9 +101,9 @@ class PlatformProcess:
             raise StateError("the host ended")
         entry, policy, debug = str(request["entry"]), bytes.fromhex(request["policy"]), bool(request["debug"])
         packages = tuple(request["packages"]) or packages_of(entry)
+        role = EnclavePolicy.from_bytes(policy).role
         platform = EmulatedPlatform.open(Path(request["platform_folder"]))
         measured = measure(entry, packages)
-        role = EnclavePolicy.from_bytes(policy).role
         self._guest = platform.launch(image_digest=measured.digest, policy=policy, name=role, debug=debug)
         self._image = _image(entry, packages, measured, debug=debug)
         self._digest = {"image_digest": measured.digest, "components": dict(measured.components)}

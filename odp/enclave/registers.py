@@ -97,7 +97,7 @@ def read(log: bytes) -> list[tuple[str, str]]:
         lines = log.decode("ascii").split("\n")[:-1]
     except UnicodeDecodeError:
         raise ConfigurationError("Expected the event log in ASCII") from None
-    events = []
+    events: list[tuple[str, str]] = []
     for line in lines:
         register, _, event = line.partition(" ")
         if register not in NAMES or len(event) > _LONGEST_EVENT or not _EVENT.fullmatch(event):

@@ -70,7 +70,7 @@ def before_imports(*, debug: bool = False) -> Restrictions:
     """Takes the first step, in a process with one thread. ``debug`` leaves debuggers in."""
     steps: dict[str, Callable[[], bool]] = {
         "no-new-privileges": _no_new_privileges,
-        "not-dumpable": _stay_debuggable if debug else _not_dumpable,
+        "not-dumpable": _leave_open if debug else _not_dumpable,
         "no-core-dumps": _no_core_dumps,
         "landlock-read-only": lambda: (
             _landlock({"/": _READ, os.devnull: _WRITE}) and _fails_with(errno.EACCES, _write_to_zero)
@@ -87,7 +87,8 @@ def before_run(keep: Iterable[int], *, debug: bool = False) -> Restrictions:
     kept = set(keep)
     steps: dict[str, Callable[[], bool]] = {
         "closed-descriptors": lambda: _close_all_but(kept, debug=debug),
-        "resource-limits": _limit_resources,
+        # A debugger's output may go to a file.
+        "resource-limits": _leave_open if debug else _limit_resources,
         "landlock-no-files": lambda: _landlock({}) and _fails_with(errno.EACCES, _read_null),
         "seccomp": _seccomp,
     }
@@ -105,7 +106,8 @@ def end_with_parent() -> None:
 
 
 def _take(steps: dict[str, Callable[[], bool]]) -> Restrictions:
-    held, refused = [], []
+    held: list[str] = []
+    refused: list[str] = []
     for name, step in steps.items():
         try:
             taken = sys.platform == "linux" and step()
@@ -125,7 +127,7 @@ def _not_dumpable() -> bool:
     return _prctl(_PR_GET_DUMPABLE) == 0
 
 
-def _stay_debuggable() -> bool:
+def _leave_open() -> bool:
     return False
 
 
