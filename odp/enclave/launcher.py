@@ -18,6 +18,7 @@ from types import TracebackType
 from odp.enclave.guest_socket import receive_frame, result_of, send_frame
 from odp.errors import ConfigurationError, StateError
 
+_PLATFORM = ("-P", "-m", "odp.enclave.platform_process")
 _START_SECONDS = 240.0
 _STOP_SECONDS = 10.0
 
@@ -126,7 +127,7 @@ def _start_platform(control: socket.socket, channel: socket.socket) -> subproces
     paths = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "odp.enclave.platform_process", *map(str, descriptors)],
+            [sys.executable, *_PLATFORM, *map(str, descriptors)],
             env={**os.environ, "PYTHONPATH": paths},
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,

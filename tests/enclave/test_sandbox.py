@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from enclave.conftest import IMAGES, Hostile
 
-from odp.enclave import sandbox
+from odp.enclave import launcher, sandbox
 from odp.enclave.registers import read
 
 WRITTEN = IMAGES / "hostile_enclave" / "written"
@@ -145,3 +146,20 @@ def test_a_restriction_that_was_taken_and_does_not_hold_is_told_as_refused(monke
     # Nothing was taken, so the file can be written and no_new_privs reads 0; the calls themselves did not fail.
     found = sandbox.before_imports()
     assert {"no-new-privileges", "landlock-read-only"} <= set(found.refused)
+
+
+REFUSING = "from odp.enclave import platform_process as p; p._clone = lambda flags: -1; p.main()"
+
+
+def test_where_the_kernel_refuses_namespaces_the_enclave_starts_without_them_and_says_so(
+    start: Callable[..., Hostile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_PLATFORM", ("-P", "-c", REFUSING))
+    hostile = start()
+    assert set(hostile.enclave.refused) >= set(sandbox.NAMESPACES)
+    hostile.ask("bind")
+    log = hostile.ask("evidence", nonce="00" * 16)["event_log"]
+    assert all(f"sandbox refused {name}\n" in log for name in sandbox.NAMESPACES)
+    if "seccomp" in hostile.enclave.restrictions:
+        assert hostile.ask("open file") == "EPERM"
+        assert hostile.ask("signal", pid=hostile.enclave.platform_pid) == "EPERM"
