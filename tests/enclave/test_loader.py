@@ -69,7 +69,7 @@ def test_what_was_measured_is_imported(finder: MeasuredFinder, name: str, value:
 
 @pytest.mark.parametrize(
     "name",
-    ["neighbour", "library.added", "unmeasured", "left_out", "measured_ours.missing", "measured_ours.bare", "typer"],
+    ["neighbour", "library.added", "unmeasured", "left_out", "measured_ours.missing", "measured_ours.bare", "pip"],
 )
 def test_what_was_not_measured_does_not_exist(finder: MeasuredFinder, name: str) -> None:
     with pytest.raises(ModuleNotFoundError):
