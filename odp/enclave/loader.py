@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 _LENGTH_BYTES = 4
-_NUMBA = "numba.core.dispatcher"
+_NUMBA_CACHE = "numba.core.caching"
 
 
 class _FromSource(importlib.machinery.SourceFileLoader):
@@ -36,7 +36,7 @@ class _WithoutMachineCodeCache(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        module.Dispatcher.enable_caching = lambda dispatcher: None
+        module.FunctionCache = lambda function: module.NullCache()  # type: ignore[attr-defined]
 
 
 class MeasuredFinder:
@@ -79,7 +79,7 @@ class MeasuredFinder:
         found = importlib.machinery.PathFinder.find_spec(name, self._folders if path is None else path, target)
         if found is None or (found.origin is not None and found.origin not in self._files):
             return None
-        if name == _NUMBA and found.origin is not None:
+        if name == _NUMBA_CACHE and found.origin is not None:
             found.loader = _WithoutMachineCodeCache(name, found.origin)
         return found
 

@@ -61,6 +61,7 @@ _ATTEMPTS: tuple[tuple[str, ...], ...] = (
     (),
 )
 _LARGEST_RESTRICTIONS = 32
+_LONGEST_REASON = 1000
 
 
 class PlatformProcess:
@@ -189,7 +190,10 @@ class PlatformProcess:
         self._tell_host({"ok": {**self._digest, "pid": self._enclave}})
 
     def _failed(self, given: dict[str, Any]) -> None:
-        message = _text(given, "message")
+        # One line, whatever the enclave says.
+        message = "".join(
+            letter if letter.isprintable() else "?" for letter in _text(given, "message")[:_LONGEST_REASON]
+        )
         if self._running:
             print(f"odp: the enclave ended: {message}", file=sys.stderr, flush=True)  # noqa: T201  # the host's log
         else:

@@ -101,8 +101,9 @@ def before_platform() -> Restrictions:
 
 
 def end_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends."""
-    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    """Has the kernel kill this process when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def _take(steps: dict[str, Callable[[], bool]]) -> Restrictions:

@@ -120,6 +120,12 @@ def test_a_counter_outlives_its_enclave_and_its_platform_process(
     assert hostile.ask("advance", name="kept", expected=0, to=4) == "StateError"
 
 
+def test_what_numba_compiles_runs_and_comes_from_no_cache(start: Callable[..., Hostile]) -> None:
+    pytest.importorskip("numba")
+    assert start(entry="hostile_enclave.compiled").ask("any") == {"cache": "NullCache", "total": 499500}
+    assert not list((IMAGES / "hostile_enclave").rglob("*.nb?"))
+
+
 # What does not start, in one line.
 
 

@@ -112,13 +112,12 @@ def test_machine_code_that_numba_kept_is_not_loaded(
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("")
     (folder / "__init__.py").write_text("")
-    (folder / "dispatcher.py").write_text(
-        "class Dispatcher:\n    cached = False\n    def enable_caching(self):\n        self.cached = True\n"
+    (folder / "caching.py").write_text(
+        "class NullCache: pass\nclass FunctionCache:\n    def __init__(self, function): pass\n"
     )
     files = {str(path) for path in (tree / "site" / "numba").rglob("*.py")}
     monkeypatch.setattr(finder, "_files", finder._files | files)
     for name in [name for name in sys.modules if name.partition(".")[0] == "numba"]:
         monkeypatch.delitem(sys.modules, name)
-    dispatcher = importlib.import_module("numba.core.dispatcher").Dispatcher()
-    dispatcher.enable_caching()
-    assert not dispatcher.cached
+    caching = importlib.import_module("numba.core.caching")
+    assert type(caching.FunctionCache(print)) is caching.NullCache
