@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -33,47 +33,18 @@ from odp.privacy.ledger import Budget
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.signed_task import open_order, open_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator import sealed_state
+from trusted_aggregator import records as names
+from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
+from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import signed_release
-from trusted_aggregator.rounds import Round, Status, draw_round_noise
-from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, SealedRecord, Sealer
+from trusted_aggregator.rounds import Round, draw_round_noise
+from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, Sealer
 from trusted_aggregator.spending import Spending
 
 #: A release travels in one message of at most 16 MiB, with room for all that is not integers.
 LARGEST_RELEASE_BYTES = 15 * 2**20
 
 _LARGEST_ORDER = 256
-
-Writes = tuple[SealedRecord, ...]
-
-
-@dataclass(frozen=True)
-class Charged:
-    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again."""
-
-    task_sha256: bytes
-    round: int
-    contributions: int
-    released: bool
-    writes: Writes
-
-
-@dataclass(frozen=True)
-class Released:
-    """Answer to ``release``: the bytes of a SignedRelease."""
-
-    signed_release: bytes
-    writes: Writes
-
-
-@dataclass(frozen=True)
-class RoundState:
-    """What may be told of a round (metadata, rule P3)."""
-
-    task_sha256: bytes
-    round: int
-    status: Status
-    contributions: int
 
 
 @dataclass(frozen=True)
@@ -145,7 +116,7 @@ class AggregatorCore:
         opened = {
             key: core._sealer.open(key, data)
             for key, data in records.items()
-            if not key.startswith(sealed_state.RELEASE_PREFIX)
+            if not key.startswith(names.RELEASE_PREFIX)
         }
         for key in opened:
             if key.startswith("ledger/"):
@@ -206,6 +177,10 @@ class AggregatorCore:
             return Refusal.WRONG_ROUND
         return found.submit(sealed, self._identity.hpke)
 
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """``submit`` for each, in order."""
+        return [self.submit(given.task_sha256, given.round, given.sealed_contribution) for given in submits]
+
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
 
@@ -264,9 +239,9 @@ class AggregatorCore:
             found.erase()
             writes = (
                 self._ledger_record(task, spending),
-                self._sealer.seal(sealed_state.round_key(task.sha256, found.number), found.record.encode()),
-                self._sealer.seal(sealed_state.release_key(task.sha256, found.number), signed),
-                SealedRecord(sealed_state.noise_key(task.sha256, found.number), None),
+                self._sealer.seal(names.round_key(task.sha256, found.number), found.record.encode()),
+                self._sealer.seal(names.release_key(task.sha256, found.number), signed),
+                SealedRecord(names.noise_key(task.sha256, found.number), None),
             )
             return Released(signed, writes)
 
@@ -356,7 +331,7 @@ class AggregatorCore:
     def _stored_release(self, found: Round, stored: bytes | None) -> bytes:
         if stored is None:
             raise StateError(f"the release of round {found.number} is not stored; restore the newest state folder")
-        signed = self._sealer.open(sealed_state.release_key(found.task_sha256, found.number), stored)
+        signed = self._sealer.open(names.release_key(found.task_sha256, found.number), stored)
         if hashlib.sha256(signed).digest() != found.record.release_sha256:
             raise StateError(f"the stored release of round {found.number} is another one: restore the state folder")
         return signed
@@ -372,7 +347,7 @@ class AggregatorCore:
         if task is None:
             raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
         query = task.queries[order.round]
-        data = opened.get(sealed_state.noise_key(task.sha256, order.round))
+        data = opened.get(names.noise_key(task.sha256, order.round))
         noise = None if data is None else RoundNoise.decode(data, query.releases)
         if noise is not None and (noise.noise_id, noise.model_sha256) != (record.noise_id, order.model_sha256):
             noise = None  # of another opening of this round
@@ -413,16 +388,16 @@ class AggregatorCore:
         return self._spending[population]
 
     def _ledger_record(self, task: _Task, spending: Spending) -> SealedRecord:
-        return self._sealer.seal(sealed_state.ledger_key(task.definition.population), spending.record.encode())
+        return self._sealer.seal(names.ledger_key(task.definition.population), spending.record.encode())
 
     def _records_of(self, task: _Task, opened: Round) -> Writes:
         if opened.noise is None:
             raise StateError(f"the noise of round {opened.number} is not stored")
         noise = opened.noise.encode(opened.query.releases)
         return (
-            self._sealer.seal(sealed_state.task_key(task.sha256), task.signed.SerializeToString(deterministic=True)),
-            self._sealer.seal(sealed_state.round_key(task.sha256, opened.number), opened.record.encode()),
-            self._sealer.seal(sealed_state.noise_key(task.sha256, opened.number), noise),
+            self._sealer.seal(names.task_key(task.sha256), task.signed.SerializeToString(deterministic=True)),
+            self._sealer.seal(names.round_key(task.sha256, opened.number), opened.record.encode()),
+            self._sealer.seal(names.noise_key(task.sha256, opened.number), noise),
         )
 
 

@@ -6,7 +6,6 @@ the declared query accepted, plus noise that was drawn before the first of them 
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import math
 import os
@@ -21,21 +20,13 @@ from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.interface import Status
 from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
 BLOCK = 512
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
 _LARGEST_INTEGER = 2**62
-
-
-class Status(enum.Enum):
-    """Where a round stands; a later state never goes back."""
-
-    OPEN = 10
-    CHARGED = 30
-    RELEASED = 50
-    VOID = 90
 
 
 def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) -> RoundNoise:

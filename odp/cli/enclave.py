@@ -1,4 +1,4 @@
-"""`odp enclave`: what devices pin."""
+"""`odp enclave`: what devices pin, how it is measured, and what a machine can restrict."""
 
 from __future__ import annotations
 
@@ -8,17 +8,83 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import print_text
+from odp.cli.console import print_json, print_text
 
 if TYPE_CHECKING:
+    from odp.enclave.measurement import Measurement
     from odp.enclave.policy import EnclavePolicy
 
-app = typer.Typer(help="Reference values: which enclaves a device accepts.", no_args_is_help=True)
+app = typer.Typer(
+    help="Enclaves: what devices pin, how it is measured, what this machine restricts.", no_args_is_help=True
+)
+
+_MEANING = {
+    "namespace-user": "users of its own: no rights outside",
+    "namespace-network": "a network of its own, empty",
+    "namespace-ipc": "shared memory and queues of its own",
+    "namespace-process": "it sees no other process",
+    "no-new-privileges": "no program could give it more rights",
+    "not-dumpable": "no process of the same user may read its memory",
+    "no-core-dumps": "its memory goes to no file when it crashes",
+    "landlock-read-only": "no file can be written, no TCP, even while it starts",
+    "closed-descriptors": "it inherits two sockets and nothing else",
+    "resource-limits": "no file can grow, few descriptors",
+    "landlock-no-files": "no file can be opened",
+    "seccomp": "system calls: compute, threads, its two sockets",
+}
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps the group's one command a subcommand."""
+@app.command("digest")
+def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Print the measurement of each enclave that this installation runs, and what it is made of.
+
+    Two installations with one digest have the same Python, the same libraries and the same code.
+    """
+    from odp.enclave.measurement import COMPONENTS
+
+    measured = _measurements()
+    if json_output:
+        print_json(
+            {
+                role: {
+                    "digest": found.digest,
+                    "components": dict(found.components),
+                    "dependencies": found.dependencies.versions,
+                }
+                for role, found in measured.items()
+            }
+        )
+        return
+    for role, found in measured.items():
+        print_text(f"{role:<13} {found.digest}")
+        for name in COMPONENTS:
+            print_text(f"  {name:<13} {found.components[name]}")
+    versions = next(iter(measured.values())).dependencies.versions
+    print_text("dependencies: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+@app.command("doctor")
+def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Launch an empty enclave and print which restrictions hold on this machine."""
+    import tempfile
+
+    from odp.enclave.launcher import launch
+    from odp.enclave.policy import EnclavePolicy
+    from odp.enclave.sandbox import RESTRICTIONS
+
+    policy = EnclavePolicy(role="aggregator").to_bytes()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        launch(platform_folder=Path(folder) / "platform", entry="odp.enclave.probe", policy=policy) as enclave,
+    ):
+        held = enclave.restrictions
+    if json_output:
+        print_json({"held": list(held), "refused": [name for name in RESTRICTIONS if name not in held]})
+        return
+    for name in RESTRICTIONS:
+        print_text(f"{'holds' if name in held else 'REFUSED':<8} {name:<19} {_MEANING[name]}")
+    if len(held) < len(RESTRICTIONS):
+        print_text("Refused by the kernel: a container often forbids namespaces; Landlock needs Linux 5.13.")
 
 
 @app.command("reference-values")
@@ -49,7 +115,6 @@ def reference_values(
 
 def write_reference_values(platform: Path, aggregator_policy: EnclavePolicy, output: Path) -> None:
     """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
-    from odp.enclave.measurement import AGGREGATOR_PACKAGES, DISTRIBUTOR_PACKAGES, image_digest
     from odp.enclave.platform import EmulatedPlatform
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.reference_values import ReferenceValues
@@ -57,10 +122,16 @@ def write_reference_values(platform: Path, aggregator_policy: EnclavePolicy, out
     policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor")}
     ReferenceValues(
         roots=(EmulatedPlatform.open(platform).root_certificate_pem,),
-        image_digests={
-            "aggregator": (image_digest(AGGREGATOR_PACKAGES),),
-            "distributor": (image_digest(DISTRIBUTOR_PACKAGES),),
-        },
+        image_digests={role: (measured.digest,) for role, measured in _measurements().items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
     ).save(output)
+
+
+def _measurements() -> dict[str, Measurement]:
+    """Role -> measurement of the enclave that this installation runs for it."""
+    from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure_all, packages_of
+
+    entries = {"aggregator": AGGREGATOR_ENTRY, "distributor": DISTRIBUTOR_ENTRY}
+    measured = measure_all({entry: packages_of(entry) for entry in entries.values()})
+    return {role: measured[entry] for role, entry in entries.items()}

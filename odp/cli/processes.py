@@ -136,8 +136,6 @@ class Services:
 
     def start(self) -> Services:
         """Starts the three and returns when all serve. On any failure, stops what was started."""
-        from odp.cli.enclave import write_reference_values
-
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         try:
@@ -145,13 +143,19 @@ class Services:
             aggregator = self.start_child("aggregator", self._ports[2])
             for child in (distributor, aggregator):
                 child.wait_serving(self.ca)
-            write_reference_values(self.root / "platform", self.policy, self.reference_values)
+            self.write_reference_values()
             server = self.start_child("server", self._ports[0])
             server.wait_serving(self.ca)
         except BaseException:
             self.stop()
             raise
         return self
+
+    def write_reference_values(self) -> None:
+        """Pins the enclaves of this installation on the platform of these services."""
+        from odp.cli.enclave import write_reference_values
+
+        write_reference_values(self.root / "platform", self.policy, self.reference_values)
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         """Starts one of the three (again: pass the port that it had)."""

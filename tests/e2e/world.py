@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import threading
 from dataclasses import dataclass, field
@@ -12,13 +13,17 @@ import numpy as np
 import pytest
 
 import device_runtime
+import distributor.enclave_process
 import distributor.program
 import odp
 import server.program
+import trusted_aggregator.enclave_process
 import trusted_aggregator.program
 from odp.cli.enclave import write_reference_values
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
+from odp.enclave.in_thread import InThread
+from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.enclave.policy import EnclavePolicy
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
@@ -31,9 +36,18 @@ POPULATION = "films"
 SECONDS = 120.0
 
 
+@functools.cache
+def measured(entry: str) -> str:
+    """The digest of an enclave, measured once: it takes a while, and an edit during the tests would change it."""
+    return measure(entry).digest
+
+
 @dataclass
 class World:
-    """Three services in this process, over real TLS; ``logs`` holds what they and the devices logged."""
+    """Three services in this process, over real TLS; ``logs`` holds what they and the devices logged.
+
+    The enclaves are threads, so that noise can be injected and a failure debugged; killing.py has them as processes.
+    """
 
     root: Path
     noise: IntegerNoise | None = None
@@ -44,13 +58,18 @@ class World:
         """Starts them; they stop when ``stack`` closes."""
         shared = {"platform": self.root / "platform", "ca_folder": self.root / "ca", "listen": "127.0.0.1:0"}
         self.distributor = distributor.program.start(
-            distributor.program.Config(state=self.root / "distributor", **shared), log=self.log("distributor")
+            distributor.program.Config(state=self.root / "distributor", **shared),
+            log=self.log("distributor"),
+            launch=InThread(distributor.enclave_process.run, digest=measured(DISTRIBUTOR_ENTRY)),
         )
         stack.callback(self.distributor.stop)
         self.aggregator = trusted_aggregator.program.start(
             trusted_aggregator.program.Config(state=self.root / "aggregator", policy=self.policy, **shared),
-            noise=self.noise,
             log=self.log("aggregator"),
+            launch=InThread(
+                functools.partial(trusted_aggregator.enclave_process.run, noise=self.noise),
+                digest=measured(AGGREGATOR_ENTRY),
+            ),
         )
         stack.callback(self.aggregator.stop)
         write_reference_values(self.root / "platform", self.policy, self.reference_values)

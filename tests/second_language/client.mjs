@@ -90,8 +90,8 @@ class Enclaves {
     const known = this.verified.get(key);
     if (!fresh && known !== undefined && Date.now() / 1000 < known.expires) return known;
     const nonce = randomBytes(32);
-    const { token, policy } = await this.wire.call('AttestationService', 'GetEvidence', address, { nonce });
-    const found = verifyEvidence({ token, policy, nonce, role, values: this.values, now: Date.now() / 1000 });
+    const reply = await this.wire.call('AttestationService', 'GetEvidence', address, { nonce });
+    const found = verifyEvidence({ ...reply, nonce, role, values: this.values, now: Date.now() / 1000 });
     this.verified.set(key, found);
     return found;
   }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +39,7 @@ from odp.transport.tls import development_identity
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
+    attestation_pb2,
     attestation_pb2_grpc,
     common_pb2,
     distributor_pb2,
@@ -286,10 +286,11 @@ class Services:
         self.platform = EmulatedPlatform.open(folder / "platform")
         self.policy = EnclavePolicy(role="aggregator")
         self.identity, _sealed = EnclaveIdentity.restore_or_create(
-            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=None
+            guest=self.platform.launch(image_digest=IMAGE, policy=self.policy.to_bytes(), name="aggregator"),
+            sealed=None,
         )
         log = Log("fake", stream=Lines())  # type: ignore[arg-type]  # the two methods that Log calls
-        attestation = attestation_servicer(self.identity, clock=time.time, log=log)
+        attestation = attestation_servicer(self._evidence, log=log)
 
         def add_distributor(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(_Relay(self, "distributor"), server)
@@ -308,6 +309,10 @@ class Services:
         channels = [stack.enter_context(connect(server.address, self.ca_folder / "ca.pem")) for server in running]
         self.distributor_client = DistributorClient(channels[0], self.distributor_address)
         self.aggregator_client = AggregatorClient(channels[1], self.aggregator_address)
+
+    def _evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        found = self.identity.evidence(nonce)
+        return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
 
     def reference_values(self, *, image: str = IMAGE) -> ReferenceValues:
         return ReferenceValues(

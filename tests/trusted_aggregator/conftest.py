@@ -14,6 +14,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
 from odp.crypto import SigningKey, domains, seal
+from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
@@ -25,7 +26,7 @@ from odp.tables import manifest_for
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import AggregatorCore, Charged, Released
-from trusted_aggregator.sealed_state import SealedRecord, release_key
+from trusted_aggregator.records import SealedRecord, release_key
 
 IMAGE = "sha384:" + "0" * 96
 ITEMS = 12
@@ -48,9 +49,7 @@ class World:
         self.platform = platform
         self.noise = noise
         self.policy = policy or EnclavePolicy(role="aggregator", minimum_cohort=minimum)
-        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(
-            platform=platform, image_digest=IMAGE, policy=self.policy, sealed=None
-        )
+        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=None)
         self.developer = SigningKey.generate()
         self.population = population
         self.task = self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit)
@@ -61,6 +60,10 @@ class World:
         self.records: dict[str, bytes] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
+
+    def guest(self) -> Guest:
+        """A new launch of this enclave on the world's platform."""
+        return self.platform.launch(image_digest=IMAGE, policy=self.policy.to_bytes(), name="aggregator")
 
     def definition(self, *, minimum: int, epsilon: float, name: str = "films") -> common_pb2.TaskDefinition:
         task = Task(
@@ -172,9 +175,7 @@ class World:
     def restart(self, records: dict[str, bytes] | None = None, rows: dict[Any, list[bytes]] | None = None) -> None:
         """A new enclave process, from given state or from what was persisted so far."""
         kept = self.rows if rows is None else rows
-        self.identity, _ = EnclaveIdentity.restore_or_create(
-            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=self.sealed_keys
-        )
+        self.identity, _ = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=self.sealed_keys)
         self.core = AggregatorCore.restore(
             self.identity,
             dict(self.records if records is None else records),

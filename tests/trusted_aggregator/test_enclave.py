@@ -15,9 +15,9 @@ from odp.privacy.ledger import Ledger
 from odp.signed_task import task_sha256
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
-from trusted_aggregator import sealed_state
+from trusted_aggregator import records as names
 from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.rounds import Status
+from trusted_aggregator.interface import Status
 from trusted_aggregator.sealed_state import RoundNoise, Sealer
 
 
@@ -39,7 +39,7 @@ def test_all_rounds_of_a_task_release_the_exact_sums_plus_the_noise_drawn_at_the
     for number in range(3):
         world.open(number)
         query = world.algorithm.query(number)
-        key = sealed_state.noise_key(world.task_sha256, number)
+        key = names.noise_key(world.task_sha256, number)
         noise = RoundNoise.decode(Sealer(world.identity.sealing_key).open(key, world.records[key]), query.releases)
         world.fill(devices, number)
         signed = world.close(number)
@@ -293,12 +293,9 @@ class TestOpening:
 
     def test_an_enclave_of_another_role_is_no_aggregator(self, make_world):
         world = make_world(minimum=3)
-        identity, _ = EnclaveIdentity.restore_or_create(
-            platform=world.platform,
-            image_digest="sha384:" + "1" * 96,
-            policy=EnclavePolicy(role="distributor"),
-            sealed=None,
-        )
+        policy = EnclavePolicy(role="distributor").to_bytes()
+        guest = world.platform.launch(image_digest="sha384:" + "1" * 96, policy=policy, name="distributor")
+        identity, _ = EnclaveIdentity.restore_or_create(guest=guest, sealed=None)
         with pytest.raises(ConfigurationError, match="role"):
             AggregatorCore(identity)
 
@@ -356,9 +353,9 @@ class TestClosing:
 
     def test_after_the_release_contributions_and_noise_are_gone(self, small):
         small.fill(range(3))
-        assert sealed_state.noise_key(small.task_sha256, 0) in small.records
+        assert names.noise_key(small.task_sha256, 0) in small.records
         small.close()
-        assert sealed_state.noise_key(small.task_sha256, 0) not in small.records
+        assert names.noise_key(small.task_sha256, 0) not in small.records
         held = small.core._rounds[small.task_sha256, 0]
         assert (held.noise, held.contributions, held._waiting, held._sum) == (None, 0, [], None)
         assert small.core.round_state(small.task_sha256, 0).contributions == 3
