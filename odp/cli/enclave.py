@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from odp.cli.console import print_text
 
 if TYPE_CHECKING:
-    from odp.enclave.policy import EnclavePolicy
+    from odp.enclave.policy import Accumulation, EnclavePolicy
 
 app = typer.Typer(help="Reference values: which enclaves a device accepts.", no_args_is_help=True)
 
@@ -29,6 +29,7 @@ def reference_values(
     minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
+    accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
@@ -42,6 +43,7 @@ def reference_values(
         minimum_cohort=minimum_cohort,
         population_epsilon=population_epsilon,
         population_delta=population_delta,
+        accumulation=cast("Accumulation", accumulation),
     )
     write_reference_values(platform, policy, output)
     print_text(str(output))

@@ -10,7 +10,7 @@ const EMULATED_ORGANIZATION = 'ODP emulated platform: no hardware protection';
 const ECDSA_WITH_SHA384 = '06082a8648ce3d040303';
 const BASIC_CONSTRAINTS = '0603551d13';
 const KEY_USAGE = '0603551d0f';
-const POLICY_KEYS = ['minimum_cohort', 'population_delta', 'population_epsilon', 'role'];
+const POLICY_KEYS = ['accumulation', 'minimum_cohort', 'population_delta', 'population_epsilon', 'role'];
 
 /** Evidence that was refused; `reason` is one of the closed set of docs/protocol.md. */
 export class Refused extends Error {
@@ -24,7 +24,7 @@ const require_ = (holds, reason, message) => {
   if (!holds) throw new Refused(reason, message);
 };
 
-/** { hpkeKey, signingKey, policy, imageDigest, expires }, or throws Refused; `values` is a reference_values.json. */
+/** { hpkeKey, signingKey, policy, policyHash, imageDigest, expires }, or throws Refused; `values` is a reference_values.json. */
 export function verifyEvidence({ token, policy, nonce, role, values, now }) {
   const { header, claims: text, signed, signature } = takeApart(token);
   const chip = verifyChain(header.x5c, values.roots, now);
@@ -51,6 +51,7 @@ export function verifyEvidence({ token, policy, nonce, role, values, now }) {
     hpkeKey: claims.hpke_key,
     signingKey: claims.signing_key,
     policy: terms,
+    policyHash: sha256(policy),
     imageDigest: claims.image_digest,
     expires: Math.min(expires, chip.expires),
   };
