@@ -1,14 +1,13 @@
 """Evidence that is genuine for something else, and policies that ask for less (R8, R9, R11).
 
-Each claim that can be forged, and each check of a chain, has its own test in ``tests/enclave``; here are the attacks of a
-host that has real enclaves and chooses which evidence to show.
+Each claim that can be forged, and each check of a chain, has its own test in ``tests/enclave``; here are the attacks of
+a host that has real enclaves and chooses which evidence to show.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from pathlib import Path
 
 import pytest
 from enclave.test_verifier import NOW, POLICIES, Rig, encode, reason, report
@@ -98,7 +97,5 @@ def test_r11_whoever_pins_nothing_accepts_nothing(rig: Rig) -> None:
     assert reason(lambda: rig.verify(reference_values=empty)) == Reason.WRONG_ROOT
 
 
-def test_the_genuine_evidence_is_accepted_so_that_each_attack_fails_for_its_own_reason(
-    rig: Rig, tmp_path: Path
-) -> None:
+def test_the_genuine_evidence_is_accepted_so_that_each_attack_fails_for_its_own_reason(rig: Rig) -> None:
     assert rig.verify().policy == STRICT
