@@ -40,11 +40,12 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import verify_evidence
 from odp.errors import ServiceError
 from odp.signed_task import open_task, sign_order, sign_task, task_sha256
-from odp.transport.channel import connect
+from odp.transport.channel import call, connect
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc, common_pb2
 
 _ITEMS, _RANK, _PLACES = 3706, 16, 50
 _MINIMUM_COHORT = 20
+_POPULATION_DELTA = 1e-7  # times the contributions of a full run, it has to stay far below 1
 _SECONDS = 120.0
 _MIB = 2.0**20
 _MODEL = hashlib.sha256(b"a model").digest()
@@ -99,13 +100,16 @@ class _Aggregator:
     """``odp aggregator run`` as a process, and the developer who orders its rounds."""
 
     def __init__(self, root: Path) -> None:
-        self.policy = EnclavePolicy(role="aggregator", minimum_cohort=_MINIMUM_COHORT)
+        self.policy = EnclavePolicy(
+            role="aggregator", minimum_cohort=_MINIMUM_COHORT, population_delta=_POPULATION_DELTA
+        )
         self._root = root
         self.child = Child(
             "aggregator",
             [
                 "aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform"),
                 "--ca-folder", str(root / "ca"), "--minimum-cohort", str(_MINIMUM_COHORT),
+                "--population-delta", repr(_POPULATION_DELTA),
             ],
             state=root / "aggregator",
             log=root / "aggregator.log",
@@ -137,15 +141,15 @@ class _Aggregator:
     def open(self, round: int) -> None:
         """Opens a round."""
         order, signature = self._order(round, domains.OPEN)
-        self._stub.OpenRound(
-            aggregator_pb2.OpenRoundRequest(task=self.task, order=order, signature=signature), timeout=_SECONDS
-        )
+        request = aggregator_pb2.OpenRoundRequest(task=self.task, order=order, signature=signature)
+        call(self._stub.OpenRound, request, timeout=_SECONDS, what=f"open round {round}", address=self.child.address)
 
     def close(self, round: int) -> float:
         """Closes a round; seconds until its release arrived."""
         order, signature = self._order(round, domains.CLOSE)
+        request = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
         started = time.perf_counter()
-        self._stub.CloseRound(aggregator_pb2.CloseRoundRequest(order=order, signature=signature), timeout=_SECONDS)
+        call(self._stub.CloseRound, request, timeout=_SECONDS, what=f"close round {round}", address=self.child.address)
         return time.perf_counter() - started
 
     def processes(self) -> dict[str, psutil.Process]:
