@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,8 @@ import psutil
 from benchmarks import noise
 from benchmarks.contributors import Contributors, Sent, Target, payloads
 from benchmarks.harness import Figure, Limit, progress
+from device_runtime.enclaves import Enclaves
+from device_runtime.services import Services
 from odp.algorithms.dpam import parallel
 from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.registry import algorithm_for
@@ -37,11 +38,10 @@ from odp.cli.processes import Child
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import verify_evidence
 from odp.errors import ServiceError
 from odp.signed_task import open_task, sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc, common_pb2
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 
 _ITEMS, _RANK, _PLACES = 3706, 16, 50
 _MINIMUM_COHORT = 20
@@ -125,14 +125,9 @@ class _Aggregator:
         self._stub = aggregator_pb2_grpc.AggregatorServiceStub(self._channel)
         pinned = self._root / "reference_values.json"
         write_reference_values(self._root / "platform", self.policy, pinned)
-        nonce = os.urandom(32)
-        reply = attestation_pb2_grpc.AttestationServiceStub(self._channel).GetEvidence(
-            attestation_pb2.GetEvidenceRequest(nonce=nonce), timeout=_SECONDS
-        )
-        self.hpke_key = verify_evidence(
-            token=reply.token, policy=reply.policy, nonce=nonce, role="aggregator",
-            reference_values=ReferenceValues.load(pinned), now=time.time(),
-        ).hpke_key  # fmt: skip
+        with contextlib.closing(Services(self.child.address, self.ca)) as services:
+            found = Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address)
+        self.hpke_key = found.hpke_key
 
     def target(self, round: int) -> Target:
         """To what the contributions of a round are sealed."""
