@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "imports": ("benchmarks.imports", "how long `import odp` and `odp --help` take, and what they load"),
     "noise": ("benchmarks.noise", "exact integer Gaussian samples per second"),
+    "aggregator": ("benchmarks.aggregator", "contributions per second into a real aggregator, beside bare gRPC"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),
     "secagg": (
         "benchmarks.secagg",

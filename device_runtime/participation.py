@@ -214,7 +214,7 @@ def _sealed_to(aggregator: VerifiedEnclave, participation: Participation, identi
         pseudonym=domains.pseudonym(identity.secret, one.task_sha256),
         payload=one.payload,
     )
-    info = domains.contribution_info(one.task_sha256, one.round, one.model_sha256)
+    info = domains.contribution_info(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
         one,
         sealed=hpke.seal(aggregator.hpke_key, contribution.SerializeToString(), info),

@@ -160,6 +160,7 @@ class AggregatorCore:
                 record=RoundRecord(order=order, noise_id=noise.noise_id),
                 query=query,
                 noise=noise,
+                policy=self._identity.policy,
             )
             writes = self._records_of(given, opened)
             with self._lookup:
@@ -351,7 +352,9 @@ class AggregatorCore:
         noise = None if data is None else RoundNoise.decode(data, query.releases)
         if noise is not None and (noise.noise_id, noise.model_sha256) != (record.noise_id, order.model_sha256):
             noise = None  # of another opening of this round
-        restored = Round(task_sha256=task.sha256, order=order, record=record, query=query, noise=noise)
+        restored = Round(
+            task_sha256=task.sha256, order=order, record=record, query=query, noise=noise, policy=self._identity.policy
+        )
         self._rounds[task.sha256, order.round] = restored
         spending = self._spending_of(task)
         entry = spending.charged(task.id, order.round)

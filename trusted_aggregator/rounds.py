@@ -17,6 +17,7 @@ from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
 from odp.crypto import domains
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
+from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
@@ -50,7 +51,7 @@ class Round:
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
-        noise: RoundNoise | None, status: Status = Status.OPEN,
+        noise: RoundNoise | None, policy: EnclavePolicy, status: Status = Status.OPEN,
     ) -> None:  # fmt: skip
         self.task_sha256 = task_sha256
         self.number = order.round
@@ -59,12 +60,15 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
-        self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256)
+        self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256, policy.sha256)
+        self._oblivious = policy.accumulation == "oblivious"
         self.plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
         self._lock = threading.Lock()
         self._frozen = False
         self._digests: dict[bytes, bytes] = {}  # contribution id -> SHA-256 of its payload
+        # Under a key of this round: where a set keeps a pseudonym shows nothing that lasts from round to round.
         self._pseudonyms: set[bytes] = set()
+        self._pseudonym_key = os.urandom(HASH_BYTES)
         self._waiting: list[bytes] = []
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
@@ -120,7 +124,7 @@ class Round:
             if not self._frozen:
                 raise StateError(f"round {self.number} is still open")
             self._add_waiting()
-            total = self.query.new_sum() if self._sum is None else self._sum
+            total = self.query.new_sum(oblivious=self._oblivious) if self._sum is None else self._sum
             if total.count != len(self._digests):
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
             totals = total.totals()
@@ -155,13 +159,14 @@ class Round:
 
     def _keep(self, contribution: aggregator_pb2.Contribution) -> Refusal | None:
         digest = hashlib.sha256(contribution.payload).digest()
+        pseudonym = hashlib.blake2b(contribution.pseudonym, key=self._pseudonym_key, digest_size=HASH_BYTES).digest()
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
-            if contribution.contribution_id in self._digests or contribution.pseudonym in self._pseudonyms:
+            if contribution.contribution_id in self._digests or pseudonym in self._pseudonyms:
                 return Refusal.ALREADY_CONTRIBUTED
             self._digests[contribution.contribution_id] = digest
-            self._pseudonyms.add(contribution.pseudonym)
+            self._pseudonyms.add(pseudonym)
             self._waiting.append(contribution.payload)
             if len(self._waiting) >= BLOCK:
                 self._add_waiting()
@@ -172,7 +177,7 @@ class Round:
         block, self._waiting = self._waiting, []
         if block:
             if self._sum is None:
-                self._sum = self.query.new_sum()
+                self._sum = self.query.new_sum(oblivious=self._oblivious)
             self._sum.add(block)
 
 

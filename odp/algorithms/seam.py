@@ -128,8 +128,8 @@ class Query(Protocol):
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
         ...
 
-    def new_sum(self) -> Sum:
-        """An empty sum."""
+    def new_sum(self, *, oblivious: bool = False) -> Sum:
+        """An empty sum; ``oblivious``: its memory accesses depend on the number of contributions alone."""
         ...
 
 

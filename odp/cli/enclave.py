@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,7 +12,7 @@ from odp.cli.console import print_json, print_text
 
 if TYPE_CHECKING:
     from odp.enclave.measurement import Measurement
-    from odp.enclave.policy import EnclavePolicy
+    from odp.enclave.policy import Accumulation, EnclavePolicy
 
 app = typer.Typer(
     help="Enclaves: what devices pin, how it is measured, what this machine restricts.", no_args_is_help=True
@@ -95,6 +95,7 @@ def reference_values(
     minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
+    accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
@@ -108,6 +109,7 @@ def reference_values(
         minimum_cohort=minimum_cohort,
         population_epsilon=population_epsilon,
         population_delta=population_delta,
+        accumulation=cast("Accumulation", accumulation),
     )
     write_reference_values(platform, policy, output)
     print_text(str(output))

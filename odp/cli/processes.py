@@ -170,6 +170,7 @@ class Services:
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]
+            arguments += ["--accumulation", self.policy.accumulation]
         child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
         self.children[name] = child
         return child

@@ -41,20 +41,22 @@ _SECRET_BYTES = 32
 _LARGEST_ROUND = 2**32 - 1
 
 
-def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes) -> bytes:
-    """HPKE ``info`` of a contribution: opens for this task, round and model only.
+def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes) -> bytes:
+    """HPKE ``info`` of a contribution: opens for this task, round, model and policy of the enclave only.
 
     Args:
         task_sha256: 32 bytes, the task's id.
         round: round number, 0 .. 2^32 - 1.
         model_sha256: 32 bytes, the id of the model that the device trained on.
+        policy_sha256: 32 bytes, of the policy in the evidence that the device verified.
 
     Raises:
         ConfigurationError: a hash is not 32 bytes, or the round is out of range.
 
     Source: ``SubmitRequest.sealed_contribution`` of aggregator.proto.
     """
-    return CONTRIBUTION + _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    return CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
 
 
 def select_info(model_sha256: bytes) -> bytes:

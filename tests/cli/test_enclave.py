@@ -19,11 +19,16 @@ def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_pat
     odp(
         "enclave", "reference-values", "--platform", tmp_path / "p", "--output", output,
         "--minimum-cohort", 25, "--population-epsilon", 12, "--population-delta", "1e-7",
+        "--accumulation", "direct",
     )  # fmt: skip
     found = ReferenceValues.load(output)
     policy = EnclavePolicy(
-        role="aggregator", minimum_cohort=25, population_epsilon=12.0, population_delta=1e-7
-    )  # fmt: skip
+        role="aggregator",
+        minimum_cohort=25,
+        population_epsilon=12.0,
+        population_delta=1e-7,
+        accumulation="direct",
+    )
     assert found.roots == (EmulatedPlatform.open(tmp_path / "p").root_certificate_pem,)
     assert found.image_digests == {
         "aggregator": (measure(AGGREGATOR_ENTRY).digest,),

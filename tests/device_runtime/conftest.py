@@ -143,7 +143,9 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
 
     def _take(self, request: aggregator_pb2.SubmitRequest) -> int:
         world = self.world
-        info = domains.contribution_info(request.task_sha256, request.round, world.model_id)
+        info = domains.contribution_info(
+            request.task_sha256, request.round, world.model_id, POLICIES["aggregator"].sha256
+        )
         try:
             contribution = aggregator_pb2.Contribution.FromString(
                 self.enclave.hpke.open(request.sealed_contribution, info)

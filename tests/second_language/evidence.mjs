@@ -17,7 +17,7 @@ const TCB = { boot_loader: '01', tee: '02', snp: '03', microcode: '08' };
 const REGISTERS = ['configuration', 'sandbox', 'runtime'];
 const LARGEST_LOG = 2 ** 18;
 const EVENT_LINE = /^(configuration|sandbox|runtime) ([\x21-\x7e]+(?: [\x21-\x7e]+)*)$/;
-const POLICY_KEYS = ['minimum_cohort', 'population_delta', 'population_epsilon', 'role'];
+const POLICY_KEYS = ['accumulation', 'minimum_cohort', 'population_delta', 'population_epsilon', 'role'];
 
 /** Evidence that was refused; `reason` is one of the closed set of docs/protocol.md. */
 export class Refused extends Error {
@@ -31,7 +31,7 @@ const require_ = (holds, reason, message) => {
   if (!holds) throw new Refused(reason, message);
 };
 
-/** { hpkeKey, signingKey, policy, imageDigest, expires }, or throws Refused; `values` is a reference_values.json. */
+/** { hpkeKey, signingKey, policy, policyHash, imageDigest, expires }, or throws Refused; `values` is a reference_values.json. */
 export function verifyEvidence({ token, policy, event_log, nonce, role, values, now }) {
   const { header, claims: text, signed, signature } = takeApart(token);
   const chip = verifyChain(header.x5c, values.roots, now);
@@ -74,6 +74,7 @@ export function verifyEvidence({ token, policy, event_log, nonce, role, values, 
     hpkeKey: claims.hpke_key,
     signingKey: claims.signing_key,
     policy: terms,
+    policyHash: sha256(policy),
     imageDigest: claims.image_digest,
     expires: Math.min(expires, chip.expires, until),
   };

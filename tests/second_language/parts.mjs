@@ -22,8 +22,8 @@ const PARTS = {
       return null;
     }
   },
-  names: ({ secret, task, round, model }) => ({
-    info: hex(contributionInfo(bytes(task), round, bytes(model))),
+  names: ({ secret, task, round, model, policy }) => ({
+    info: hex(contributionInfo(bytes(task), round, bytes(model), bytes(policy))),
     id: hex(contributionId(bytes(secret), bytes(task), round)),
     pseudonym: hex(pseudonym(bytes(secret), bytes(task))),
   }),

@@ -161,17 +161,24 @@ def test_node_opens_nothing_that_was_changed_or_sealed_in_another_context() -> N
 
 
 def test_identifiers_and_contexts_are_the_same_bytes() -> None:
-    secret, task, model = (hashlib.sha256(name).digest() for name in (b"secret", b"task", b"model"))
+    secret, task, model, policy = (hashlib.sha256(name).digest() for name in (b"secret", b"task", b"model", b"policy"))
     rounds = (0, 1, 256, 2**32 - 1)
     answers = node_parts(
         *(
-            {"part": "names", "secret": secret.hex(), "task": task.hex(), "model": model.hex(), "round": number}
+            {
+                "part": "names",
+                "secret": secret.hex(),
+                "task": task.hex(),
+                "model": model.hex(),
+                "round": number,
+                "policy": policy.hex(),
+            }
             for number in rounds
         )
     )
     for number, answer in zip(rounds, answers, strict=True):
         assert answer == {
-            "info": domains.contribution_info(task, number, model).hex(),
+            "info": domains.contribution_info(task, number, model, policy).hex(),
             "id": domains.contribution_id(secret, task, number).hex(),
             "pseudonym": domains.pseudonym(secret, task).hex(),
         }

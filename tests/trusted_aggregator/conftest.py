@@ -130,7 +130,7 @@ class World:
         return aggregator_pb2.Contribution(**fields)
 
     def seal(self, plaintext: bytes, round: int = 0) -> bytes:
-        info = domains.contribution_info(self.task_sha256, round, self.model(round))
+        info = domains.contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
         return seal(self.identity.hpke.public, plaintext, info)
 
     def sealed(self, device: int, number: int = 0, **changes: Any) -> bytes:

@@ -6,6 +6,8 @@ import struct
 import numpy as np
 import pytest
 
+from odp.algorithms.dpam.accumulate import Accumulator
+from odp.algorithms.dpam.oblivious import ObliviousAccumulator
 from odp.crypto import SignatureError, domains, seal, verify
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
@@ -73,11 +75,24 @@ def test_all_rounds_of_a_task_release_the_exact_sums_plus_the_noise_drawn_at_the
     assert spent[-1] == pytest.approx(8.0, rel=1e-3)
 
 
-def test_without_noise_a_release_is_the_sum(make_world):
-    world = make_world(minimum=3, noise=NoNoise())
-    world.open()
-    world.fill(range(5))
-    np.testing.assert_array_equal(_integers(world.close())["counts"], _exact(world, range(5), 0)["counts"])
+@pytest.mark.parametrize(("accumulation", "kind"), [("oblivious", ObliviousAccumulator), ("direct", Accumulator)])
+def test_without_noise_a_release_is_the_sum_however_the_policy_wants_it_made(make_world, accumulation, kind):
+    policy = EnclavePolicy(role="aggregator", minimum_cohort=3, accumulation=accumulation)
+    world = make_world(minimum=3, policy=policy, noise=NoNoise())
+    for number in range(3):
+        world.open(number)
+        world.fill(range(5), number)
+        world.persist(world.charge(number).writes)
+        world.core._rounds[world.task_sha256, number].noisy_sums()
+        assert type(world.core._rounds[world.task_sha256, number]._sum) is kind
+        signed = world.close(number)
+        for name, integers in _integers(signed).items():
+            np.testing.assert_array_equal(integers, _exact(world, range(5), number)[name])
+        world.learn(signed)
+
+
+def test_sums_are_oblivious_unless_the_policy_says_otherwise():
+    assert EnclavePolicy(role="aggregator").accumulation == "oblivious"
 
 
 def test_more_contributions_than_one_block_are_summed_once_each(make_world, monkeypatch):
@@ -117,12 +132,13 @@ class TestRefusals:
         sealed[40] ^= 1
         assert small.submit(bytes(sealed)) is Refusal.MALFORMED
 
-    def test_a_contribution_sealed_for_another_round_or_model_does_not_open(self, small):
+    def test_a_contribution_sealed_for_another_round_model_or_policy_does_not_open(self, small):
         plaintext = small.contribution(1).SerializeToString()
         for info in (
-            domains.contribution_info(small.task_sha256, 1, small.model(0)),
-            domains.contribution_info(small.task_sha256, 0, bytes(32)),
-            domains.contribution_info(bytes(32), 0, small.model(0)),
+            domains.contribution_info(small.task_sha256, 1, small.model(0), small.policy.sha256),
+            domains.contribution_info(small.task_sha256, 0, bytes(32), small.policy.sha256),
+            domains.contribution_info(bytes(32), 0, small.model(0), small.policy.sha256),
+            domains.contribution_info(small.task_sha256, 0, small.model(0), bytes(32)),
         ):
             assert small.submit(seal(small.identity.hpke.public, plaintext, info)) is Refusal.MALFORMED
 

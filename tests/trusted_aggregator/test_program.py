@@ -63,7 +63,7 @@ class Client:
 
     def sealed(self, device, hpke_key):
         world = self.world
-        info = domains.contribution_info(world.task_sha256, 0, world.model(0))
+        info = domains.contribution_info(world.task_sha256, 0, world.model(0), POLICY.sha256)
         return seal(hpke_key, world.contribution(device).SerializeToString(), info)
 
     def submit(self, sealed):

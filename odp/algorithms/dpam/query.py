@@ -31,6 +31,7 @@ import numpy as np
 from odp.algorithms.alternating import CommonTerms
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.accumulate import Accumulator
+from odp.algorithms.dpam.oblivious import ObliviousAccumulator, distinct
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, Terms
 from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ContributionRefused, Refusal
@@ -59,18 +60,19 @@ class DpamQuery:
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
 
+        Which memory an accepted payload makes it touch depends on the task alone.
+
         Raises:
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
         """
         if len(payload) != self.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         given = codec.decode(self._terms, self._round, (payload,))
-        rows, weights, targets = given.rows[0], given.weights[0], given.targets[0]
-        items = given.items[0][weights > 0]
-        items.sort()
+        rows, items, weights, targets = given.rows[0], given.items[0], given.weights[0], given.targets[0]
+        used = weights > 0
         if (
-            (len(items) and int(items[-1]) >= self._terms.items)
-            or bool((items[1:] == items[:-1]).any())
+            bool((used & (items >= self._terms.items)).any())
+            or not distinct(items, used)
             or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
             or bool((np.abs(targets) > codec.TARGET_UNITS).any())
             or int(rows @ rows) > self._row_limit
@@ -79,9 +81,10 @@ class DpamQuery:
         ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
-    def new_sum(self) -> Accumulator:
-        """An empty exact sum."""
-        return Accumulator(self._terms, self._round, count_units=count_units(self._terms))
+    def new_sum(self, *, oblivious: bool = False) -> Accumulator | ObliviousAccumulator:
+        """An empty exact sum; the oblivious one has the same totals."""
+        kind = ObliviousAccumulator if oblivious else Accumulator
+        return kind(self._terms, self._round, count_units=count_units(self._terms))
 
 
 def query_for(definition: common_pb2.TaskDefinition, round: int) -> DpamQuery:

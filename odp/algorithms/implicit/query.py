@@ -26,9 +26,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odp.algorithms.dpam.oblivious import distinct
 from odp.algorithms.dpam.query import count_units, packed_release, plain_release
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.codec import Contributions
+from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
 from odp.algorithms.seam import DeclaredRelease, Int64Array
 from odp.errors import ContributionRefused, Refusal
@@ -53,25 +55,28 @@ class ImplicitQuery:
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
 
+        Which memory an accepted payload makes it touch depends on the task alone.
+
         Raises:
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
         """
         if len(payload) != self.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         given = codec.decode(self._terms, self._round, (payload,))
-        row, weights = given.rows[0], given.weights[0]
-        items = given.items[0][weights > 0]
-        items.sort()
+        row, items, weights = given.rows[0], given.items[0], given.weights[0]
+        used = weights > 0
         if (
-            (len(items) and int(items[-1]) >= self._terms.items)
-            or bool((items[1:] == items[:-1]).any())
+            bool((used & (items >= self._terms.items)).any())
+            or not distinct(items, used)
             or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
             or int(row @ row) > codec.ROW_UNITS**2
         ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
-    def new_sum(self) -> ImplicitSum:
-        """An empty exact sum."""
+    def new_sum(self, *, oblivious: bool = False) -> ImplicitSum | ObliviousImplicitSum:
+        """An empty exact sum; the oblivious one has the same totals."""
+        if oblivious:
+            return ObliviousImplicitSum(self._terms, self._round, count_units=count_units(self._terms))
         return ImplicitSum(self._terms, self._round)
 
 
