@@ -16,7 +16,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
 from odp.crypto import SigningKey, domains, seal
 from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
+from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
@@ -44,7 +44,8 @@ def rehearse() -> None:
         _task(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
         _task(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
     ):
-        _Rehearsal(task.definition()).run()
+        for accumulation in ACCUMULATIONS:
+            _Rehearsal(task.definition(), accumulation).run()
 
 
 def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> Task:
@@ -61,12 +62,12 @@ def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) ->
 class _Rehearsal:
     """Developer, one device and host of one task."""
 
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+    def __init__(self, definition: common_pb2.TaskDefinition, accumulation: Accumulation) -> None:
         self._developer = SigningKey.generate()
         self._task = sign_task(definition, self._developer)
         self._sha256 = task_sha256(self._task)
         self._algorithm = algorithm_for(open_task(self._task))
-        self._guest = RehearsalGuest(EnclavePolicy(role="aggregator", minimum_cohort=1))
+        self._guest = RehearsalGuest(EnclavePolicy(role="aggregator", minimum_cohort=1, accumulation=accumulation))
         self._identity, self._sealed_keys = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=None)
         self._core = AggregatorCore(self._identity, noise=_NoNoise())
         self._records: dict[str, bytes] = {}
@@ -110,7 +111,7 @@ class _Rehearsal:
             pseudonym=os.urandom(32),
             payload=payload,
         )
-        info = domains.contribution_info(self._sha256, number, model)
+        info = domains.contribution_info(self._sha256, number, model, self._identity.policy.sha256)
         return seal(self._identity.hpke.public, contribution.SerializeToString(), info)
 
     def _restart(self, contributions: list[bytes]) -> None:
