@@ -65,15 +65,20 @@ def new(file: File = Path("task.toml")) -> None:
 def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.algorithms.registry import algorithm_for
-    from odp.algorithms.release import charges_of
+    from odp.algorithms.release import round_charges, sampling_of
     from odp.privacy.accounting import epsilon
+    from odp.privacy.events import releases_of
     from odp.task_file import load_task, render_task
 
     task = load_task(file)
     definition = task.definition()
     algorithm = algorithm_for(definition)
     silent = task.privacy.epsilon == math.inf
-    rounds = [() if silent else charges_of(algorithm.query(number)) for number in range(algorithm.server().rounds)]
+    sampling = sampling_of(definition)
+    rounds = [
+        () if silent else round_charges(algorithm.query(number), sampling)
+        for number in range(algorithm.server().rounds)
+    ]
     planned = (
         math.inf
         if silent
@@ -89,9 +94,15 @@ def show(file: File, json: Json = False) -> None:
     lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]
     for number, events in enumerate(rounds):
         lines += [
-            f"# round {number}: {event.name}: sensitivity {event.sensitivity:.6g}, noise std {event.noise_std:.6g}"
+            f"# round {number}: {one.name}: sensitivity {one.sensitivity:.6g}, noise std {one.noise_std:.6g}"
             for event in events
+            for one in releases_of(event)
         ]
+    if sampling is not None:
+        lines.append(
+            f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
+            f"{sampling.population_bound}, and keeps at most {sampling.cap}; every device still contributes"
+        )
     lines += [f"# {name} = {value}" for name, value in _resolved(definition.dpam)]
     print_text("\n".join(lines))
 
