@@ -467,7 +467,8 @@ def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) 
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
     from odp.privacy.ledger import Budget, Ledger
-    from odp.privacy.report import privacy_report, render_text
+    from odp.privacy.rendering import render_text
+    from odp.privacy.report import privacy_report
 
     charged = Ledger.decode(ledger)
     definition = task.definition()

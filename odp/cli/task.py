@@ -113,7 +113,7 @@ def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("o
     from odp.task_file import load_task
 
     task = load_task(file)
-    with _connect(server, state) as connection:
+    with open_connection(server, state) as connection:
         handle = connection.submit(task)
     if json:
         print_json({"task": handle.task_sha256.hex()})
@@ -124,7 +124,7 @@ def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("o
 @app.command("list")
 def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """List the server's tasks, newest first."""
-    with _connect(server, state) as connection:
+    with open_connection(server, state) as connection:
         found = [_summary(status) for status in connection.tasks()]
     if json:
         print_json({"tasks": found})
@@ -142,8 +142,8 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
 @app.command("status")
 def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
     """Print where one task stands, as JSON."""
-    with _connect(server, state) as connection:
-        print_json(_summary(_find(connection, task)))
+    with open_connection(server, state) as connection:
+        print_json(_summary(find_task(connection, task)))
 
 
 @app.command("cancel")
@@ -151,18 +151,18 @@ def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path(
     """End a task: no further round is opened. What was spent stays spent."""
     from odp.signed_task import task_sha256
 
-    with _connect(server, state) as connection:
-        connection.cancel(task_sha256(_find(connection, task).task))
+    with open_connection(server, state) as connection:
+        connection.cancel(task_sha256(find_task(connection, task).task))
     print_text("cancelled")
 
 
-def _connect(server: str, state: Path) -> Connection:
+def open_connection(server: str, state: Path) -> Connection:
     from odp.client import connect
 
     return connect(server, state=state)
 
 
-def _find(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
+def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
     from odp.errors import ConfigurationError
     from odp.signed_task import task_sha256
 

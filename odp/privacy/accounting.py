@@ -27,6 +27,7 @@ from odp.privacy.events import Event, GaussianRelease, SampledRound
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 
 ACCOUNTANT = "closed form of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)"
+SAMPLED_ACCOUNTANT = "privacy loss distributions of truncated Poisson sampling (arXiv 2508.15089), never too small"
 PROVED_UP_TO = 40.0
 """The bound of the added delta is proved up to this epsilon; above, a claim has no meaning anyway."""
 
