@@ -154,7 +154,7 @@ class _Query:
         if drawn >= 1.0:
             return full
         most = 1.0 / _LEAST_SIGMA
-        mu = largest_within(lambda mu: self._cost(1.0 / mu, drawn, rounds), budget, start=1.0 / full, most=most)
+        mu = largest_within(lambda mu: self.quick_epsilon(1.0 / mu, drawn, rounds), budget, start=1.0 / full, most=most)
         return (1.0 + 1e-6) / mu
 
     def most_rounds(self, budget: float, sigma: float, drawn: float) -> int:
@@ -162,17 +162,17 @@ class _Query:
 
     def largest_probability(self, budget: float, sigma: float, rounds: int) -> float | None:
         """The largest share of the population that may count; 1 where all may."""
-        if self._cost(sigma, 1.0, rounds) <= budget:
+        if self.quick_epsilon(sigma, 1.0, rounds) <= budget:
             return 1.0
         least = 1.0 / (self.population or 1)
-        if least >= 1.0 or self._cost(sigma, least, rounds) > budget:
+        if least >= 1.0 or self.quick_epsilon(sigma, least, rounds) > budget:
             return None
-        share = largest_within(lambda q: self._cost(sigma, q, rounds), budget, start=least, most=1.0 - 1e-6)
+        share = largest_within(lambda q: self.quick_epsilon(sigma, q, rounds), budget, start=least, most=1.0 - 1e-6)
         while self.epsilon(sigma, share, rounds) > budget:  # the cap, which the search left out
             share *= 1.0 - 1e-4
         return share
 
-    def _cost(self, sigma: float, drawn: float, rounds: int) -> float:
+    def quick_epsilon(self, sigma: float, drawn: float, rounds: int) -> float:
         """Epsilon from above, quickly: a coarse grid, and no cap, which is hardly ever reached."""
         event = self.event(sigma, drawn, capped=False)
         return accounting.epsilon({event: rounds}, delta=self.delta, interval=composition.COARSE_INTERVAL)
@@ -251,7 +251,7 @@ def _ways_out(query: _Query, found: dict[str, Any], factor: float) -> list[str]:
     ways = [f"a population of {math.ceil(found['population'] * factor):,} at the same probability and delta"]
     quieter = found["sigma"] / factor
     if quieter >= _LEAST_SIGMA:
-        epsilon = query.epsilon(quieter, drawn, rounds)
+        epsilon = query.quick_epsilon(quieter, drawn, rounds)
         ways.append(f"epsilon = {epsilon:.3g}" + (", which protects nobody" if epsilon > _MEANINGLESS else ""))
     dimension = math.floor(query.dimension / factor**2)
     if dimension >= 1:
