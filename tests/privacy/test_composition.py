@@ -78,7 +78,7 @@ def test_golden_values_of_the_cap_a_loose_one_is_free_and_a_tight_one_is_dear():
         (100, 0.5, 1.0, 11, 1e-3, 7.793),
         (1_000, 0.22, 1.0, 54, 1e-5, 11.580),
         (10_000, 0.05085, 1.0, 412, 1e-6, 7.846),
-        # Three layers clipped apart are one query of sensitivity sqrt(3); fixed-size cohorts are worth half of the noise.
+        # Three layers clipped apart are one query of sensitivity sqrt(3); a fixed size costs at least half the noise.
         (100, 0.5, 3**-0.5, 11, 1e-3, 19.34),
         (1_000, 0.22, 3**-0.5, 54, 1e-5, 32.48),
         (10_000, 0.05085, 3**-0.5, 412, 1e-6, 27.70),

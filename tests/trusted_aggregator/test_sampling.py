@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from odp.errors import BudgetExceeded, ConfigurationError, Refusal
+from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
 from odp.privacy.ledger import Ledger
@@ -22,6 +23,12 @@ from trusted_aggregator.sampling import Draw
 from trusted_aggregator.sealed_state import RoundNoise, Sealer
 
 HALF = Sampling(0.5, 1000, 600)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coarse grid of the accountant; its accuracy is another test's matter."""
+    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
 
 
 def ids(count: int) -> list[bytes]:
