@@ -18,7 +18,7 @@ from odp.privacy.events import GaussianRelease, SampledRound, Sampling
 
 _STEP_BACK = 1e-4
 _MOST_STEPS = 100
-_LARGEST_MU = 500.0  # per round; a multiplier of 1/500 protects nobody
+_LARGEST_MU = 10.0 * (1.0 - 1e-9)  # per round: the least noise that an event may have
 
 
 def total_mu_for(

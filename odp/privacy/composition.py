@@ -117,7 +117,7 @@ def epsilon(events: Mapping[Event, int], *, delta_left: float, interval: float |
     return found
 
 
-@functools.lru_cache(maxsize=2)  # both budgets of a charge ask for the same list; some 20 MB each
+@functools.lru_cache(maxsize=4)  # the budgets of a charge ask for the same lists; some 20 MB each
 def _composed(groups: Sequence[_Group], total_mu: float, interval: float) -> PrivacyLossDistribution:
     from dp_accounting.pld import privacy_loss_distribution as pld
 

@@ -18,6 +18,7 @@ ADJACENCY = "add_remove_user"
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
 
+_LEAST_JOINT_NOISE = 0.1
 _GAUSSIAN_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
 
@@ -136,10 +137,11 @@ class SampledRound:
     def __post_init__(self) -> None:
         if not self.releases or not all(isinstance(release, GaussianRelease) for release in self.releases):
             raise ConfigurationError("Expected a sampled round to have Gaussian releases, at least one")
-        if not 1e-3 <= self.noise_multiplier <= 1e6:
+        # Below, epsilon has no meaning, and its computation takes memory without end.
+        if not _LEAST_JOINT_NOISE <= self.noise_multiplier <= 1e6:
             raise ConfigurationError(
                 f"Expected the joint noise_multiplier={self.noise_multiplier!r} of a sampled round to be within"
-                " [1e-3, 1e6]"
+                f" [{_LEAST_JOINT_NOISE}, 1e6]"
             )
 
     @property

@@ -22,7 +22,7 @@ from odp.privacy.room import rounds_possible
 _DROWNED = 1.0  # the noise is as long as the longest possible mean
 _CAP_ROUNDS = 10_000
 _MOST_SIGMA = 1e5
-_LEAST_SIGMA = 1e-2
+_LEAST_SIGMA = 0.1
 _MOST_TRIES = 30
 _MOST_DEVICES = 10**9
 _MEANINGLESS = 20.0  # an epsilon above protects nobody
@@ -153,7 +153,7 @@ class _Query:
             return None
         if drawn >= 1.0:
             return full
-        most = 1.0 / _LEAST_SIGMA
+        most = (1.0 - 1e-9) / _LEAST_SIGMA
         mu = largest_within(lambda mu: self.quick_epsilon(1.0 / mu, drawn, rounds), budget, start=1.0 / full, most=most)
         return (1.0 + 1e-6) / mu
 

@@ -11,6 +11,9 @@ from odp.privacy import accounting, composition
 from odp.privacy.events import Event, GaussianRelease, scaled
 
 _MOST_ROUNDS = 2**40
+# Above the error of the coarse grid for 10,000 rounds: what is over the budget by more is not computed a second time,
+# which would take memory in proportion to epsilon.
+_COARSE_ERROR = 0.1
 _LARGEST_FACTOR = 1e6
 
 
@@ -22,10 +25,13 @@ def epsilon_within(who: str, spent: Sequence[Event], asked: Sequence[Event], *, 
             cost fit (none), and how much more noise would fit (rule P29).
         PrivacyError: what is added to delta uses it up.
     """
-    after = accounting.epsilon((*spent, *asked), delta=delta)
+    coarse = composition.COARSE_INTERVAL
+    after = accounting.epsilon((*spent, *asked), delta=delta, interval=coarse)
+    if after <= budget + _COARSE_ERROR:
+        after = accounting.epsilon((*spent, *asked), delta=delta)
     if after <= budget:
         return after
-    before = accounting.epsilon(spent, delta=delta)
+    before = accounting.epsilon(spent, delta=delta, interval=coarse)
     raise BudgetExceeded(
         f"The budget of {who} is epsilon={budget:g} at delta={delta:g}: {before:.6g} is spent,"
         f" this release would make it {after:.6g}; 0 more rounds of this cost fit; "
