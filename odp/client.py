@@ -26,6 +26,8 @@ from odp.transport.tls import CA_FILE, read_ca
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
+    attestation_pb2,
+    attestation_pb2_grpc,
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
@@ -193,6 +195,17 @@ class Connection:
                 request,
                 timeout=channel.SHORT_DEADLINE,
                 what="read the privacy ledger",
+                address=address,
+            )
+
+    def evidence(self, address: str, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """Evidence of the enclave behind ``address`` over ``nonce``; check it with ``verify_evidence``."""
+        with channel.connect(address, self._ca) as opened:
+            return channel.call(
+                attestation_pb2_grpc.AttestationServiceStub(opened).GetEvidence,
+                attestation_pb2.GetEvidenceRequest(nonce=nonce),
+                timeout=channel.SHORT_DEADLINE,
+                what="get the enclave's evidence",
                 address=address,
             )
 

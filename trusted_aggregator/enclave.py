@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import charges_of
+from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import Query
 from odp.crypto import domains
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.privacy.events import Event, Sampling
 from odp.privacy.ledger import Budget
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.signed_task import open_order, open_task, task_sha256
@@ -53,6 +54,7 @@ class _Task:
     sha256: bytes
     definition: common_pb2.TaskDefinition
     queries: tuple[Query, ...]  # of each planned round
+    sampling: Sampling | None
 
     @property
     def id(self) -> str:
@@ -67,7 +69,11 @@ class _Task:
         definition = open_task(signed)
         algorithm = algorithm_for(definition)
         queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
-        return cls(signed, task_sha256(signed), definition, queries)
+        return cls(signed, task_sha256(signed), definition, queries, sampling_of(definition))
+
+    def charges(self, round: int) -> tuple[Event, ...]:
+        """What a round costs."""
+        return round_charges(self.queries[round], self.sampling)
 
 
 class AggregatorCore:
@@ -161,6 +167,7 @@ class AggregatorCore:
                 query=query,
                 noise=noise,
                 policy=self._identity.policy,
+                sampling=given.sampling,
             )
             writes = self._records_of(given, opened)
             with self._lookup:
@@ -227,7 +234,7 @@ class AggregatorCore:
             spending = self._spending_of(task)
             spending.commit()
             entry = spending.charged(task.id, found.number)
-            if entry is None or entry.events != charges_of(found.query):
+            if entry is None or entry.events != task.charges(found.number):
                 raise _no_charge(found)
             signed = signed_release(found, entry, self._identity.signing)
             spending.mark_sealed(task_id=task.id, round=found.number)
@@ -302,13 +309,13 @@ class AggregatorCore:
             if before is None or before.status is not Status.RELEASED:
                 raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
         elif task.sha256 not in self._tasks:
-            everything = [event for query in task.queries for event in charges_of(query)]
+            everything = [event for planned in range(len(task.queries)) for event in task.charges(planned)]
             spending.require_room(
-                task_id=task.id, round=0, events=everything, budget=task.budget, users=cohort.goal,
+                task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
                 what=f"task {task.definition.name!r} with all its {len(task.queries)} rounds",
             )  # fmt: skip
         spending.require_room(
-            task_id=task.id, round=number, events=charges_of(task.queries[number]), budget=task.budget,
+            task_id=task.id, events=task.charges(number), budget=task.budget,
             users=cohort.minimum, what=f"round {number} of task {task.definition.name!r}",
         )  # fmt: skip
 
@@ -321,7 +328,7 @@ class AggregatorCore:
         contributions, set_sha256 = found.freeze()
         try:
             spending.charge(
-                task_id=task.id, round=found.number, events=charges_of(found.query), budget=task.budget,
+                task_id=task.id, round=found.number, events=task.charges(found.number), budget=task.budget,
                 contributions=contributions, set_sha256=set_sha256, noise_id=found.record.noise_id,
             )  # fmt: skip
         except BaseException:
@@ -353,7 +360,13 @@ class AggregatorCore:
         if noise is not None and (noise.noise_id, noise.model_sha256) != (record.noise_id, order.model_sha256):
             noise = None  # of another opening of this round
         restored = Round(
-            task_sha256=task.sha256, order=order, record=record, query=query, noise=noise, policy=self._identity.policy
+            task_sha256=task.sha256,
+            order=order,
+            record=record,
+            query=query,
+            noise=noise,
+            policy=self._identity.policy,
+            sampling=task.sampling,
         )
         self._rounds[task.sha256, order.round] = restored
         spending = self._spending_of(task)

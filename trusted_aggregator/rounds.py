@@ -1,12 +1,14 @@
 """One round inside the enclave: its noise, its contributions, and the release that comes of them.
 
 Guarantee: what ``Round.noisy_sums`` gives is the exact integer sum over pairwise distinct contributions, each of which
-the declared query accepted, plus noise that was drawn before the first of them was opened.
+the declared query accepted, plus noise that was drawn before the first of them was opened. Where the task samples, the
+sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import threading
@@ -19,9 +21,11 @@ from odp.crypto import domains
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
+from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.interface import Status
+from trusted_aggregator.sampling import SEED_BYTES, Draw
 from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
@@ -43,7 +47,9 @@ def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) 
                 f"release {release.name!r} has less noise than its charged noise_std={release.noise_std!r}"
             )
     arrays = {release.name: draw_noise(release, noise) for release in query.releases}
-    return RoundNoise(noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, arrays=arrays)
+    return RoundNoise(
+        noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, draw_seed=os.urandom(SEED_BYTES), arrays=arrays
+    )
 
 
 class Round:
@@ -51,7 +57,8 @@ class Round:
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
-        noise: RoundNoise | None, policy: EnclavePolicy, status: Status = Status.OPEN,
+        noise: RoundNoise | None, policy: EnclavePolicy, sampling: Sampling | None = None,
+        status: Status = Status.OPEN,
     ) -> None:  # fmt: skip
         self.task_sha256 = task_sha256
         self.number = order.round
@@ -60,6 +67,8 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
+        self._sampling = sampling
+        self._draw = None if sampling is None or noise is None else Draw(noise.draw_seed, sampling)
         self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256, policy.sha256)
         self._oblivious = policy.accumulation == "oblivious"
         self.plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
@@ -125,9 +134,9 @@ class Round:
                 raise StateError(f"round {self.number} is still open")
             self._add_waiting()
             total = self.query.new_sum(oblivious=self._oblivious) if self._sum is None else self._sum
-            if total.count != len(self._digests):
+            if total.count + (0 if self._draw is None else self._draw.offered) != len(self._digests):
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
-            totals = total.totals()
+            totals = total.totals() if self._draw is None else self._drawn_totals(self._draw)
         noise = self.noise.arrays
         return {
             release.name: _add(release, totals[release.name], noise[release.name]) for release in self.query.releases
@@ -138,8 +147,7 @@ class Round:
         with self._lock:
             self._frozen = True
             self._digests, self._pseudonyms, self._waiting = {}, set(), []
-            self._sum = None
-            self.noise = None
+            self._sum = self._draw = self.noise = None
 
     def _parse(self, plaintext: bytes) -> aggregator_pb2.Contribution:
         try:
@@ -165,12 +173,25 @@ class Round:
                 return Refusal.ROUND_CLOSED
             if contribution.contribution_id in self._digests or pseudonym in self._pseudonyms:
                 return Refusal.ALREADY_CONTRIBUTED
+            if self._sampling is not None and len(self._digests) >= self._sampling.population_bound:
+                return Refusal.ROUND_CLOSED  # the charge holds for so many
             self._digests[contribution.contribution_id] = digest
             self._pseudonyms.add(pseudonym)
+            if self._draw is not None:
+                self._draw.offer(contribution.contribution_id, contribution.payload)
+                return None
             self._waiting.append(contribution.payload)
             if len(self._waiting) >= BLOCK:
                 self._add_waiting()
         return None
+
+    def _drawn_totals(self, draw: Draw) -> dict[str, Int64Array]:
+        """Exact sums of the draw. The work depends on the number of contributions, not on how many were drawn."""
+        counted, dropped = (self.query.new_sum(oblivious=self._oblivious) for _ in range(2))
+        for total, payloads in ((counted, draw.kept()), (dropped, draw.fillers())):
+            while block := list(itertools.islice(payloads, BLOCK)):
+                total.add(block)
+        return counted.totals()
 
     def _add_waiting(self) -> None:
         # Taken off first: after an error half-way, the count does not match the set and nothing is released.

@@ -465,16 +465,20 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
 def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:
     """The privacy report of the task, from the enclave's ledger."""
     from odp.algorithms.registry import algorithm_for
-    from odp.algorithms.release import charges_of
+    from odp.algorithms.release import round_charges, sampling_of
     from odp.privacy.ledger import Budget, Ledger
-    from odp.privacy.report import privacy_report, render_text
+    from odp.privacy.rendering import render_text
+    from odp.privacy.report import privacy_report
 
     charged = Ledger.decode(ledger)
-    algorithm = algorithm_for(task.definition())
+    definition = task.definition()
+    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
     report = privacy_report(
         charged,
         charged.entries[-1].task_id,
-        planned_rounds=[charges_of(algorithm.query(number)) for number in range(len(algorithm.planned_releases()))],
+        planned_rounds=[
+            round_charges(algorithm.query(number), sampling) for number in range(len(algorithm.planned_releases()))
+        ],
         n_users=users,
         task_budget=Budget(task.privacy.epsilon, task.privacy.delta),
         population_budget=Budget(policy.population_epsilon, policy.population_delta),

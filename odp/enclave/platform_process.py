@@ -7,8 +7,8 @@ measured, and then answers the enclave's calls (``odp.enclave.guest_socket``) un
 - the host ends: the control socket closes, the platform kills the enclave and ends;
 - the platform ends: the kernel kills the enclave, and its channel to the host closes.
 
-So no process outlives another. The enclave gets two sockets and no environment of its caller, and where the kernel allows it, starts
-in namespaces of its own. It never says what it is: image digest and policy are the platform's to tell.
+So no process outlives another. The enclave gets two sockets and no environment of its caller, and where the kernel
+allows it, starts in namespaces of its own. It never says what it is: that is the platform's to tell.
 """
 
 from __future__ import annotations

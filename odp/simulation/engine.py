@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import charges_of, draw_noise, to_values
+from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
     Broadcast,
     DeclaredRelease,
@@ -34,7 +34,7 @@ from odp.algorithms.seam import (
 from odp.datasets.ratings import Ratings, Split, merge, random_split
 from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
@@ -88,7 +88,7 @@ class RunResult:
 
     task: Task
     rounds: tuple[RoundResult, ...]
-    charges: tuple[tuple[GaussianRelease, ...], ...]
+    charges: tuple[tuple[Event, ...], ...]
     model: Broadcast
     test_rmse: float
     validation_rmse: float
@@ -143,6 +143,18 @@ def user_seeds(n_users: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 1]).integers(0, 2**64, size=n_users, dtype=np.uint64)
 
 
+def draw_users(n_users: int, sampling: Sampling, *, round: int, seed: int) -> np.ndarray:
+    """The users int64 [k], ascending, whose contributions count in ``round``; unlike the enclave's draw, no secret.
+
+    A function of its arguments, so that a run that goes on from a checkpoint draws as it would have.
+    """
+    coins = np.random.default_rng([seed, 3, round]).random(n_users)
+    drawn = np.flatnonzero(coins < sampling.probability)
+    if len(drawn) > sampling.cap:
+        drawn = np.sort(drawn[np.argsort(coins[drawn])[: sampling.cap]])
+    return drawn
+
+
 def simulate(
     task: Task,
     population: Ratings | Split,
@@ -175,6 +187,7 @@ def simulate(
     check_population(task, split.train)
     definition = task.definition()
     algorithm = algorithm_for(definition)
+    sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
         noise = False
@@ -194,10 +207,10 @@ def simulate(
             state, rounds = place.state, [_restored(record) for record in place.rounds]
             told = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
-    charges: list[tuple[GaussianRelease, ...]] = []
+    charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
-        charges.append(() if silent else charges_of(query))
+        charges.append(() if silent else round_charges(query, sampling))
         source.skip(number, query)
         if on_round is not None:
             on_round(done)
@@ -205,8 +218,14 @@ def simulate(
         began = time.perf_counter()
         query = algorithm.query(number)
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
-        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds, progress=progress)
-        charges.append(() if silent else charges_of(query))  # no noise was asked for: no charge would be true
+        users, of_users = split.train, seeds
+        if sampling is not None:
+            drawn = draw_users(split.train.n_users, sampling, round=number, seed=seed)
+            users, of_users = users.select_users(drawn), seeds[drawn]
+        totals = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
+        charges.append(
+            () if silent else round_charges(query, sampling)
+        )  # no noise was asked for: no charge would be true
         tensors = _released(query, totals, source.of(number, query))
         del totals
         released = NoisyTensors(number, tensors, split.train.n_users)
@@ -363,12 +382,18 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"low={task.data.low}, high={task.data.high}; "
             "set the bounds that the data declares"
         )
+    most = task.cohort.most_contributions
+    if most is not None and ratings.n_users > most:
+        raise DataError(
+            f"the data set {ratings.name!r} has {ratings.n_users} users, more than most_contributions={most} of the "
+            "task's cohort; raise it"
+        )
     check_rank(task)
     check_delta_for(task.privacy.delta, ratings.n_users)
 
 
 def _spent(
-    charges: list[tuple[GaussianRelease, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
+    charges: list[tuple[Event, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
 ) -> float:
     if noise is False or isinstance(noise, NoNoise):
         return math.inf

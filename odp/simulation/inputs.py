@@ -71,6 +71,16 @@ def notes(ratings: Ratings) -> list[str]:
     return found
 
 
+def sampling_note(task: Task) -> list[str]:
+    """What a simulation of a sampled task assumes and cannot provide; nothing for full participation."""
+    if task.cohort.sampling_probability is None:
+        return []
+    return [
+        f"sampling assumed secret: each user counts in a round with probability {task.cohort.sampling_probability:g}, "
+        "and epsilon holds against whoever cannot see which; on the platform the enclave draws them (enclave_poisson)"
+    ]
+
+
 def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
     """Whether the item sums drown in noise; None where they do not, without noise, or for implicit feedback.
 
@@ -91,7 +101,8 @@ def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
     used = np.minimum(train.counts(), bound).astype(np.float64)
     # A user's squared weights add up to the bound when weights adapt; uniform weights are 1.
     weights = np.sqrt(used * bound) if task.training.weighting == "adaptive" else used
-    raters = float(weights.sum()) / task.model.items
+    # Of a sampled task, only the drawn users' weights are in a sum.
+    raters = (task.cohort.sampling_probability or 1.0) * float(weights.sum()) / task.model.items
     if raters >= needed:
         return None
     return WeakSignal(needed, raters, math.ceil(train.n_users * needed / raters))

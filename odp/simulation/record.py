@@ -18,7 +18,7 @@ import numpy as np
 
 from odp.datasets.ratings import Split
 from odp.errors import DataError
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event
 from odp.simulation.diagnostics import Diagnostics, NoisyTotals
 from odp.simulation.ranking import Ranking
 from odp.simulation.ranking_diagnostics import RankingDiagnostics
@@ -47,7 +47,7 @@ def run_record(
     task: Task,
     split: Split,
     rounds: Sequence[Mapping[str, Any]],
-    charges: Sequence[Sequence[GaussianRelease]],
+    charges: Sequence[Sequence[Event]],
     test_rmse: float | None = None,
     ranking: Ranking | None = None,
     seed: int,

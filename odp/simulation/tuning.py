@@ -29,7 +29,7 @@ from odp.datasets.ratings import Ratings, Split, random_split
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.accounting import mu_for
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.noise import SeededNoise
@@ -61,7 +61,7 @@ class Trial:
 
     task: Task
     score: float
-    charges: tuple[GaussianRelease, ...]
+    charges: tuple[Event, ...]
 
     def settings(self) -> dict[str, Any]:
         """What the search varies."""
@@ -228,7 +228,7 @@ def _scored(task: Task, run: RunResult, split: Split, *, seed: int, private: boo
     counts = validation.counts()
     means = np.bincount(validation.users(), weights=errors, minlength=validation.n_users) / np.maximum(counts, 1)
     score, event = noisy_score(means[counts > 0], epsilon=privacy.epsilon, delta=privacy.delta, seed=seed)
-    charges = tuple(event for events in run.charges for event in events)
+    charges = tuple(charge for events in run.charges for charge in events)
     return Trial(task, math.sqrt(largest * score), (*charges, event))
 
 

@@ -327,6 +327,20 @@ class TestClosing:
         small.close()
         assert small.charges() == 1
 
+    def test_the_minimum_is_hard_and_the_goal_is_the_servers_alone(self, make_world):
+        def goal(definition):
+            definition.cohort.goal = 50
+
+        world = make_world(minimum=3, edit=goal)
+        world.open()
+        world.fill(range(2))
+        with pytest.raises(PrivacyError, match="at least 3"):
+            world.charge()
+        world.fill([2, 3])
+        world.close()
+        assert world.charges() == 1
+        assert Ledger.decode(world.core.ledger(world.task_sha256)[0]).entries[0].contributions == 4
+
     def test_a_release_without_a_charge_is_refused(self, small):
         small.fill(range(3))
         with pytest.raises(PrivacyError, match="charged first"):

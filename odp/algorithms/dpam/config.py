@@ -11,6 +11,7 @@ from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_FEATURES, MAX_RANK
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from odp.privacy.events import Sampling
     from odp.v1 import common_pb2
 
 _MANY_FEATURES = 8
@@ -156,8 +157,11 @@ class DPAM:
         model: common_pb2.MatrixFactorizationModel,
         data: common_pb2.RatingsData,
         privacy: common_pb2.PrivacyTerms,
+        sampling: Sampling | None = None,
     ) -> common_pb2.DpamTraining:
         """Every number of the task, with the noise that makes all planned releases together (epsilon, delta)-DP.
+
+        ``sampling`` is the draw of every round, None for full participation.
 
         An infinite epsilon means no noise at all: for comparison in simulations; no enclave accepts it.
 
@@ -202,12 +206,18 @@ class DPAM:
             training.factor_vector_clip = self.factor_vector_clip or min(together, training.factor_target_clip)
         if silent:
             return training
-        from odp.privacy.accounting import mu_for
+        from odp.privacy.calibration import total_mu_for
 
         draws = items * (3 + steps * ((rank + 1) * (rank + 2) // 2 + rank + 1))
-        total = mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=draws)
         biases = self.bias_share if steps else 1.0 - self.count_share
         factors = (1.0 - self.count_share - biases) / steps if steps else 0.0
+        total = total_mu_for(
+            (self.count_share, biases, *[factors] * steps),
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            coordinates=draws,
+            sampling=sampling,
+        )
 
         def noise(share: float) -> float:
             """Std of a release of sensitivity sqrt(K), in units of its clips, whose mu^2 is ``share`` of the total."""
