@@ -22,6 +22,10 @@ Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate
 Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
 CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
 Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware [default: <state>/platform].")]
+Witnesses = Annotated[
+    list[str] | tuple[str, ...],
+    typer.Option(help="host:port=KEY of a witness that has to cosign the log; repeat for more."),
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
 
@@ -35,6 +39,13 @@ def run_server(
         Path | None,
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
     ] = None,
+    log_key: Annotated[
+        Path | None, typer.Option(help="Private key of the transparency log [default: <state>/log.key].")
+    ] = None,
+    endorsements: Annotated[
+        Path | None, typer.Option(help="JSON file of endorsed enclaves (`odp enclave endorse`), for the log.")
+    ] = None,
+    witness: Witnesses = [],  # noqa: B006  # typer copies it
     certificate: Certificate = None,
     key: Key = None,
     ca: Ca = None,
@@ -51,6 +62,9 @@ def run_server(
             distributor=distributor,
             aggregator=aggregator,
             reference_values=reference_values,
+            log_key=log_key,
+            endorsements=endorsements,
+            witnesses=tuple(witness),
             certificate=certificate,
             key=key,
             ca=ca,
@@ -129,6 +143,7 @@ def up(
     minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
     """Start server, distributor and aggregator together; Ctrl-C stops them together."""
@@ -150,7 +165,7 @@ def up(
         population_delta=population_delta,
     )
     out = console()
-    services = Services(state, listen=host, ports=ports, policy=policy)
+    services = Services(state, listen=host, ports=ports, policy=policy, witnesses=witness)
     with services:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")

@@ -19,6 +19,8 @@ CLOSE = b"odp/v1/close"
 RELEASE = b"odp/v1/release"
 LEDGER = b"odp/v1/ledger"
 REPORT = b"odp/v1/report"
+ENDORSEMENT = b"odp/v1/endorsement"
+WITHDRAWAL = b"odp/v1/withdrawal"
 
 CONTRIBUTION = b"odp/v1/contribution"
 CONTRIBUTION_ID = b"odp/v1/contribution-id"
@@ -28,7 +30,7 @@ SELECTED = b"odp/v1/selected"
 SEALING = b"odp/v1/sealing"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
-SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER})
+SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL})
 
 _SHA256_BYTES = 32
 _SECRET_BYTES = 32

@@ -17,6 +17,7 @@ from odp import _validate
 from odp.enclave import _files, chain
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
+from odp.transparency.policy import LogPolicy
 
 _LARGEST_FILE = 1 << 20
 _LONGEST_AGE_SECONDS = 7 * 24 * 3600
@@ -35,6 +36,7 @@ class ReferenceValues:
         allow_emulated: True accepts platforms without hardware protection. For development and tests.
         allow_debug: True accepts enclaves whose memory a debugger may read.
         max_age_seconds: evidence older than this is refused, whatever its own expiry says.
+        log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
 
     Raises:
         ConfigurationError: a value is not of its form.
@@ -46,6 +48,7 @@ class ReferenceValues:
     allow_emulated: bool
     allow_debug: bool = False
     max_age_seconds: float = 3600.0
+    log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roots", tuple(_strings(self.roots, "roots")))
@@ -101,6 +104,8 @@ def _fields(data: bytes) -> dict[str, Any]:
     for field in fields:
         if field.name not in values and field.default is dataclasses.MISSING:
             raise ConfigurationError(f"Missing key {field.name!r} in the reference values")
+    if values.get("log") is not None:
+        values["log"] = LogPolicy.from_json(values["log"])
     return values
 
 
