@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from odp import _validate
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
-from odp.transparency.endorsements import EndorsementFile, endorse, open_endorsement
+from odp.transparency.endorsements import EndorsementFile, endorse, open_endorsement, withdrawal_of
 from odp.transparency.entries import PolicyEntry
 from odp.transparency.key_file import endorser_key, note_key
 from odp.transparency.note import Kind, VerifierKey
@@ -89,3 +90,28 @@ def endorse_all(
                     added.append(entry)
     EndorsementFile(tuple(used), (*known.endorsements, *added), known.withdrawals).save(path)
     return len(added)
+
+
+def withdraw_all(path: Path, image_digest: str, key: SigningKey) -> int:
+    """Adds the withdrawals of every endorsement of an image by ``key`` to the file ``path``; returns their number.
+
+    Raises:
+        ConfigurationError: the file is malformed, or no endorsement in it is of that image and key.
+        StateError: the file cannot be written.
+    """
+    known = EndorsementFile.load(path)
+    stated = [(entry, open_endorsement(entry)) for entry in known.endorsements]
+    found = [
+        withdrawal_of(entry, key)
+        for entry, one in stated
+        if (one.image_digest, one.endorser) == (image_digest, key.public.hex())
+    ]
+    if not found:
+        listed = sorted({one.image_digest for _entry, one in stated})
+        raise ConfigurationError(
+            f"Expected image_digest={image_digest!r} to be endorsed by this key in {path}"
+            f"{_validate.nearest(image_digest, listed)}"
+        )
+    withdrawals = tuple(dict.fromkeys((*known.withdrawals, *found)))
+    EndorsementFile(known.policies, known.endorsements, withdrawals).save(path)
+    return len(found)

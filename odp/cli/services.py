@@ -23,8 +23,7 @@ Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that cl
 CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
 Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware [default: <state>/platform].")]
 Witnesses = Annotated[
-    list[str] | tuple[str, ...],
-    typer.Option(help="host:port=KEY of a witness that has to cosign the log; repeat for more."),
+    list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
 ]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
