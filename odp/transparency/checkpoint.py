@@ -102,17 +102,19 @@ def verify_checkpoint(data: bytes, policy: LogPolicy, *, strict: bool = False) -
     logs = policy.logs
     timed = tuple(key.of_kind(Kind.COSIGNATURE) for key in logs)
     signed: dict[VerifierKey, int | None] = {}
+    strangers: list[str] = []
     for line in note.lines:
         key = next((known for known in (*logs, *timed, *policy.witnesses) if line.is_by(known)), None)
         if key is None:
-            if strict:
-                raise refused(LogReason.BAD_SIGNATURE, f"a line by a key of {line.name!r} that is not pinned")
+            strangers.append(line.name)
             continue
         if key in signed or not key.verifies(line, note.body):
             raise refused(LogReason.BAD_SIGNATURE, f"the line by {key.name!r} is not its signature of this checkpoint")
         signed[key] = line.time
     if not any(key in signed for key in logs):
         raise refused(LogReason.WRONG_LOG_KEY, f"the checkpoint is not signed by a pinned key of {policy.origin!r}")
+    if strict and strangers:
+        raise refused(LogReason.BAD_SIGNATURE, f"a line by a key of {strangers[0]!r} that is not pinned")
     witnesses = [key for key in policy.witnesses if key in signed]
     if len(witnesses) < policy.quorum:
         raise refused(

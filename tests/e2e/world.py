@@ -16,6 +16,7 @@ import odp
 import server.program
 import trusted_aggregator.program
 from odp.cli.enclave import write_reference_values
+from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
 from odp.enclave.policy import EnclavePolicy
@@ -52,6 +53,7 @@ class World:
         )
         stack.callback(self.aggregator.stop)
         write_reference_values(self.root / "platform", self.policy, self.reference_values)
+        pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
             server.program.Config(
                 state=self.root / "server",
@@ -60,6 +62,8 @@ class World:
                 aggregator=self.aggregator.address,
                 ca_folder=self.root / "ca",
                 reference_values=self.reference_values,
+                log_key=self.root / LOG_KEY,
+                endorsements=self.root / ENDORSEMENTS,
             ),
             log=self.log("server"),
         )
