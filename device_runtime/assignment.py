@@ -18,7 +18,7 @@ from odp.algorithms.seam import Client
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
-from odp.v1 import common_pb2, server_pb2
+from odp.v1 import common_pb2, log_pb2, server_pb2
 
 # What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
 _MOST_REMEMBERED = 16
@@ -31,7 +31,8 @@ _EVENTS_TABLE = "events"
 class Model:
     """One signed model version of one signed task, both checked.
 
-    ``rounds`` is the number of rounds that the task has when it is finished.
+    ``rounds`` is the number of rounds that the task has when it is finished; ``signed_task`` and ``signed_manifest``
+    are what has to be in the transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -40,16 +41,19 @@ class Model:
     model_sha256: bytes
     client: Client
     rounds: int
+    signed_task: common_pb2.SignedTask
+    signed_manifest: common_pb2.SignedManifest
 
 
 @dataclass(frozen=True)
 class Work:
-    """One round that is open, and where to take part in it."""
+    """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet)."""
 
     model: Model
     round: int
     distributor: str
     aggregator: str
+    log: log_pb2.LogProof | None = None
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -83,6 +87,8 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         model_sha256=model_sha256(manifest),
         client=algorithm.client(),
         rounds=len(algorithm.planned_releases()),
+        signed_task=task,
+        signed_manifest=manifest,
     )
 
 
@@ -108,7 +114,13 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
         raise ConfigurationError(f"Expected model version={model.manifest.version} to be round={assignment.round}")
     parse_address(assignment.distributor_address)
     parse_address(assignment.aggregator_address)
-    return Work(model, assignment.round, assignment.distributor_address, assignment.aggregator_address)
+    return Work(
+        model,
+        assignment.round,
+        assignment.distributor_address,
+        assignment.aggregator_address,
+        assignment.log if assignment.HasField("log") else None,
+    )
 
 
 class AssignmentReader:

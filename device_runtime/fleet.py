@@ -35,6 +35,7 @@ from odp.errors import (
     ServiceError,
     ServiceUnavailable,
     StateError,
+    TransparencyError,
 )
 from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
@@ -45,7 +46,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
 #: So many attempts in a row that fail mean that a service is at fault and not a device.
 _FAILURES_OF_A_SERVICE = 20
-#: Certificates or evidence that are refused so often are no accident: it is another service than the person pinned.
+#: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
 _MOST_STRANGERS = 3
 _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
@@ -142,7 +143,8 @@ class Fleet:
 
         Raises:
           StateError: the state folder cannot be used, for example because the disk is full.
-          AttestationError, CertificateError: a service was refused again and again; nothing was sent to it.
+          AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
+            nothing was sent to it.
         """
         self._recover()
         self._log.event("devices_started", devices=len(self._devices), population=self._population)
@@ -150,7 +152,9 @@ class Fleet:
             while not self._stop.is_set():
                 try:
                     pause = self._step(pool)
-                except (ServiceError, AttestationError, SignatureError, ConfigurationError) as error:
+                except (
+                    ServiceError, AttestationError, TransparencyError, SignatureError, ConfigurationError
+                ) as error:  # fmt: skip
                     pause = self._outage(error)
                 self._write_statistics()
                 if pause is None:
@@ -256,7 +260,7 @@ class Fleet:
         if self._outage_pause == 0.0:
             self.statistics.outage()
             self._log.warning("outage", reason=str(error))
-        if isinstance(error, (AttestationError, CertificateError)):
+        if isinstance(error, (AttestationError, CertificateError, TransparencyError)):
             self._strangers += 1
             if self._strangers >= _MOST_STRANGERS and not self._keep_running:
                 self._write_statistics()
@@ -318,7 +322,7 @@ class Fleet:
                 with sweep.lock:
                     sweep.settled += 1
                     sweep.failures_in_a_row = 0
-        except (ServiceUnavailable, AttestationError) as error:
+        except (ServiceUnavailable, AttestationError, TransparencyError) as error:
             what = "failed"
             sweep.end(outage=error)
         except PrivacyError as error:

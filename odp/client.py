@@ -10,13 +10,17 @@ Example::
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from odp.algorithms.seam import Broadcast
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, ServiceError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.tables import broadcast_from
@@ -35,6 +39,7 @@ from odp.v1 import (
     server_pb2_grpc,
 )
 
+_NONCE_BYTES = 32
 _FINAL = (
     server_pb2.TaskStatus.STATE_FINISHED,
     server_pb2.TaskStatus.STATE_CANCELLED,
@@ -184,6 +189,33 @@ class Connection:
                 replies = channel.read_stream(stream, what=what, address=address)
                 tables[entry.name] = _joined(replies, entry)
         return broadcast_from(manifest, tables)
+
+    def attested_aggregator(
+        self, status: server_pb2.TaskStatus, reference_values: ReferenceValues, *, now: float | None = None
+    ) -> VerifiedEnclave:
+        """The aggregator's enclave, from fresh evidence: its key signs releases and ledgers.
+
+        Raises:
+            AttestationError: the evidence is not accepted.
+        """
+        address, nonce = status.aggregator_address, os.urandom(_NONCE_BYTES)
+        with channel.connect(address, self._ca) as opened:
+            evidence = channel.call(
+                attestation_pb2_grpc.AttestationServiceStub(opened).GetEvidence,
+                attestation_pb2.GetEvidenceRequest(nonce=nonce),
+                timeout=channel.SHORT_DEADLINE,
+                what="get the evidence of the aggregator",
+                address=address,
+            )
+        return verify_evidence(
+            token=evidence.token,
+            policy=evidence.policy,
+            event_log=evidence.event_log,
+            nonce=nonce,
+            role="aggregator",
+            reference_values=reference_values,
+            now=time.time() if now is None else now,
+        )
 
     def ledger(self, status: server_pb2.TaskStatus) -> aggregator_pb2.GetLedgerResponse:
         """Everything that the task's population was ever charged, as the aggregator's enclave signed it."""

@@ -8,6 +8,7 @@
     ├── PrivacyError            a privacy rule forbids the request
     │   └── BudgetExceeded      the ledger has too little ε left for this release
     ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
+    ├── TransparencyError       the transparency log, or what it has to hold, was not accepted: nothing was sent
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
     ├── ServiceError            another party answered with an error
     │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
@@ -56,6 +57,14 @@ class AttestationError(OdpError):
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"evidence refused ({reason}): {message}")
+        self.reason = reason
+
+
+class TransparencyError(OdpError):
+    """The transparency log, or something that has to be in it, was not accepted; ``reason`` says which check failed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"transparency log refused ({reason}): {message}")
         self.reason = reason
 
 

@@ -28,6 +28,9 @@ Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hard
 Accumulating = Annotated[
     str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show everyone's items.")
 ]
+Witnesses = Annotated[
+    list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
 
@@ -41,6 +44,13 @@ def run_server(
         Path | None,
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
     ] = None,
+    log_key: Annotated[
+        Path | None, typer.Option(help="Private key of the transparency log [default: <state>/log.key].")
+    ] = None,
+    endorsements: Annotated[
+        Path | None, typer.Option(help="JSON file of endorsed enclaves (`odp enclave endorse`), for the log.")
+    ] = None,
+    witness: Witnesses = [],  # noqa: B006  # typer copies it
     certificate: Certificate = None,
     key: Key = None,
     ca: Ca = None,
@@ -57,6 +67,9 @@ def run_server(
             distributor=distributor,
             aggregator=aggregator,
             reference_values=reference_values,
+            log_key=log_key,
+            endorsements=endorsements,
+            witnesses=tuple(witness),
             certificate=certificate,
             key=key,
             ca=ca,
@@ -138,6 +151,7 @@ def up(
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
+    witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
     """Start server, distributor and aggregator together; Ctrl-C stops them together."""
@@ -160,7 +174,7 @@ def up(
         accumulation=cast("Accumulation", accumulation),
     )
     out = console()
-    services = Services(state, listen=host, ports=ports, policy=policy)
+    services = Services(state, listen=host, ports=ports, policy=policy, witnesses=witness)
     with services:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")

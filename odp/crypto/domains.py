@@ -19,6 +19,8 @@ CLOSE = b"odp/v1/close"
 RELEASE = b"odp/v1/release"
 LEDGER = b"odp/v1/ledger"
 REPORT = b"odp/v1/report"
+ENDORSEMENT = b"odp/v1/endorsement"
+WITHDRAWAL = b"odp/v1/withdrawal"
 
 CONTRIBUTION = b"odp/v1/contribution"
 CONTRIBUTION_ID = b"odp/v1/contribution-id"
@@ -34,7 +36,9 @@ GRAPH_COMMITMENT = b"odp/v1/secagg/commitment"
 GRAPH_SEED = b"odp/v1/secagg/graph"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
-SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, SECAGG_ADVERT, SECAGG_SURVIVORS})
+SIGNED = frozenset(
+    {TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, SECAGG_ADVERT, SECAGG_SURVIVORS}
+)
 
 _SHA256_BYTES = 32
 _SECRET_BYTES = 32

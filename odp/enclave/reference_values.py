@@ -17,6 +17,7 @@ from odp import _validate
 from odp.enclave import _files, chain
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
+from odp.transparency.policy import LogPolicy
 
 _LARGEST_FILE = 1 << 20
 _LONGEST_AGE_SECONDS = 7 * 24 * 3600
@@ -57,6 +58,7 @@ class ReferenceValues:
         revoked_certificates: serial numbers (hex) of certificates that nothing may descend from.
         revoked_chips: chip ids (128 hex digits) that are refused.
         required_restrictions: what has to hold for the enclave's process, by the names of ``odp.enclave.sandbox``.
+        log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
 
     Raises:
         ConfigurationError: a value is not of its form.
@@ -74,6 +76,7 @@ class ReferenceValues:
     revoked_certificates: tuple[str, ...] = ()
     revoked_chips: tuple[str, ...] = ()
     required_restrictions: tuple[str, ...] = ()
+    log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roots", tuple(_strings(self.roots, "roots")))
@@ -138,6 +141,8 @@ def _fields(data: bytes) -> dict[str, Any]:
     for field in fields:
         if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise ConfigurationError(f"Missing key {field.name!r} in the reference values")
+    if values.get("log") is not None:
+        values["log"] = LogPolicy.from_json(values["log"])
     return values
 
 

@@ -36,6 +36,9 @@ from odp.privacy.accounting import epsilon
 from odp.privacy.ledger import Ledger
 from odp.signed_task import open_task
 from odp.task import Task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogServer
+from odp.transport.channel import connect as connect_channel
 from odp.v1 import common_pb2, server_pb2
 from server.releases import noisy_tensors
 
@@ -275,6 +278,17 @@ class Platform:
         model = self.until(self.handle.model) if self.handle is not None else pytest.fail("no task")
         for published, recomputed in zip(model.tables, server.broadcast(state).tables, strict=True):
             np.testing.assert_array_equal(published.rows, recomputed.rows, "each release applied once")
+
+        # The log's own process still runs and may sign again: what is audited is what it shows.
+        with connect_channel(self.services.server_address, self.services.ca) as channel:
+            source = LogServer(channel, self.services.server_address)
+            report = self.until(
+                lambda: audit(source, ReferenceValues.load(self.services.reference_values)), what="the log"
+            )
+        assert report.counts["release"] == report.counts["ledger"] == rounds, "each round logged once"
+        assert report.counts["model"] == rounds + 1, "each model logged once"
+        assert report.counts["task"] == report.counts["evidence"] == 1
+        assert report.tasks[0].epsilon == pytest.approx(releases[-1].epsilon_spent, rel=1e-9)
 
         assert self.devices is not None
         self.devices.stop()

@@ -24,6 +24,7 @@ UPLOAD = "distributor.enclave:Upload"
 SELECT = "distributor.enclave:DistributorCore.select"
 EVIDENCE = "odp.enclave.platform:EmulatedGuest.evidence"
 CALLS = "device_runtime.services:Services"
+LOG = "odp.transparency.log_files:LogFiles"
 STORE = "device_runtime.store:Store"
 
 
@@ -76,6 +77,7 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
             f"{SERVER}.add_first_version:before",
             f"{SERVER}.add_first_version:after",
             f"{CLIENTS}:DistributorClient.publish:after",
+            f"{LOG}.append:after:3",  # the model is in the log, and not in the database
             f"{SERVER}.mark_published:after",
             f"{CLIENTS}:AggregatorClient.open_round:after",
             f"{SERVER}.open_round:after",
@@ -92,6 +94,8 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
         [
             f"{SERVER}.set_contributions:after:2",
             f"{CLIENTS}:AggregatorClient.close_round:after",
+            f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
+            f"{LOG}._store:after:2",  # the release is in the log, and not in the database
             f"{SERVER}.release_round:after",
             f"{SERVER}.apply_round:before",
             f"{SERVER}.apply_round:after",

@@ -20,6 +20,7 @@ import server.program
 import trusted_aggregator.enclave_process
 import trusted_aggregator.program
 from odp.cli.enclave import write_reference_values
+from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
 from odp.enclave.in_thread import InThread
@@ -73,6 +74,7 @@ class World:
         )
         stack.callback(self.aggregator.stop)
         write_reference_values(self.root / "platform", self.policy, self.reference_values)
+        pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
             server.program.Config(
                 state=self.root / "server",
@@ -81,6 +83,8 @@ class World:
                 aggregator=self.aggregator.address,
                 ca_folder=self.root / "ca",
                 reference_values=self.reference_values,
+                log_key=self.root / LOG_KEY,
+                endorsements=self.root / ENDORSEMENTS,
             ),
             log=self.log("server"),
         )
