@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
 from transparency.world import IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
 
 from odp.crypto.signing import SigningKey
@@ -438,3 +439,25 @@ def test_another_endorsement_stands_in_for_one_that_was_withdrawn(world: Attacke
     again, _withdrawal = world.endorsed("aggregator", days=(-2, 200))
     world.append(again.encode())
     world.participate(world.proof(endorsements=[*world.endorsements, again]))
+
+
+def test_no_proof_with_a_flipped_bit_is_accepted_and_none_crashes(world: Attacked) -> None:
+    """Every byte of a proof, one bit each: an unreadable message never reaches the device's code."""
+    whole = world.proof()
+    note = Note.parse(whole.checkpoint)
+    # A line that nobody needs may be damaged: it then is by nobody. With witnesses, the log's own time is such a line.
+    spare = world.key.public(Kind.COSIGNATURE)
+    whole.checkpoint = Note(note.body, tuple(line for line in note.lines if not line.is_by(spare))).encode()
+    world.participate(whole, device=world.guard())
+    data, refused = whole.SerializeToString(), 0
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        try:
+            proof = log_pb2.LogProof.FromString(bytes(changed))
+        except DecodeError:
+            continue
+        with pytest.raises(TransparencyError):
+            world.participate(proof, device=world.guard())
+        refused += 1
+    assert refused > len(data) / 2
