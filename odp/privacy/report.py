@@ -98,7 +98,7 @@ def privacy_report(
         "rounds": {
             "planned": len(planned_rounds),
             "charged": len(states),
-            "sent": sum(state is ReleaseState.SENT for state in states.values()),
+            "released": sum(state is ReleaseState.SEALED for state in states.values()),
             "void": sum(state is ReleaseState.VOID for state in states.values()),
         },
         "budget": {

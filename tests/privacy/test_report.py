@@ -46,7 +46,7 @@ def test_before_the_first_round_epsilon_is_that_of_the_plan():
     assert found["status"] == "planned"
     assert found["epsilon"]["at_delta"] == found["epsilon"]["of_plan"] == accounting.epsilon(FLAT, delta=1e-5)
     assert found["epsilon"]["at_delta"] == pytest.approx(0.946485, abs=1e-5)
-    assert found["rounds"] == {"planned": 2, "charged": 0, "sent": 0, "void": 0}
+    assert found["rounds"] == {"planned": 2, "charged": 0, "released": 0, "void": 0}
     assert found["budget"]["task"]["left"] == 1.0
 
 
@@ -55,7 +55,7 @@ def test_after_a_round_epsilon_is_what_the_ledger_was_charged():
     found = report(ledger)
     assert found["status"] == "spent"
     assert found["epsilon"]["at_delta"] == ledger.epsilon_of_task(TASK, delta=1e-5) < found["epsilon"]["of_plan"]
-    assert found["rounds"] == {"planned": 2, "charged": 1, "sent": 0, "void": 1}
+    assert found["rounds"] == {"planned": 2, "charged": 1, "released": 0, "void": 1}
     assert [(row["name"], row["planned"], row["done"]) for row in found["events"]] == [
         ("counts", 1, 1), ("gram", 2, 1), ("right", 2, 1),
     ]  # fmt: skip
