@@ -47,7 +47,7 @@ class Remote:
 
     def sealed(self, device, number=0):
         world = self.world
-        info = domains.contribution_info(world.task_sha256, number, world.model(number))
+        info = domains.contribution_info(world.task_sha256, number, world.model(number), world.policy.sha256)
         return seal(self.hpke_key, world.contribution(device, number).SerializeToString(), info)
 
     def submit(self, sealed, number=0):
