@@ -17,6 +17,7 @@ Rules P22 to P34 of the privacy design; docs/threat-model.md names the test that
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from odp.algorithms.seam import Query
 from odp.crypto import domains
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.privacy import accounting
 from odp.privacy.events import Event, Sampling
 from odp.privacy.ledger import Budget
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
@@ -38,7 +40,7 @@ from trusted_aggregator import records as names
 from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import signed_release
-from trusted_aggregator.rounds import Round, draw_round_noise
+from trusted_aggregator.rounds import BLOCK, Round, draw_round_noise
 from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, Sealer
 from trusted_aggregator.spending import Spending
 
@@ -176,6 +178,7 @@ class AggregatorCore:
                 noise=noise,
                 policy=self._identity.policy,
                 sampling=given.sampling,
+                most=self._most(given),
             )
             writes = self._records_of(given, opened)
             with self._lookup:
@@ -185,17 +188,28 @@ class AggregatorCore:
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
-        with self._lookup:
-            if task_sha256 not in self._tasks:
-                return Refusal.WRONG_TASK
-            found = self._rounds.get((task_sha256, round))
-        if found is None:
-            return Refusal.WRONG_ROUND
-        return found.submit(sealed, self._identity.hpke)
+        return self._submit(task_sha256, round, [sealed])[0]
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
-        """``submit`` for each, in order."""
-        return [self.submit(given.task_sha256, given.round, given.sealed_contribution) for given in submits]
+        """``submit`` for each; those of one round in order."""
+        answers: list[Refusal | None] = [None] * len(submits)
+        rounds: dict[tuple[bytes, int], list[int]] = {}
+        for number, given in enumerate(submits):
+            rounds.setdefault((given.task_sha256, given.round), []).append(number)
+        for (task, round), numbers in rounds.items():
+            found = self._submit(task, round, [submits[number].sealed_contribution for number in numbers])
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+        return answers
+
+    def _submit(self, task_sha256: bytes, round: int, sealed: Sequence[bytes]) -> list[Refusal | None]:
+        with self._lookup:
+            if task_sha256 not in self._tasks:
+                return [Refusal.WRONG_TASK] * len(sealed)
+            found = self._rounds.get((task_sha256, round))
+        if found is None:
+            return [Refusal.WRONG_ROUND] * len(sealed)
+        return found.submit(sealed, self._identity.hpke)
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
@@ -293,6 +307,10 @@ class AggregatorCore:
             contributions = 0 if entry is None else entry.contributions
         return RoundState(task.sha256, found.number, found.status, contributions)
 
+    def _most(self, task: _Task) -> int:
+        """Contributions beyond these could not be charged: a delta has to stay below one over the population."""
+        return accounting.most_users(min(task.budget.delta, self._identity.policy.population_delta))
+
     def _require_may_open(self, task: _Task, number: int) -> None:
         cohort, policy = task.definition.cohort, self._identity.policy
         if cohort.minimum < policy.minimum_cohort:
@@ -324,7 +342,7 @@ class AggregatorCore:
             )  # fmt: skip
         spending.require_room(
             task_id=task.id, events=task.charges(number), budget=task.budget,
-            users=cohort.minimum, what=f"round {number} of task {task.definition.name!r}",
+            users=cohort.goal, what=f"round {number} of task {task.definition.name!r}",
         )  # fmt: skip
 
     def _charge_open(self, task: _Task, found: Round, spending: Spending) -> None:
@@ -375,6 +393,7 @@ class AggregatorCore:
             noise=noise,
             policy=self._identity.policy,
             sampling=task.sampling,
+            most=self._most(task),
         )
         self._rounds[task.sha256, order.round] = restored
         spending = self._spending_of(task)
@@ -391,8 +410,9 @@ class AggregatorCore:
             restored.status = Status.VOID
             restored.erase()
             return
-        for sealed in contributions(task.sha256, order.round):
-            restored.submit(sealed, self._identity.hpke)
+        stored = iter(contributions(task.sha256, order.round))
+        while block := list(itertools.islice(stored, BLOCK)):
+            restored.submit(block, self._identity.hpke)
         if entry is None:
             return
         as_charged = (entry.contributions, entry.id_set_sha256, entry.noise_id)

@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 import threading
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -27,6 +28,7 @@ from odp.v1 import aggregator_pb2
 from trusted_aggregator.interface import Status
 from trusted_aggregator.sampling import SEED_BYTES, Draw
 from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
+from trusted_aggregator.seen import Seen
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
 BLOCK = 512
@@ -53,12 +55,15 @@ def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) 
 
 
 class Round:
-    """Contributions of one round of one task. ``submit`` may run in many threads; the other methods run in one."""
+    """Contributions of one round of one task. ``submit`` may run in many threads; the other methods run in one.
+
+    ``most`` is the largest number of contributions that can be charged: the round takes no more.
+    """
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
         noise: RoundNoise | None, policy: EnclavePolicy, sampling: Sampling | None = None,
-        status: Status = Status.OPEN,
+        most: int, status: Status = Status.OPEN,
     ) -> None:  # fmt: skip
         self.task_sha256 = task_sha256
         self.number = order.round
@@ -67,40 +72,39 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
-        self._sampling = sampling
+        self._most = most if sampling is None else min(most, sampling.population_bound)
         self._draw = None if sampling is None or noise is None else Draw(noise.draw_seed, sampling)
         self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256, policy.sha256)
         self._oblivious = policy.accumulation == "oblivious"
         self.plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
         self._lock = threading.Lock()
         self._frozen = False
-        self._digests: dict[bytes, bytes] = {}  # contribution id -> SHA-256 of its payload
-        # Under a key of this round: where a set keeps a pseudonym shows nothing that lasts from round to round.
-        self._pseudonyms: set[bytes] = set()
-        self._pseudonym_key = os.urandom(HASH_BYTES)
+        self._seen = Seen()
         self._waiting: list[bytes] = []
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
     @property
     def contributions(self) -> int:
         """Accepted contributions that are held."""
-        return len(self._digests)
+        return len(self._seen)
 
-    def submit(self, sealed: bytes, key: HpkeKey) -> Refusal | None:
-        """Opens, checks and keeps one sealed contribution; the reason where it is refused."""
+    def submit(self, sealed: Sequence[bytes], key: HpkeKey) -> list[Refusal | None]:
+        """Opens, checks and keeps sealed contributions, in order; for each the reason where it is refused."""
+        answers: list[Refusal | None] = [Refusal.ROUND_CLOSED] * len(sealed)
         if self._frozen or self.status is not Status.OPEN:
-            return Refusal.ROUND_CLOSED
-        # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
-        if len(sealed) != self.plaintext_bytes + OVERHEAD:
-            return Refusal.MALFORMED
-        try:
-            contribution = self._parse(key.open(sealed, self._info))
-            self.query.check(contribution.payload)
-        except DecryptionError:
-            return Refusal.MALFORMED
-        except ContributionRefused as refused:
-            return refused.refusal
-        return self._keep(contribution)
+            return answers
+        opened: list[tuple[int, aggregator_pb2.Contribution, bytes]] = []
+        for number, one in enumerate(sealed):
+            try:
+                opened.append((number, *self._parse(self._open(one, key))))
+            except DecryptionError:
+                answers[number] = Refusal.MALFORMED
+            except ContributionRefused as refused:
+                answers[number] = refused.refusal
+        checked = self.query.refusals([payload for _, _, payload in opened])
+        for (number, contribution, payload), refusal in zip(opened, checked, strict=True):
+            answers[number] = self._keep(contribution, payload) if refusal is None else refusal
+        return answers
 
     def freeze(self) -> tuple[int, bytes]:
         """Closes the set: (number of contributions, SHA-256 over the sorted pairs of id and payload hash).
@@ -110,11 +114,7 @@ class Round:
         """
         with self._lock:
             self._frozen = True
-            pairs = sorted(contribution_id + digest for contribution_id, digest in self._digests.items())
-        total = hashlib.sha256()
-        for pair in pairs:
-            total.update(pair)
-        return len(pairs), total.digest()
+            return len(self._seen), self._seen.sha256()
 
     def thaw(self) -> None:
         """Opens the set again: nothing was charged for it."""
@@ -134,7 +134,7 @@ class Round:
                 raise StateError(f"round {self.number} is still open")
             self._add_waiting()
             total = self.query.new_sum(oblivious=self._oblivious) if self._sum is None else self._sum
-            if total.count + (0 if self._draw is None else self._draw.offered) != len(self._digests):
+            if total.count + (0 if self._draw is None else self._draw.offered) != len(self._seen):
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
             totals = total.totals() if self._draw is None else self._drawn_totals(self._draw)
         noise = self.noise.arrays
@@ -146,41 +146,47 @@ class Round:
         """Drops contributions, sums and noise."""
         with self._lock:
             self._frozen = True
-            self._digests, self._pseudonyms, self._waiting = {}, set(), []
+            self._seen, self._waiting = Seen(), []
             self._sum = self._draw = self.noise = None
 
-    def _parse(self, plaintext: bytes) -> aggregator_pb2.Contribution:
+    def _open(self, sealed: bytes, key: HpkeKey) -> bytes:
+        # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
+        if len(sealed) != self.plaintext_bytes + OVERHEAD:
+            raise ContributionRefused(Refusal.MALFORMED)
+        return key.open(sealed, self._info)
+
+    def _parse(self, plaintext: bytes) -> tuple[aggregator_pb2.Contribution, bytes]:
+        """The contribution, and its payload: each access to that field makes a copy."""
         try:
             given = aggregator_pb2.Contribution.FromString(plaintext)
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
-        hashes = (given.task_sha256, given.model_sha256, given.contribution_id, given.pseudonym)
-        if any(len(value) != HASH_BYTES for value in hashes) or len(given.payload) != self.query.payload_bytes:
+        task, model, payload = given.task_sha256, given.model_sha256, given.payload
+        hashes = (task, model, given.contribution_id, given.pseudonym)
+        if any(len(value) != HASH_BYTES for value in hashes) or len(payload) != self.query.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
-        if given.task_sha256 != self.task_sha256:
+        if task != self.task_sha256:
             raise ContributionRefused(Refusal.WRONG_TASK)
         if given.round != self.number:
             raise ContributionRefused(Refusal.WRONG_ROUND)
-        if given.model_sha256 != self.model_sha256:
+        if model != self.model_sha256:
             raise ContributionRefused(Refusal.WRONG_MODEL)
-        return given
+        return given, payload
 
-    def _keep(self, contribution: aggregator_pb2.Contribution) -> Refusal | None:
-        digest = hashlib.sha256(contribution.payload).digest()
-        pseudonym = hashlib.blake2b(contribution.pseudonym, key=self._pseudonym_key, digest_size=HASH_BYTES).digest()
+    def _keep(self, contribution: aggregator_pb2.Contribution, payload: bytes) -> Refusal | None:
+        contribution_id, digest = contribution.contribution_id, hashlib.sha256(payload).digest()
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
-            if contribution.contribution_id in self._digests or pseudonym in self._pseudonyms:
+            if len(self._seen) >= self._most:
+                held = self._seen.holds(contribution_id, contribution.pseudonym)
+                return Refusal.ALREADY_CONTRIBUTED if held else Refusal.ROUND_CLOSED
+            if not self._seen.add(contribution_id, contribution.pseudonym, digest):
                 return Refusal.ALREADY_CONTRIBUTED
-            if self._sampling is not None and len(self._digests) >= self._sampling.population_bound:
-                return Refusal.ROUND_CLOSED  # the charge holds for so many
-            self._digests[contribution.contribution_id] = digest
-            self._pseudonyms.add(pseudonym)
             if self._draw is not None:
-                self._draw.offer(contribution.contribution_id, contribution.payload)
+                self._draw.offer(contribution_id, payload)
                 return None
-            self._waiting.append(contribution.payload)
+            self._waiting.append(payload)
             if len(self._waiting) >= BLOCK:
                 self._add_waiting()
         return None

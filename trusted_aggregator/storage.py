@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text
 
 from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
@@ -35,7 +35,7 @@ _CONTRIBUTIONS = Table(
     Column("round", Integer, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("ciphertext", LargeBinary, nullable=False),
-    UniqueConstraint("task", "round", "digest"),
+    # No index: an entry in a random place of it would cost as much as the row, and the enclave counts each once.
 )
 _RECORDS = Table(
     "sealed_records",

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from odp.errors import Refusal
+
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
 
@@ -126,6 +128,10 @@ class Query(Protocol):
 
     def check(self, payload: bytes) -> None:
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
+        ...
+
+    def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
+        """``check`` of many at once, which costs far less than one by one; None for what ``check`` accepts."""
         ...
 
     def new_sum(self, *, oblivious: bool = False) -> Sum:

@@ -32,6 +32,7 @@ PROVED_UP_TO = 40.0
 """The bound of the added delta is proved up to this epsilon; above, a claim has no meaning anyway."""
 
 _RELATIVE_MARGIN = 1e-9
+_MOST_USERS = 10**15
 
 
 def mu(events: Iterable[Event]) -> float:
@@ -160,7 +161,7 @@ def default_delta(n_users: int) -> float:
     Raises:
         ConfigurationError: ``n_users`` is not a positive whole number.
     """
-    _validate.integer(low=1, high=10**15, n_users=n_users)
+    _validate.integer(low=1, high=_MOST_USERS, n_users=n_users)
     return float(f"1e-{max(5, len(str(10 * n_users - 1)))}")  # 10^k >= 10 N exactly when 10 N - 1 has at most k digits
 
 
@@ -171,13 +172,27 @@ def check_delta(delta: float, n_users: int) -> None:
         ConfigurationError: ``delta`` is not strictly between 0 and 1, or ``n_users`` < 1.
         PrivacyError: ``delta * n_users`` >= 1.
     """
-    _validate.integer(low=1, high=10**15, n_users=n_users)
+    _validate.integer(low=1, high=_MOST_USERS, n_users=n_users)
     _require_delta(delta)
     if delta * n_users >= 1.0:
         raise PrivacyError(
             f"delta={delta!r} is too large for n_users={n_users}: delta * n_users must be below 1;"
             f" default for this population: {default_delta(n_users)!r}"
         )
+
+
+def most_users(delta: float) -> int:
+    """The largest ``n_users`` that ``check_delta`` accepts, or 0.
+
+    Raises:
+        ConfigurationError: ``delta`` is not strictly between 0 and 1.
+    """
+    _require_delta(delta)
+    most = min(_MOST_USERS, math.floor(1.0 / delta))
+    # The quotient is rounded, and so is the product that is compared with 1: both by less than one user.
+    while delta * most >= 1.0:
+        most -= 1
+    return most
 
 
 def epsilon_pld(events: Iterable[Event], *, delta: float, interval: float = 1e-4) -> float:

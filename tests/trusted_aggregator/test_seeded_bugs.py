@@ -110,11 +110,10 @@ class Audit:
         held = Round(
             task_sha256=self.world.task_sha256, order=_parsed(order), record=RoundRecord(order, drawn.noise_id),
             query=query, noise=drawn, policy=self.world.policy, sampling=self.draw,
+            most=10**6,
         )  # fmt: skip
-        refusals = [
-            held.submit(self.world.seal(one.SerializeToString(), round), self.world.identity.hpke)
-            for one in (*contributions, *again)
-        ]
+        sealed = [self.world.seal(one.SerializeToString(), round) for one in (*contributions, *again)]
+        refusals = held.submit(sealed, self.world.identity.hpke)
         held.freeze()
         return held.noisy_sums(), refusals
 
@@ -350,7 +349,16 @@ def _check_without(**names) -> Callable:
             if any(value for name, value in wrong.items() if name != names.get("missing")):
                 raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
-        patch.setattr(DpamQuery, "check", check)
+        def refusals(self, payloads):
+            answers = []
+            for payload in payloads:
+                try:
+                    answers.append(check(self, payload))
+                except ContributionRefused as refused:
+                    answers.append(refused.refusal)
+            return answers
+
+        patch.setattr(DpamQuery, "refusals", refusals)
 
     return plant
 
@@ -372,10 +380,10 @@ def _inverted_clip(patch):
 def _duplicate_ids_count(patch):
     keep = Round._keep
 
-    def kept(self, contribution):
-        contribution.contribution_id = hashlib.sha256(bytes([len(self._digests)])).digest()
+    def kept(self, contribution, payload):
+        contribution.contribution_id = hashlib.sha256(bytes([self.contributions])).digest()
         contribution.pseudonym = contribution.contribution_id
-        return keep(self, contribution)
+        return keep(self, contribution, payload)
 
     patch.setattr(Round, "_keep", kept)
 

@@ -62,7 +62,7 @@ def test_contributions_that_come_together_are_stored_together_or_not_at_all(stor
     storage.add([Contribution(TASK, 0, b"first"), Contribution(TASK, 1, b"other round")])
     storage.add([])
     with pytest.raises(StateError, match="could not be stored"):
-        storage.add([Contribution(TASK, 0, b"second"), Contribution(TASK, 0, b"first")])
+        storage.add([Contribution(TASK, 0, b"second"), Contribution(None, 0, b"of no task")])
     assert list(storage.contributions(TASK, 0)) == [b"first"]
     assert list(storage.contributions(TASK, 1)) == [b"other round"]
 

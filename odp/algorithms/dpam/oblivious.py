@@ -50,17 +50,32 @@ _MOST_PLACES = 2**11  # places whose one-hot rows are held at once
 _BLOCK = 2**14  # users decoded at once
 _MOST_USERS = 2**19  # until then, float64 sums of entries below 2^32 are below 2^51
 _ALL_PAIRS = 256
+_PAIRS_AT_ONCE = 2**18
 
 
-def distinct(items: Int64Array, used: npt.NDArray[np.bool_]) -> bool:
-    """Whether the used items [K] are pairwise distinct; K alone decides what is compared."""
+def distinct(items: Int64Array, used: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """bool [n]: whether the used ones of each user's items, [n, K] from 0 to 2^32 - 1, are pairwise distinct.
+
+    Which are compared depends on n and K alone.
+    """
+    users, count = items.shape
+    if count > _ALL_PAIRS:
+        return np.array([_distinct_sorted(*user) for user in zip(items, used, strict=True)], dtype=np.bool_)
+    # Unused places become distinct numbers beyond every item: then only a place and itself are the same.
+    words = items * used + (2**33 + np.arange(count, dtype=np.int64)) * ~used
+    pairs = np.empty(users, dtype=np.int64)
+    block = max(1, _PAIRS_AT_ONCE // count**2)
+    for start in range(0, users, block):
+        some = words[start : start + block]
+        same = some[:, :, None] == some[:, None, :]
+        pairs[start : start + block] = same.reshape(len(some), -1).sum(axis=1, dtype=np.uint32)
+    return pairs == count
+
+
+def _distinct_sorted(items: Int64Array, used: npt.NDArray[np.bool_]) -> bool:
     count = len(items)
-    if count <= _ALL_PAIRS:
-        both = (items[:, None] == items) & used[:, None] & used
-        return int(np.count_nonzero(both)) == int(np.count_nonzero(used))
     places = np.arange(count, dtype=np.int64)
     words = np.full(network.padded_length(count), 2**63, dtype=np.uint64)
-    # Unused places become distinct numbers beyond every item.
     words[:count] = items * used + (2**33 + places) * ~used
     words[count:] += np.arange(len(words) - count, dtype=np.uint64)
     network.sort(words)

@@ -24,13 +24,17 @@ Source: Chien et al. 2021 (arXiv 2107.09802), Krichene et al. 2023 (arXiv 2302.0
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.algorithms.alternating import CommonTerms
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.accumulate import Accumulator
+from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.oblivious import ObliviousAccumulator, distinct
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, Terms
 from odp.algorithms.seam import DeclaredRelease
@@ -60,26 +64,39 @@ class DpamQuery:
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
 
-        Which memory an accepted payload makes it touch depends on the task alone.
-
         Raises:
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
         """
-        if len(payload) != self.payload_bytes:
-            raise ContributionRefused(Refusal.MALFORMED)
-        given = codec.decode(self._terms, self._round, (payload,))
-        rows, items, weights, targets = given.rows[0], given.items[0], given.weights[0], given.targets[0]
+        (refusal,) = self.refusals([payload])
+        if refusal is not None:
+            raise ContributionRefused(refusal)
+
+    def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
+        """``check`` of each.
+
+        Which memory they make it touch depends on their number and lengths, and on the task, alone.
+        """
+        whole = [len(payload) == self.payload_bytes for payload in payloads]
+        answers = [None if right else Refusal.MALFORMED for right in whole]
+        if any(whole):
+            given = codec.decode(self._terms, self._round, list(itertools.compress(payloads, whole)))
+            accepted = iter(self._within_bounds(given).tolist())
+            for number in itertools.compress(range(len(payloads)), whole):
+                answers[number] = None if next(accepted) else Refusal.OUT_OF_BOUNDS
+        return answers
+
+    def _within_bounds(self, given: Contributions) -> npt.NDArray[np.bool_]:
+        """bool [n]."""
+        rows, items, weights, targets = given.rows, given.items, given.weights, given.targets
         used = weights > 0
-        if (
-            bool((used & (items >= self._terms.items)).any())
-            or not distinct(items, used)
-            or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
-            or bool((np.abs(targets) > codec.TARGET_UNITS).any())
-            or int(rows @ rows) > self._row_limit
-            # Weights and targets are bounded by now, so that this stays below 2^39.
-            or int(np.square(weights * targets).sum()) > self._vector_limit
-        ):
-            raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
+        kept = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
+        if self._round != COUNTS_ROUND:
+            kept &= np.einsum("nk,nk->n", weights, weights) <= codec.WEIGHT_UNITS**2
+        kept &= ~(np.abs(targets) > codec.TARGET_UNITS).any(axis=1)
+        kept &= np.einsum("nk,nk->n", rows, rows) <= self._row_limit
+        # Whoever is beyond a bound by now counts as zero, so that the products of all others stay below 2^39.
+        products = weights * targets * kept[:, None]
+        return kept & (np.einsum("nk,nk->n", products, products) <= self._vector_limit)
 
     def new_sum(self, *, oblivious: bool = False) -> Accumulator | ObliviousAccumulator:
         """An empty exact sum; the oblivious one has the same totals."""

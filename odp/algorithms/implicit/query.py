@@ -21,10 +21,12 @@ Source: Krichene et al. 2023 (arXiv 2302.07975) for weights; exact constants der
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.algorithms.dpam.oblivious import distinct
 from odp.algorithms.dpam.query import count_units, packed_release, plain_release
@@ -55,23 +57,35 @@ class ImplicitQuery:
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
 
-        Which memory an accepted payload makes it touch depends on the task alone.
-
         Raises:
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
         """
-        if len(payload) != self.payload_bytes:
-            raise ContributionRefused(Refusal.MALFORMED)
-        given = codec.decode(self._terms, self._round, (payload,))
-        row, items, weights = given.rows[0], given.items[0], given.weights[0]
+        (refusal,) = self.refusals([payload])
+        if refusal is not None:
+            raise ContributionRefused(refusal)
+
+    def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
+        """``check`` of each.
+
+        Which memory they make it touch depends on their number and lengths, and on the task, alone.
+        """
+        whole = [len(payload) == self.payload_bytes for payload in payloads]
+        answers = [None if right else Refusal.MALFORMED for right in whole]
+        if any(whole):
+            given = codec.decode(self._terms, self._round, list(itertools.compress(payloads, whole)))
+            accepted = iter(self._within_bounds(given).tolist())
+            for number in itertools.compress(range(len(payloads)), whole):
+                answers[number] = None if next(accepted) else Refusal.OUT_OF_BOUNDS
+        return answers
+
+    def _within_bounds(self, given: Contributions) -> npt.NDArray[np.bool_]:
+        """bool [n]."""
+        rows, items, weights = given.rows, given.items, given.weights
         used = weights > 0
-        if (
-            bool((used & (items >= self._terms.items)).any())
-            or not distinct(items, used)
-            or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
-            or int(row @ row) > codec.ROW_UNITS**2
-        ):
-            raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
+        kept = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
+        if self._round != COUNTS_ROUND:
+            kept &= np.einsum("nk,nk->n", weights, weights) <= codec.WEIGHT_UNITS**2
+        return kept & (np.einsum("nk,nk->n", rows, rows) <= codec.ROW_UNITS**2)
 
     def new_sum(self, *, oblivious: bool = False) -> ImplicitSum | ObliviousImplicitSum:
         """An empty exact sum; the oblivious one has the same totals."""
