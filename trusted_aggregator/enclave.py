@@ -309,7 +309,7 @@ class AggregatorCore:
 
     def _most(self, task: _Task) -> int:
         """Contributions beyond these could not be charged: a delta has to stay below one over the population."""
-        return accounting.most_users(min(task.budget.delta, self._identity.policy.population_delta))
+        return accounting.most_users(max(task.budget.delta, self._identity.policy.population_delta))
 
     def _require_may_open(self, task: _Task, number: int) -> None:
         cohort, policy = task.definition.cohort, self._identity.policy

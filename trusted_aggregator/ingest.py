@@ -2,8 +2,10 @@
 
 Many callers share each step: one thread takes all contributions that wait to the enclave in one message, another stores
 what it accepted in one commit, while the next ones are counted already. A caller alone never waits for company; where
-others are under way, a step waits a few milliseconds for more, because it costs as much for one as for many. Each caller sleeps once, until both steps are done. Callers of one batch wake each other, one after the other: woken all
-at once, they would queue for the interpreter's lock, which costs more than all else here. Batches keep their order, so that whoever is told that a
+others are under way, a step waits a few milliseconds for more, because it costs nearly as much for one as for many.
+
+Each caller sleeps once, until both steps are done. Callers of one batch wake each other, one after the other: woken all
+at once, they would queue for the interpreter's lock. Batches keep their order, so that whoever is told that a
 contribution was counted before is told so after that one is stored.
 """
 
@@ -22,8 +24,8 @@ from trusted_aggregator.storage import Contribution, Storage
 _MOST_TOGETHER = 512
 _BYTES_TOGETHER = 4 * 2**20
 # Half of the server's threads: the other half is answered meanwhile, and then finds this one back.
-_ENOUGH = 16
-_COMPANY_SECONDS = 0.004
+_ENOUGH = 32
+_COMPANY_SECONDS = 0.005
 
 
 class _Submission:

@@ -149,4 +149,4 @@ def _number(hashed: bytes) -> int:
 
 def _empty(bits: int) -> memoryview:
     # A memoryview's items are read several times faster than those of an array of numpy.
-    return memoryview(np.zeros((1 << bits) + _TAIL, dtype=np.uint32))
+    return memoryview(bytearray(4 * ((1 << bits) + _TAIL))).cast("I")

@@ -24,7 +24,7 @@ from trusted_aggregator.storage import Storage
 
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: so many submissions share one commit.
-WORKERS = 32
+WORKERS = 64
 
 _STORE_SECONDS = 30.0
 

@@ -23,6 +23,7 @@ from odp.privacy.accounting import (
     epsilon_pld,
     epsilon_rdp,
     epsilon_replace_one,
+    most_users,
     mu,
     mu_for,
     noise_multiplier_for,
@@ -211,6 +212,16 @@ def test_a_budget_is_positive_and_finite(budget):
 def test_default_delta_is_the_largest_power_of_ten_below_a_tenth_over_the_users(n_users, expected):
     assert default_delta(n_users) == expected
     check_delta(expected, n_users)
+
+
+@pytest.mark.parametrize("delta", [0.5, 1 / 3, 1e-5, 1e-6, 3e-7, 1 / 99_999, 1 / 49, 2.0**-20, 1e-15])
+def test_the_most_users_of_a_delta_are_the_last_that_it_is_accepted_for(delta):
+    most = most_users(delta)
+    check_delta(delta, most)
+    if most < 10**15:
+        with pytest.raises(PrivacyError, match="too large"):
+            check_delta(delta, most + 1)
+    assert most_users(1e-5) == 99_999
 
 
 def test_a_delta_that_allows_publishing_a_user_is_refused():

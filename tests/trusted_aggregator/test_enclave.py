@@ -359,6 +359,36 @@ class TestClosing:
         assert world.charges() == 1
         assert Ledger.decode(world.core.ledger(world.task_sha256)[0]).entries[0].contributions == 4
 
+    @pytest.mark.parametrize(("population", "task", "most"), [(0.2, 1e-6, 4), (1e-3, 1e-2, 99)])
+    def test_a_round_takes_no_more_contributions_than_can_be_charged(self, make_world, population, task, most):
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=1, population_delta=population)
+
+        def delta(definition):
+            definition.privacy.delta = task
+
+        world = make_world(minimum=1, policy=policy, edit=delta)
+        world.open()
+        # 5 * 0.2 is 1: a fifth contribution could be published outright within the guarantee.
+        sealed = [world.sealed(device) for device in range(most + 2)]
+        assert [world.submit(one) for one in sealed] == [None] * most + [Refusal.ROUND_CLOSED] * 2
+        # A device that is counted is told so, and not that it came too late.
+        assert world.submit(sealed[0]) is Refusal.ALREADY_CONTRIBUTED
+        world.restart()
+        assert world.submit(sealed[-1]) is Refusal.ROUND_CLOSED
+        world.close()
+        assert Ledger.decode(world.core.ledger(world.task_sha256)[0]).entries[0].contributions == most
+
+    def test_a_goal_that_could_not_be_charged_is_refused_before_the_round_opens(self, make_world, counting_noise):
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_delta=0.2)
+
+        def goal(definition):
+            definition.cohort.goal = 5
+
+        world = make_world(minimum=3, policy=policy, edit=goal, noise=counting_noise)
+        with pytest.raises(PrivacyError, match="too large for n_users=5"):
+            world.open()
+        assert counting_noise.calls == 0
+
     def test_a_release_without_a_charge_is_refused(self, small):
         small.fill(range(3))
         with pytest.raises(PrivacyError, match="charged first"):

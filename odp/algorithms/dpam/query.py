@@ -89,14 +89,15 @@ class DpamQuery:
         """bool [n]."""
         rows, items, weights, targets = given.rows, given.items, given.weights, given.targets
         used = weights > 0
-        kept = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
+        kept: npt.NDArray[np.bool_] = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
         if self._round != COUNTS_ROUND:
             kept &= np.einsum("nk,nk->n", weights, weights) <= codec.WEIGHT_UNITS**2
         kept &= ~(np.abs(targets) > codec.TARGET_UNITS).any(axis=1)
         kept &= np.einsum("nk,nk->n", rows, rows) <= self._row_limit
         # Whoever is beyond a bound by now counts as zero, so that the products of all others stay below 2^39.
         products = weights * targets * kept[:, None]
-        return kept & (np.einsum("nk,nk->n", products, products) <= self._vector_limit)
+        kept &= np.einsum("nk,nk->n", products, products) <= self._vector_limit
+        return kept
 
     def new_sum(self, *, oblivious: bool = False) -> Accumulator | ObliviousAccumulator:
         """An empty exact sum; the oblivious one has the same totals."""

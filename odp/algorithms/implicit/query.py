@@ -82,10 +82,11 @@ class ImplicitQuery:
         """bool [n]."""
         rows, items, weights = given.rows, given.items, given.weights
         used = weights > 0
-        kept = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
+        kept: npt.NDArray[np.bool_] = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
         if self._round != COUNTS_ROUND:
             kept &= np.einsum("nk,nk->n", weights, weights) <= codec.WEIGHT_UNITS**2
-        return kept & (np.einsum("nk,nk->n", rows, rows) <= codec.ROW_UNITS**2)
+        kept &= np.einsum("nk,nk->n", rows, rows) <= codec.ROW_UNITS**2
+        return kept
 
     def new_sum(self, *, oblivious: bool = False) -> ImplicitSum | ObliviousImplicitSum:
         """An empty exact sum; the oblivious one has the same totals."""

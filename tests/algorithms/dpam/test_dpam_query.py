@@ -216,6 +216,60 @@ def test_a_payload_of_another_length_is_malformed(define: Define, round: int) ->
         assert refused.value.refusal is Refusal.MALFORMED
 
 
+def accepted(definition: common_pb2.TaskDefinition, round: int, payload: bytes) -> bool:
+    """The bounds once more, one number after the other."""
+    terms = Terms.of(definition)
+    record = np.frombuffer(payload, dtype=codec.layout(terms, round))[0]
+    items = [int(item) for item in record["items"]]
+    weights = [int(item != codec.NO_ITEM) for item in items] if round == 0 else [int(w) for w in record["weights"]]
+    targets = [0] * len(items) if round == 0 else [int(target) for target in record["targets"]]
+    row = [int(value) for value in record["row"]] if round >= 2 else []
+    held = [item for item, weight in zip(items, weights, strict=True) if weight]
+    return (
+        all(item < terms.items for item in held)
+        and len(set(held)) == len(held)
+        and (round == 0 or sum(weight**2 for weight in weights) <= codec.WEIGHT_UNITS**2)
+        and all(abs(target) <= codec.TARGET_UNITS for target in targets)
+        and sum(value**2 for value in row) <= codec.row_limit(terms)
+        and sum((w * t) ** 2 for w, t in zip(weights, targets, strict=True)) <= codec.vector_limit(terms, round)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), round=st.integers(0, 2))
+def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(
+    define: Define, data: st.DataObject, round: int
+) -> None:
+    definition = define(items=ITEMS, places=PLACES)
+    query = query_for(definition, round)
+    extremes = st.sampled_from([0, 1, 2, 3, 29, 30, 255, 256, 511, 512, 513, 1023, 1024, 1025, 1500])
+    weight = extremes | st.sampled_from([2**15, 2**16 - 1])
+    target = extremes | extremes.map(lambda value: -value) | st.sampled_from([-(2**15), 2**15 - 1])
+    item = st.integers(0, ITEMS - 1) | st.sampled_from([ITEMS, codec.NO_ITEM, 2**31])
+    payloads = []
+    for _ in range(data.draw(st.integers(0, 7))):
+        record = np.frombuffer(payload_of(definition, round), dtype=codec.layout(Terms.of(definition), round)).copy()
+        for name, values in (("items", item), ("weights", weight), ("targets", target), ("row", target)):
+            if name in (record.dtype.names or ()) and data.draw(st.booleans()):
+                drawn = data.draw(st.lists(values, min_size=record[name].shape[1], max_size=record[name].shape[1]))
+                record[name] = drawn
+        payloads.append(record.tobytes()[: data.draw(st.sampled_from([None, None, None, -1]))])
+    expected = [
+        Refusal.MALFORMED
+        if len(payload) != query.payload_bytes
+        else (None if accepted(definition, round, payload) else Refusal.OUT_OF_BOUNDS)
+        for payload in payloads
+    ]
+    assert query.refusals(payloads) == expected
+    for payload, refusal in zip(payloads, expected, strict=True):
+        if refusal is None:
+            query.check(payload)
+            continue
+        with pytest.raises(ContributionRefused) as refused:
+            query.check(payload)
+        assert refused.value.refusal is refusal
+
+
 def test_padding_adds_nothing(define: Define) -> None:
     definition = define(items=ITEMS, places=PLACES)
     payload = payload_of(definition, 2, items=[codec.NO_ITEM] * 4)

@@ -160,3 +160,24 @@ def test_the_grid_of_counts_is_finer_than_their_noise(define_implicit: Define) -
 def test_a_round_that_the_task_lacks_is_refused(define_implicit: Define) -> None:
     with pytest.raises(ConfigurationError, match="round=3"):
         query_for(define_implicit(steps=2), 3)
+
+
+def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(define_implicit: Define) -> None:
+    definition = define_implicit(items=ITEMS, rank=3, places=PLACES)
+    query = query_for(definition, 1)
+    good = {"row": [100, -200], "items": [3, 0, 29, 7], "weights": [512] * 4}
+    wrong: list[dict[str, list[int]]] = [
+        {"row": [codec.ROW_UNITS + 1]},
+        {"row": [-(2**15)] * 3},
+        {"items": [3, 3, 29, 7]},
+        {"items": [3, 0, ITEMS, 7]},
+        {"weights": [512, 512, 512, 513]},
+        {"weights": [2**16 - 1] * 4},
+    ]
+    payloads, expected = [], []
+    for changes in wrong:
+        payloads += [payload_of(definition, **good), payload_of(definition, **(good | changes)), b"short"]
+        expected += [None, Refusal.OUT_OF_BOUNDS, Refusal.MALFORMED]
+    assert query.refusals(payloads) == expected
+    assert query.refusals([]) == []
+    assert query.refusals([b""]) == [Refusal.MALFORMED]
