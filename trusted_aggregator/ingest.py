@@ -4,14 +4,12 @@ Many callers share each step: one thread takes all contributions that wait to th
 what it accepted in one commit, while the next ones are counted already. A caller alone never waits for company; where
 others are under way, a step waits a few milliseconds for more, because it costs nearly as much for one as for many.
 
-Each caller sleeps once, until both steps are done. Callers of one batch wake each other, one after the other: woken all
-at once, they would queue for the interpreter's lock. Batches keep their order, so that whoever is told that a
+Each caller sleeps once, until both steps are done. Batches keep their order, so that whoever is told that a
 contribution was counted before is told so after that one is stored.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -23,15 +21,15 @@ from trusted_aggregator.storage import Contribution, Storage
 
 _MOST_TOGETHER = 512
 _BYTES_TOGETHER = 4 * 2**20
-# Half of the server's threads: the other half is answered meanwhile, and then finds this one back.
-_ENOUGH = 32
-_COMPANY_SECONDS = 0.005
+# Not all of the server's threads: the others are answered meanwhile.
+_ENOUGH = 48
+_COMPANY_SECONDS = 0.01
 
 
 class _Submission:
     """One caller that waits."""
 
-    __slots__ = ("answer", "done", "following", "request")
+    __slots__ = ("answer", "done", "request")
 
     def __init__(self, request: aggregator_pb2.SubmitRequest) -> None:
         self.request = request
@@ -39,7 +37,6 @@ class _Submission:
         # A bare lock is the cheapest thing that a thread can wait on, and every contribution passes here.
         self.done = threading.Lock()
         self.done.acquire()
-        self.following: _Submission | None = None  # wakes after this one
 
     @property
     def waits_for_storage(self) -> bool:
@@ -83,8 +80,6 @@ class Ingest:
             if len(self._waiting) in (1, _ENOUGH):
                 self._changed.notify()
         mine.done.acquire()
-        if mine.following is not None:
-            mine.following.done.release()
         if isinstance(mine.answer, Exception):
             raise mine.answer
         return mine.answer
@@ -147,10 +142,8 @@ class Ingest:
         """Lets the callers go on; all answers are there."""
         with self._changed:
             self._under_way -= len(batch)
-        for submission, following in itertools.pairwise(batch):
-            submission.following = following
-        if batch:
-            batch[0].done.release()
+        for submission in batch:
+            submission.done.release()
 
 
 def _fail(batch: _Batch, error: Exception) -> None:
