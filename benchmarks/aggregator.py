@@ -51,6 +51,7 @@ _MIB = 2.0**20
 _MODEL = hashlib.sha256(b"a model").digest()
 _LARGEST_RATIO = 1e6  # of the noise to its grid
 _FEW = 512
+_TOGETHER = 32  # as they come from the host
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ def _memory(chosen: Plan, before: float, after: float) -> list[Figure]:
     return [
         Figure(name, after / _MIB, "MiB", None, Limit(f"after {chosen.memory_from:,}", before / _MIB)),
         # What must be remembered of a contribution until its round ends: its id, its hash, its pseudonym.
-        Figure("memory per further contribution", grown, "B", "<= 1024" if chosen.full else None),
+        Figure("memory per further contribution", grown, "B", "<= 256" if chosen.full else None),
     ]
 
 
@@ -302,8 +303,8 @@ def parts(count: int) -> list[Figure]:
     sealed = [seal(key.public, payload, info) for payload in spread[:_FEW]]
 
     def check() -> None:
-        for payload in spread[:_FEW]:
-            query.check(payload)
+        for start in range(0, _FEW, _TOGETHER):
+            query.refusals(spread[start : start + _TOGETHER])
 
     opening = _each(lambda: [key.open(one, info) for one in sealed], _FEW)
     checking = _each(check, _FEW)
