@@ -20,7 +20,7 @@ import pytest
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
-from odp.errors import ContributionRefused, OdpError, Refusal
+from odp.errors import OdpError, Refusal
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon_of_mu
 from odp.privacy.events import SampledRound, Sampling, releases_of
@@ -346,19 +346,10 @@ def _check_without(**names) -> Callable:
                 and _beyond(self._terms, self._round, given),
                 "row": row > self._row_limit + names.get("slack", 0),
             }
-            if any(value for name, value in wrong.items() if name != names.get("missing")):
-                raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
+            refused = any(value for name, value in wrong.items() if name != names.get("missing"))
+            return Refusal.OUT_OF_BOUNDS if refused else None
 
-        def refusals(self, payloads):
-            answers = []
-            for payload in payloads:
-                try:
-                    answers.append(check(self, payload))
-                except ContributionRefused as refused:
-                    answers.append(refused.refusal)
-            return answers
-
-        patch.setattr(DpamQuery, "refusals", refusals)
+        patch.setattr(DpamQuery, "refusals", lambda self, payloads: [check(self, one) for one in payloads])
 
     return plant
 
