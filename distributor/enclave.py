@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.protobuf.message import DecodeError
 
+from odp.algorithms.registry import algorithm_for
 from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad
 from odp.errors import ConfigurationError, OdpError, StateError
@@ -76,7 +77,7 @@ class _Model:
     table: str  # name of the keyed table
     rows: npt.NDArray[np.float32]  # [rows, width] of it
     slices: int  # keys per request
-    sealed_bytes: int  # length of every well-formed request
+    sealed_bytes: int | None  # length of every well-formed request; without a keyed table none is well formed
     dense: tuple[bytes, ...]
 
     @property
@@ -90,11 +91,15 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
     Host and enclave run the same check: the host to refuse early, the enclave because it trusts no host.
 
     Raises SignatureError where a signature is not the developer's, and ConfigurationError where a field is out of its
-    range, the manifest is of another task or has not exactly one keyed table, where the tables together exceed 1 GiB,
-    or where a reply to Select would not fit one message.
+    range, the manifest is of another task or its tables are not those that the task trains on: statistics have no
+    keyed table, every other task has one. Also where the tables together exceed 1 GiB, or where a reply to Select would
+    not fit one message.
     """
     definition = open_task(signed_task)
     manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
+    keyed = sum(table.keyed for table in manifest.tables)
+    if keyed != (0 if algorithm_for(definition).statistics else 1):
+        raise ConfigurationError(f"Expected exactly one keyed table in the manifest, none for statistics (got {keyed})")
     header = ModelHeader(
         model_sha256=model_sha256(signed_manifest),
         task_sha256=task_sha256(signed_task),
@@ -251,6 +256,9 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes]) -> _Model:
     if set(tables) != set(declared):
         raise ConfigurationError(f"Expected tables={sorted(tables)} to be {sorted(declared)}, as in the manifest")
     verified = {name: table_from_bytes(entry, tables[name]) for name, entry in declared.items()}
+    dense = tuple(tables[table.name] for table in verified.values() if not table.keyed)
+    if len(dense) == len(verified):
+        return _Model(header, table="", rows=np.zeros((0, 0), np.float32), slices=0, sealed_bytes=None, dense=dense)
     keyed = verified[keyed_entry(header.manifest).name]
     slices = header.task.dpam.slices_per_device
     request = distributor_pb2.SelectKeys(
@@ -262,12 +270,14 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes]) -> _Model:
         rows=keyed.rows,
         slices=slices,
         sealed_bytes=request.ByteSize() + hpke.OVERHEAD,
-        dense=tuple(tables[table.name] for table in verified.values() if not table.keyed),
+        dense=dense,
     )
 
 
 def _reply_bytes(header: ModelHeader) -> int:
-    """Length of a Select reply, but for its few bytes of framing."""
+    """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
+    if not any(table.keyed for table in header.manifest.tables):
+        return 0
     dense = header.total_bytes - sum(_bytes_of(table) for table in header.manifest.tables if table.keyed)
     row = keyed_entry(header.manifest).width * _VALUE_BYTES
     return header.task.dpam.slices_per_device * row + dense

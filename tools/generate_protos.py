@@ -33,8 +33,10 @@ def generate(folder: Path) -> None:
     if failed:
         sys.exit(failed)
     # A file without services has an empty gRPC module: nothing to check in.
-    for stub in (folder / "odp" / "v1").glob("common_pb2_grpc.py*"):
-        stub.unlink()
+    for proto in PROTOS:
+        if "\nservice " not in proto.read_text(encoding="utf-8"):
+            for stub in (folder / "odp" / "v1").glob(f"{proto.stem}_pb2_grpc.py*"):
+                stub.unlink()
 
 
 def main() -> None:

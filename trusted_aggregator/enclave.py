@@ -198,13 +198,24 @@ class AggregatorCore:
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
+        found = self._lookup_round(task_sha256, round)
+        return found if isinstance(found, Refusal) else found.submit(sealed, self._identity.hpke)
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round: what a host may take in of one.
+
+        The refusal that each of them would meet where the round takes none.
+        """
+        found = self._lookup_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def _lookup_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
         with self._lookup:
             if task_sha256 not in self._tasks:
                 return Refusal.WRONG_TASK
-            found = self._rounds.get((task_sha256, round))
-        if found is None:
-            return Refusal.WRONG_ROUND
-        return found.submit(sealed, self._identity.hpke)
+            return self._rounds.get((task_sha256, round), Refusal.WRONG_ROUND)
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
@@ -316,7 +327,7 @@ class AggregatorCore:
             if size > LARGEST_RELEASE_BYTES:
                 raise ConfigurationError(
                     f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
-                    "choose a smaller rank or fewer items"
+                    "choose a smaller rank, or fewer items or bins"
                 )
         spending = self._spending_of(task)
         if spending.charged(task.id, number) is not None:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
-from odp.crypto import domains
+from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.mechanisms import IntegerNoise
@@ -25,6 +25,7 @@ from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
 BLOCK = 512
+BLOCK_BYTES = 2**23
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
 _LARGEST_INTEGER = 2**62
 
@@ -68,8 +69,12 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
-        self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256)
-        self.plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        self._large = segments.is_large(query.payload_bytes)
+        info = domains.large_contribution_info if self._large else domains.contribution_info
+        self._info = info(task_sha256, order.round, order.model_sha256)
+        plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        #: Length of every well-formed sealed contribution.
+        self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
         self._lock = threading.Lock()
         self._frozen = False
         self._digests: dict[bytes, bytes] = {}  # contribution id -> SHA-256 of its payload
@@ -87,10 +92,10 @@ class Round:
         if self._frozen or self.status is not Status.OPEN:
             return Refusal.ROUND_CLOSED
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
-        if len(sealed) != self.plaintext_bytes + OVERHEAD:
+        if len(sealed) != self.sealed_bytes:
             return Refusal.MALFORMED
         try:
-            contribution = self._parse(key.open(sealed, self._info))
+            contribution = self._parse(self._open(sealed, key))
             self.query.check(contribution.payload)
         except DecryptionError:
             return Refusal.MALFORMED
@@ -146,9 +151,12 @@ class Round:
             self._sum = None
             self.noise = None
 
-    def _parse(self, plaintext: bytes) -> aggregator_pb2.Contribution:
+    def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
+        return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
+
+    def _parse(self, plaintext: bytes | bytearray) -> aggregator_pb2.Contribution:
         try:
-            given = aggregator_pb2.Contribution.FromString(plaintext)
+            given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
         hashes = (given.task_sha256, given.model_sha256, given.contribution_id, given.pseudonym)
@@ -169,10 +177,12 @@ class Round:
                 return Refusal.ROUND_CLOSED
             if contribution.contribution_id in self._digests or contribution.pseudonym in self._pseudonyms:
                 return Refusal.ALREADY_CONTRIBUTED
+            if len(self._digests) >= self.query.maximum:
+                return Refusal.ROUND_CLOSED
             self._digests[contribution.contribution_id] = digest
             self._pseudonyms.add(contribution.pseudonym)
             self._waiting.append(contribution.payload)
-            if len(self._waiting) >= BLOCK:
+            if len(self._waiting) >= min(BLOCK, max(1, BLOCK_BYTES // self.query.payload_bytes)):
                 self._add_waiting()
         return None
 

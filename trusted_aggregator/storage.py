@@ -25,7 +25,9 @@ from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.sealed_state import RELEASE_PREFIX, SealedRecord
 
+# So many rows, or bytes, are read at once.
 _PAGE = 512
+_PAGE_BYTES = 2**23
 
 _CONTRIBUTIONS = Table(
     "contributions",
@@ -127,13 +129,13 @@ class Storage:
 
     def contributions(self, task_sha256: bytes, round: int) -> Iterator[bytes]:
         """The stored ciphertexts of a round, oldest first, a page at a time."""
-        table, last = _CONTRIBUTIONS, 0
+        table, last, limit = _CONTRIBUTIONS, 0, 1
         while True:
             query = (
                 sqlalchemy.select(table.c.sequence, table.c.ciphertext)
                 .where(table.c.task == task_sha256, table.c.round == round, table.c.sequence > last)
                 .order_by(table.c.sequence)
-                .limit(_PAGE)
+                .limit(limit)
             )
             with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
                 page = connection.execute(query).all()
@@ -142,6 +144,8 @@ class Storage:
             for row in page:
                 yield row.ciphertext
             last = page[-1].sequence
+            # Contributions of one round are equally long.
+            limit = max(1, min(_PAGE, _PAGE_BYTES // max(1, len(page[-1].ciphertext))))
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
         """Erases the contributions of all other rounds: what a crash left of rounds that are over, or never opened."""

@@ -21,6 +21,8 @@ LEDGER = b"odp/v1/ledger"
 REPORT = b"odp/v1/report"
 
 CONTRIBUTION = b"odp/v1/contribution"
+LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
+SEGMENT = b"odp/v1/segment"
 CONTRIBUTION_ID = b"odp/v1/contribution-id"
 PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
@@ -49,6 +51,25 @@ def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes) -> by
     Source: ``SubmitRequest.sealed_contribution`` of aggregator.proto.
     """
     return CONTRIBUTION + _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+
+
+def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the key of a contribution in segments; arguments and errors as ``contribution_info``.
+
+    Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
+    """
+    return LARGE_CONTRIBUTION + _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+
+
+def segment_aad(index: int, *, last: bool) -> bytes:
+    """Additional data of one segment: segments cannot change places, nor can the last ones be cut off.
+
+    Raises:
+        ConfigurationError: the index is not within 0 .. 2^32 - 1.
+
+    Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
+    """
+    return SEGMENT + _round(index) + bytes([last])
 
 
 def select_info(model_sha256: bytes) -> bytes:
