@@ -15,6 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from odp.algorithms.seam import Broadcast
 from odp.errors import ConfigurationError, ServiceError
@@ -32,6 +35,10 @@ from odp.v1 import (
     server_pb2,
     server_pb2_grpc,
 )
+
+if TYPE_CHECKING:
+    from odp.algorithms.statistics.results import Results
+    from odp.statistics import Statistics
 
 _FINAL = (
     server_pb2.TaskStatus.STATE_FINISHED,
@@ -99,6 +106,10 @@ class TaskHandle:
         """The newest published model, fetched whole from the distributor and checked against its signed manifest."""
         return self.connection.model(self.status())
 
+    def statistics(self) -> Results:
+        """What a finished statistics task released, in the units of its queries, with intervals."""
+        return released_statistics(self.status())
+
     def cancel(self) -> None:
         """Opens no further round. Idempotent."""
         self.connection.cancel(self.task_sha256)
@@ -114,9 +125,11 @@ class Connection:
         self._channel = channel.connect(address, ca)
         self._stub = server_pb2_grpc.ServerServiceStub(self._channel)
 
-    def submit(self, task: Task) -> TaskHandle:
+    def submit(self, task: Task | Statistics) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
-        features = b"" if task.model.features is None else task.model.features.tobytes()
+        features = b""
+        if isinstance(task, Task) and task.model.features is not None:
+            features = task.model.features.tobytes()
         request = server_pb2.SubmitTaskRequest(definition=task.definition(), item_features=features)
         reply = channel.call(
             self._stub.SubmitTask,
@@ -205,6 +218,28 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def released_statistics(status: server_pb2.TaskStatus) -> Results:
+    """The answers in the release of a statistics task.
+
+    Raises:
+      ConfigurationError: the task trains a model, or released nothing yet.
+    """
+    from odp.algorithms.statistics.results import results_of
+    from odp.algorithms.statistics.terms import RELEASE
+
+    definition = open_task(status.task)
+    if definition.WhichOneof("training") != "statistics":
+        raise ConfigurationError(f"task {definition.name!r} trains a model; it has no statistics")
+    if not (status.rounds and status.rounds[0].HasField("release")):
+        raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its round")
+    release = common_pb2.Release.FromString(status.rounds[0].release.release)
+    found = next((tensor for tensor in release.tensors if tensor.name == RELEASE), None)
+    if found is None or len(found.integers) % 8:
+        raise ServiceError(f"the release of task {definition.name!r} does not hold its statistics")
+    values = np.frombuffer(found.integers, dtype="<i8") * found.step
+    return results_of(definition, values, contributions=release.contributions, epsilon=release.epsilon_spent)
 
 
 def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:

@@ -66,11 +66,24 @@ def simulate(
     from odp.simulation.inputs import notes, weak_signal
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.spending import spending
+    from odp.statistics import Statistics
     from odp.task import ImplicitData
+    from odp.task_file import load_task
 
+    asked = None if task is None or preset is not None else load_task(task)
+    if isinstance(asked, Statistics):
+        from odp.cli.statistics import simulate_task
+
+        given: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--features": features}
+        given |= {"--held-out": held_out, "--checkpoint": checkpoint}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigurationError(f"{name} is for models: statistics have one round and a budget of their own")
+        simulate_task(asked, data, seed=seed, noise=noise, output=output, json=json)
+        return
     out = console()
     ratings = load(data)
-    planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    planned = _planned(asked, task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
     if isinstance(planned.data, ImplicitData):
         from odp.cli.ranking import simulate_ranking
 
@@ -162,6 +175,7 @@ def simulate(
 
 
 def _planned(
+    given: Task | None,
     path: Path | None,
     ratings: Ratings,
     *,
@@ -174,11 +188,10 @@ def _planned(
     from odp.datasets import has_item_features, item_features
     from odp.errors import ConfigurationError
     from odp.simulation.presets import PRESETS, preset_task
-    from odp.task_file import load_task
 
     if path is not None and preset is not None:
         raise ConfigurationError("Expected a task file or --preset, not both")
-    if path is None:
+    if given is None:
         if preset is None:
             raise ConfigurationError(
                 f"Expected a task file or --preset ({', '.join(PRESETS)}); `odp task new` writes a file"
@@ -193,8 +206,7 @@ def _planned(
     for name, value in (("--epsilon", epsilon), ("--delta", delta)):
         if value is not None:
             raise ConfigurationError(f"{name} goes with --preset; a task file has its own budget in [privacy]")
-    task = load_task(path)
     if features is None:
-        return task
+        return given
     matrix = item_features(ratings) if features else None
-    return dataclasses.replace(task, model=dataclasses.replace(task.model, item_features=matrix))
+    return dataclasses.replace(given, model=dataclasses.replace(given.model, item_features=matrix))
