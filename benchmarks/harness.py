@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "imports": ("benchmarks.imports", "how long `import odp` and `odp --help` take, and what they load"),
     "noise": ("benchmarks.noise", "exact integer Gaussian samples per second"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),
+    "dense": ("benchmarks.dense", "contributions of a million numbers: sum, and ingest beside a bare gRPC stream"),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

@@ -15,12 +15,10 @@ and then, with the id that `odp task submit` printed or its first digits,
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
 import odp
-from odp.algorithms.statistics.picture import draw
 
 PEOPLE = 1000
 
@@ -77,7 +75,7 @@ def main() -> None:
     print(f"an hour with music has {minutes.value:.1f} minutes of it ({least:.1f} to {most:.1f})")
     half = answer.statistics.histogram("session").quantile(0.5)
     print(f"half of the hours have less than {half.value:.0f} minutes ({half.low:.0f} to {half.high:.0f})")
-    draw(answer.statistics, Path(given.picture), exact=answer.exact)
+    answer.draw(given.picture)
     print("picture:", given.picture)
 
 

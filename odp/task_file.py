@@ -124,7 +124,7 @@ def render_task(task: Task | Statistics) -> str:
             lines.append(f"kind = {_toml(kind)}")
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if not field.init:
+            if not field.init or (isinstance(task, Statistics) and field.name == "max_items_per_user"):
                 continue
             if isinstance(value, np.ndarray):
                 lines.append(

@@ -96,12 +96,13 @@ class Round:
             return Refusal.MALFORMED
         try:
             contribution = self._parse(self._open(sealed, key))
-            self.query.check(contribution.payload)
+            payload = contribution.payload  # each access makes a copy
+            self.query.check(payload)
         except DecryptionError:
             return Refusal.MALFORMED
         except ContributionRefused as refused:
             return refused.refusal
-        return self._keep(contribution)
+        return self._keep(contribution, payload)
 
     def freeze(self) -> tuple[int, bytes]:
         """Closes the set: (number of contributions, SHA-256 over the sorted pairs of id and payload hash).
@@ -160,7 +161,7 @@ class Round:
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
         hashes = (given.task_sha256, given.model_sha256, given.contribution_id, given.pseudonym)
-        if any(len(value) != HASH_BYTES for value in hashes) or len(given.payload) != self.query.payload_bytes:
+        if any(len(value) != HASH_BYTES for value in hashes):
             raise ContributionRefused(Refusal.MALFORMED)
         if given.task_sha256 != self.task_sha256:
             raise ContributionRefused(Refusal.WRONG_TASK)
@@ -170,8 +171,8 @@ class Round:
             raise ContributionRefused(Refusal.WRONG_MODEL)
         return given
 
-    def _keep(self, contribution: aggregator_pb2.Contribution) -> Refusal | None:
-        digest = hashlib.sha256(contribution.payload).digest()
+    def _keep(self, contribution: aggregator_pb2.Contribution, payload: bytes) -> Refusal | None:
+        digest = hashlib.sha256(payload).digest()
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
@@ -181,7 +182,7 @@ class Round:
                 return Refusal.ROUND_CLOSED
             self._digests[contribution.contribution_id] = digest
             self._pseudonyms.add(contribution.pseudonym)
-            self._waiting.append(contribution.payload)
+            self._waiting.append(payload)
             if len(self._waiting) >= min(BLOCK, max(1, BLOCK_BYTES // self.query.payload_bytes)):
                 self._add_waiting()
         return None

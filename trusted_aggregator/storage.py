@@ -1,5 +1,7 @@
 """What the aggregator's host keeps: accepted ciphertexts, and the enclave's sealed records, in two SQLite files.
 
+Ciphertexts of more than 1 MiB are files (``large_files.py``), written before their rows, which name them.
+
 - ``contributions.db`` takes a row per accepted contribution. Many callers share one commit (a writer thread takes all
   rows that wait), so that the rate does not depend on the time of one commit. It survives the death of the process;
   ``sync`` makes it survive a power cut as well, and runs before a round is charged.
@@ -23,11 +25,10 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text, Uniq
 from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
+from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
 from trusted_aggregator.sealed_state import RELEASE_PREFIX, SealedRecord
 
-# So many rows, or bytes, are read at once.
 _PAGE = 512
-_PAGE_BYTES = 2**23
 
 _CONTRIBUTIONS = Table(
     "contributions",
@@ -77,6 +78,7 @@ class Storage:
         self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
         self._contributions = open_database(self._paths["contributions"], durable=False)
         self._sealed = open_database(self._paths["sealed"])
+        self._large = LargeFiles(state.path("large"))
         with database_errors(self._paths["contributions"]):
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
         with database_errors(self._paths["sealed"]):
@@ -97,7 +99,10 @@ class Storage:
         Raises:
             StateError: it could not be stored, or an earlier one could not: the program has to stop.
         """
-        digest = hashlib.sha256(ciphertext).digest()
+        if len(ciphertext) > LARGE_BYTES:
+            digest, ciphertext = self._write_large(task_sha256, round, ciphertext), b""
+        else:
+            digest = hashlib.sha256(ciphertext).digest()
         with self._changed:
             self._require_working()
             batch = self._batch
@@ -124,28 +129,27 @@ class Storage:
 
     def sync(self) -> None:
         """Brings all committed contributions to the disk."""
+        self._large.sync()
         with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
 
     def contributions(self, task_sha256: bytes, round: int) -> Iterator[bytes]:
         """The stored ciphertexts of a round, oldest first, a page at a time."""
-        table, last, limit = _CONTRIBUTIONS, 0, 1
+        table, last = _CONTRIBUTIONS, 0
         while True:
             query = (
-                sqlalchemy.select(table.c.sequence, table.c.ciphertext)
+                sqlalchemy.select(table.c.sequence, table.c.digest, table.c.ciphertext)
                 .where(table.c.task == task_sha256, table.c.round == round, table.c.sequence > last)
                 .order_by(table.c.sequence)
-                .limit(limit)
+                .limit(_PAGE)
             )
             with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
                 page = connection.execute(query).all()
             if not page:
                 return
             for row in page:
-                yield row.ciphertext
+                yield row.ciphertext or self._large.read(task_sha256, round, row.digest)
             last = page[-1].sequence
-            # Contributions of one round are equally long.
-            limit = max(1, min(_PAGE, _PAGE_BYTES // max(1, len(page[-1].ciphertext))))
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
         """Erases the contributions of all other rounds: what a crash left of rounds that are over, or never opened."""
@@ -156,6 +160,7 @@ class Storage:
         for task_sha256, round in found:
             if (task_sha256, round) not in rounds:
                 self.erase(task_sha256, round)
+        self._large.keep_only(rounds)
 
     def set_stored(self, task_sha256: bytes, round: int, count: int) -> None:
         """Says how many stored contributions of a round the enclave took back at start."""
@@ -171,6 +176,7 @@ class Storage:
             connection.commit()
             # The write-ahead log still holds the rows until it is emptied.
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._large.erase(task_sha256, round)
         with self._changed:
             self._stored.pop((task_sha256, round), None)
 
@@ -209,6 +215,19 @@ class Storage:
         self._writer.join()
         self._contributions.dispose()
         self._sealed.dispose()
+
+    def _write_large(self, task_sha256: bytes, round: int, ciphertext: bytes) -> bytes:
+        with self._changed:
+            self._require_working()
+        try:
+            return self._large.write(task_sha256, round, ciphertext)
+        except StateError as error:
+            # The enclave counted what is not stored: as for a row that could not be written, the program has to stop.
+            with self._changed:
+                first, self._failure = self._failure is None, error
+            if first:
+                self._tell_failed(error)
+            raise
 
     def _require_working(self) -> None:
         if self._failure is not None:

@@ -13,6 +13,7 @@ from odp.cli.console import console, print_json
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
+    from odp.statistics import Statistics
     from odp.task import Task
 
 
@@ -68,22 +69,18 @@ def simulate(
     from odp.simulation.spending import spending
     from odp.statistics import Statistics
     from odp.task import ImplicitData
-    from odp.task_file import load_task
 
-    asked = None if task is None or preset is not None else load_task(task)
-    if isinstance(asked, Statistics):
-        from odp.cli.statistics import simulate_task
-
-        given: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--features": features}
-        given |= {"--held-out": held_out, "--checkpoint": checkpoint}
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigurationError(f"{name} is for models: statistics have one round and a budget of their own")
-        simulate_task(asked, data, seed=seed, noise=noise, output=output, json=json)
-        return
     out = console()
     ratings = load(data)
-    planned = _planned(asked, task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    if isinstance(planned, Statistics):
+        from odp.cli.statistics import simulate_task
+
+        for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
+            if value is not None:
+                raise ConfigurationError(f"{name} is for models: statistics have one round and nothing to train")
+        simulate_task(planned, ratings, seed=seed, noise=noise, output=output, json=json)
+        return
     if isinstance(planned.data, ImplicitData):
         from odp.cli.ranking import simulate_ranking
 
@@ -175,7 +172,6 @@ def simulate(
 
 
 def _planned(
-    given: Task | None,
     path: Path | None,
     ratings: Ratings,
     *,
@@ -183,15 +179,17 @@ def _planned(
     epsilon: float | None,
     delta: float | None,
     features: bool | None,
-) -> Task:
+) -> Task | Statistics:
     """The task of a file, or of a preset. Raises ConfigurationError where both are given, or none."""
     from odp.datasets import has_item_features, item_features
     from odp.errors import ConfigurationError
     from odp.simulation.presets import PRESETS, preset_task
+    from odp.task import Task
+    from odp.task_file import load_task
 
     if path is not None and preset is not None:
         raise ConfigurationError("Expected a task file or --preset, not both")
-    if given is None:
+    if path is None:
         if preset is None:
             raise ConfigurationError(
                 f"Expected a task file or --preset ({', '.join(PRESETS)}); `odp task new` writes a file"
@@ -206,7 +204,8 @@ def _planned(
     for name, value in (("--epsilon", epsilon), ("--delta", delta)):
         if value is not None:
             raise ConfigurationError(f"{name} goes with --preset; a task file has its own budget in [privacy]")
-    if features is None:
-        return given
+    task = load_task(path)
+    if features is None or not isinstance(task, Task):
+        return task
     matrix = item_features(ratings) if features else None
-    return dataclasses.replace(given, model=dataclasses.replace(given.model, item_features=matrix))
+    return dataclasses.replace(task, model=dataclasses.replace(task.model, item_features=matrix))

@@ -9,6 +9,7 @@ from odp.cli.console import console, print_json
 
 if TYPE_CHECKING:
     from odp.algorithms.statistics.results import HistogramResult, Results
+    from odp.datasets import Ratings
     from odp.statistics import Statistics
 
 _MOST_ROWS = 40
@@ -18,7 +19,6 @@ def show_results(
     found: Results, *, picture: Path | None, confidence: float, json: bool, exact: Results | None = None
 ) -> None:
     """One table per histogram and one line per mean on stderr; with ``json``, one object on stdout."""
-    from odp.algorithms.statistics.picture import draw
     from odp.algorithms.statistics.results import HistogramResult
 
     out = console()
@@ -36,19 +36,20 @@ def show_results(
         f"intervals cover the noise with {confidence:.0%} each"
     )
     if picture is not None:
-        draw(found, picture, exact=exact, confidence=confidence)
+        found.draw(picture, exact=exact, confidence=confidence)
         out.print(f"picture: {picture}")
     if json:
         print_json(plain)
 
 
-def simulate_task(task: Statistics, data: str, *, seed: int, noise: bool, output: Path | None, json: bool) -> None:
+def simulate_task(
+    task: Statistics, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool
+) -> None:
     """Simulates ``task`` on a data set, beside what was there without noise."""
     from odp.algorithms.statistics.results import CONFIDENCE
-    from odp.datasets import load
     from odp.simulation.statistics import simulate_statistics
 
-    finished = simulate_statistics(task, load(data), seed=seed, noise=noise)
+    finished = simulate_statistics(task, ratings, seed=seed, noise=noise)
     picture = None
     if output is not None:
         from odp.errors import DataError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -40,6 +41,10 @@ class StatisticsRun:
     delta: float
     charges: tuple[GaussianRelease, ...]
     seconds: float
+
+    def draw(self, path: str | Path) -> None:
+        """Saves a picture of the answers, with what was there. Raises DataError where it cannot."""
+        self.statistics.draw(path, exact=self.exact)
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""

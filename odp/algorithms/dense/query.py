@@ -15,7 +15,7 @@ from odp.algorithms.dense.grid import NUMBER, Grid
 from odp.algorithms.seam import DeclaredRelease, Int64Array
 from odp.errors import ContributionRefused, Refusal
 
-# Numbers whose squares are summed at once: their 64-bit copies stay in the processor's cache.
+# Numbers whose squares are summed at once, at most: their wider copies stay in the processor's cache.
 _CHUNK = 2**16
 # Below this length, adding many payloads as one matrix is faster than one after the other.
 _SHORT = 2**12
@@ -49,8 +49,12 @@ class DenseQuery:
             raise ContributionRefused(Refusal.MALFORMED)
         numbers = np.frombuffer(payload, dtype=NUMBER)
         units = self.grid.units
-        # First the single numbers: after that, no sum of squares can wrap around in 64 bits.
-        if int(numbers.max()) > units or int(numbers.min()) < -units or _squares(numbers) > self.grid.limit:
+        # First the single numbers: after that, the sum of squares has no more than 62 bits.
+        if (
+            int(numbers.max()) > units
+            or int(numbers.min()) < -units
+            or _squares(numbers, self.grid.bits) > self.grid.limit
+        ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
     def new_sum(self) -> DenseSum:
@@ -102,10 +106,14 @@ class DenseSum:
         self._held += contributions
 
 
-def _squares(numbers: npt.NDArray[np.int32]) -> int:
-    """Sum of squares in 64 bits, for numbers of at most 2^20 in absolute value."""
+def _squares(numbers: npt.NDArray[np.int32], bits: int) -> int:
+    """The exact sum of squares of numbers of at most 2^bits in absolute value.
+
+    Each chunk's sum stays below 2^53, where float64 adds and multiplies whole numbers without rounding, in any order.
+    """
+    chunk = min(_CHUNK, 1 << (53 - 2 * bits))
     total = 0
-    for start in range(0, len(numbers), _CHUNK):
-        wide = numbers[start : start + _CHUNK].astype(np.int64)
+    for start in range(0, len(numbers), chunk):
+        wide = numbers[start : start + chunk].astype(np.float64)
         total += int(wide @ wide)
     return total

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -162,6 +163,16 @@ class Results(Mapping[str, "HistogramResult | MeanResult"]):
         if not isinstance(found, MeanResult):
             raise ConfigurationError(f"Expected query {name!r} to be a mean: it is a histogram")
         return found
+
+    def draw(self, path: str | Path, *, exact: Results | None = None, confidence: float = CONFIDENCE) -> None:
+        """Saves a picture, one panel per query; ``exact`` is what a simulation knows to have been there.
+
+        Raises:
+          DataError: the file cannot be written, or its ending names no format of pictures.
+        """
+        from odp.algorithms.statistics.picture import draw
+
+        draw(self, Path(path), exact=exact, confidence=confidence)
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
