@@ -139,6 +139,14 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.submit.assert_called_once_with(names["task"])
 
 
+def test_the_python_of_the_statistics_page_is_a_task() -> None:
+    (block,) = _python_blocks(ROOT / "docs" / "statistics.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/statistics.md", "exec"), names)
+    (event,) = charges_of(algorithm_for(names["task"].definition()).query(0))
+    assert (event.name, event.sensitivity) == ("statistics", 1.0)
+
+
 def test_the_readme_quotes_the_error_of_a_misspelt_key() -> None:
     with pytest.raises(ConfigurationError) as caught:
         odp.DPAM(step=3)  # type: ignore[call-arg]
