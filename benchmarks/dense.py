@@ -50,7 +50,7 @@ _GB = 1e9
 
 def run(quick: bool) -> list[Figure]:
     """Sum and check in GB/s per core, ingest beside a bare stream, and the processor time of one contribution."""
-    contributions, times = (40, 3) if quick else (120, 5)
+    contributions, times = (40, 3) if quick else (50, 6)
     task = Statistics(
         name="dense",
         queries={"items": Histogram(bins=_SIZE)},

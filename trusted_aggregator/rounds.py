@@ -95,8 +95,7 @@ class Round:
         if len(sealed) != self.sealed_bytes:
             return Refusal.MALFORMED
         try:
-            contribution = self._parse(self._open(sealed, key))
-            payload = contribution.payload  # each access makes a copy
+            contribution, payload = self._parse(self._open(sealed, key))
             self.query.check(payload)
         except DecryptionError:
             return Refusal.MALFORMED
@@ -155,13 +154,15 @@ class Round:
     def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
 
-    def _parse(self, plaintext: bytes | bytearray) -> aggregator_pb2.Contribution:
+    def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
+        """The contribution, and its payload: each access to that field makes a copy."""
         try:
             given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
         hashes = (given.task_sha256, given.model_sha256, given.contribution_id, given.pseudonym)
-        if any(len(value) != HASH_BYTES for value in hashes):
+        payload = given.payload
+        if any(len(value) != HASH_BYTES for value in hashes) or len(payload) != self.query.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         if given.task_sha256 != self.task_sha256:
             raise ContributionRefused(Refusal.WRONG_TASK)
@@ -169,7 +170,7 @@ class Round:
             raise ContributionRefused(Refusal.WRONG_ROUND)
         if given.model_sha256 != self.model_sha256:
             raise ContributionRefused(Refusal.WRONG_MODEL)
-        return given
+        return given, payload
 
     def _keep(self, contribution: aggregator_pb2.Contribution, payload: bytes) -> Refusal | None:
         digest = hashlib.sha256(payload).digest()
