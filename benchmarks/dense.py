@@ -32,6 +32,7 @@ from odp.crypto import HpkeKey, SigningKey, domains
 from odp.crypto.segments import open_segments, seal_segments
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ServiceError
 from odp.signed_task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
 from odp.statistics import Statistics
@@ -115,7 +116,7 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
             "aggregator", real.address
         )
         progress(f"sealing {contributions * times} contributions of {_SIZE:,} numbers")
-        opened = _open(task, real.address, ca, verified.hpke_key, contributions * times)
+        opened = _open(task, real.address, ca, verified, contributions * times)
         rates: dict[str, float] = {"bare": 0.0, "real": 0.0}
         with Usage({"real": real.process.pid, "bare": bare.process.pid}) as usage:
             before = usage.processor_seconds()
@@ -137,7 +138,7 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
     ]
 
 
-def _open(task: Statistics, address: str, ca: Path, hpke_key: bytes, count: int) -> _Round:
+def _open(task: Statistics, address: str, ca: Path, enclave: VerifiedEnclave, count: int) -> _Round:
     developer = SigningKey.generate()
     signed = sign_task(task.definition(), developer)
     definition = common_pb2.TaskDefinition.FromString(signed.definition)
@@ -151,7 +152,7 @@ def _open(task: Statistics, address: str, ca: Path, hpke_key: bytes, count: int)
     assert isinstance(query, DenseQuery)  # narrows the type; the task is one of statistics
     generator = np.random.Generator(np.random.PCG64(2))
     payload = _payload(query, generator)
-    info = domains.large_contribution_info(task_id, 0, order.model_sha256)
+    info = domains.large_contribution_info(task_id, 0, order.model_sha256, enclave.policy.sha256)
     sealed = []
     for _ in range(count):
         secret = os.urandom(32)
@@ -162,7 +163,7 @@ def _open(task: Statistics, address: str, ca: Path, hpke_key: bytes, count: int)
             pseudonym=domains.pseudonym(secret, task_id),
             payload=payload,
         )
-        sealed.append(seal_segments(hpke_key, contribution.SerializeToString(), info))
+        sealed.append(seal_segments(enclave.hpke_key, contribution.SerializeToString(), info))
     return _Round(aggregator_pb2.SubmitHeader(task_sha256=task_id, round=0), sealed)
 
 

@@ -34,8 +34,13 @@ if TYPE_CHECKING:
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "imports": ("benchmarks.imports", "how long `import odp` and `odp --help` take, and what they load"),
     "noise": ("benchmarks.noise", "exact integer Gaussian samples per second"),
+    "aggregator": ("benchmarks.aggregator", "contributions per second into a real aggregator, beside bare gRPC"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),
     "dense": ("benchmarks.dense", "contributions of a million numbers: sum, and ingest beside a bare gRPC stream"),
+    "secagg": (
+        "benchmarks.secagg",
+        "secure aggregation beside its keystream, and whole rounds beside a plain protocol",
+    ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

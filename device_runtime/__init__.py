@@ -1,7 +1,7 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
 from device_runtime.limits import Limits
-from device_runtime.program import Config, Running, run, start
+from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
 from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
 from device_runtime.services import Services
@@ -18,6 +18,7 @@ __all__ = [
     "State",
     "Store",
     "download_model",
+    "log_guard",
     "predict",
     "provision",
     "recommend",

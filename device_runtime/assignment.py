@@ -19,7 +19,7 @@ from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
-from odp.v1 import common_pb2, server_pb2
+from odp.v1 import common_pb2, log_pb2, server_pb2
 
 # What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
 _MOST_REMEMBERED = 16
@@ -33,7 +33,8 @@ class Model:
     """One signed model version of one signed task, both checked.
 
     ``rounds`` is the number of rounds that the task has when it is finished, ``large`` says for each of them whether
-    its contributions travel as a stream.
+    its contributions travel as a stream; ``signed_task`` and ``signed_manifest`` are what has to be in the
+    transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -43,6 +44,8 @@ class Model:
     client: Client
     rounds: int
     large: tuple[bool, ...]
+    signed_task: common_pb2.SignedTask
+    signed_manifest: common_pb2.SignedManifest
 
     @property
     def keyed(self) -> bool:
@@ -52,12 +55,13 @@ class Model:
 
 @dataclass(frozen=True)
 class Work:
-    """One round that is open, and where to take part in it."""
+    """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet)."""
 
     model: Model
     round: int
     distributor: str
     aggregator: str
+    log: log_pb2.LogProof | None = None
 
     @property
     def large(self) -> bool:
@@ -101,6 +105,8 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         client=algorithm.client(),
         rounds=rounds,
         large=tuple(is_large(algorithm.query(number).payload_bytes) for number in range(rounds)),
+        signed_task=task,
+        signed_manifest=manifest,
     )
 
 
@@ -126,7 +132,13 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
         raise ConfigurationError(f"Expected model version={model.manifest.version} to be round={assignment.round}")
     parse_address(assignment.distributor_address)
     parse_address(assignment.aggregator_address)
-    return Work(model, assignment.round, assignment.distributor_address, assignment.aggregator_address)
+    return Work(
+        model,
+        assignment.round,
+        assignment.distributor_address,
+        assignment.aggregator_address,
+        assignment.log if assignment.HasField("log") else None,
+    )
 
 
 class AssignmentReader:

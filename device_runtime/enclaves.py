@@ -70,6 +70,7 @@ class Enclaves:
                 found = verify_evidence(
                     token=reply.token,
                     policy=reply.policy,
+                    event_log=reply.event_log,
                     nonce=nonce,
                     role=role,
                     reference_values=self._reference_values,

@@ -29,11 +29,13 @@ from odp.errors import (
     CertificateError,
     ConfigurationError,
     DataError,
+    DiskFull,
     OdpError,
     PrivacyError,
     ServiceError,
     ServiceUnavailable,
     StateError,
+    TransparencyError,
 )
 from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
@@ -44,7 +46,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
 #: So many attempts in a row that fail mean that a service is at fault and not a device.
 _FAILURES_OF_A_SERVICE = 20
-#: Certificates or evidence that are refused so often are no accident: it is another service than the person pinned.
+#: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
 _MOST_STRANGERS = 3
 _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
@@ -141,7 +143,8 @@ class Fleet:
 
         Raises:
           StateError: the state folder cannot be used, for example because the disk is full.
-          AttestationError, CertificateError: a service was refused again and again; nothing was sent to it.
+          AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
+            nothing was sent to it.
         """
         self._recover()
         self._log.event("devices_started", devices=len(self._devices), population=self._population)
@@ -149,7 +152,9 @@ class Fleet:
             while not self._stop.is_set():
                 try:
                     pause = self._step(pool)
-                except (ServiceError, AttestationError, SignatureError, ConfigurationError) as error:
+                except (
+                    ServiceError, AttestationError, TransparencyError, SignatureError, ConfigurationError
+                ) as error:  # fmt: skip
                     pause = self._outage(error)
                 self._write_statistics()
                 if pause is None:
@@ -255,7 +260,7 @@ class Fleet:
         if self._outage_pause == 0.0:
             self.statistics.outage()
             self._log.warning("outage", reason=str(error))
-        if isinstance(error, (AttestationError, CertificateError)):
+        if isinstance(error, (AttestationError, CertificateError, TransparencyError)):
             self._strangers += 1
             if self._strangers >= _MOST_STRANGERS and not self._keep_running:
                 self._write_statistics()
@@ -317,7 +322,7 @@ class Fleet:
                 with sweep.lock:
                     sweep.settled += 1
                     sweep.failures_in_a_row = 0
-        except (ServiceUnavailable, AttestationError) as error:
+        except (ServiceUnavailable, AttestationError, TransparencyError) as error:
             what = "failed"
             sweep.end(outage=error)
         except PrivacyError as error:
@@ -325,7 +330,8 @@ class Fleet:
             self._decline(work, device, error)
         except OdpError as error:
             what = "failed"
-            if isinstance(error, (StateError, DataError)):
+            # A full disk is no device's own: set aside one by one, the last few would leave the host waiting for ever.
+            if isinstance(error, (StateError, DataError)) and not isinstance(error, DiskFull):
                 self._set_aside(device)
             self._failed(sweep, device, error)
         except Exception as error:  # one device must not take the others down; its data must not reach the log
@@ -343,7 +349,7 @@ class Fleet:
             # Wrong data are one device's own affair, however many devices have them.
             sweep.failures_in_a_row += not isinstance(error, DataError)
             telling = sweep.failures <= _LINES_PER_SWEEP
-            hopeless = sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
+            hopeless = isinstance(error, DiskFull) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
         if hopeless:

@@ -3,7 +3,7 @@
 Steps, in this order, each of which may be the last one before the device dies:
 
 1. the person's limits against the task's terms           nothing was asked of anybody
-2. evidence of both enclaves                               nothing private was sent
+2. the transparency log, evidence of both enclaves         nothing private was sent
 3. ``Select``: the rows that the device needs, if any      keys encrypted, their count padded
 4. ``contribute``: clip, quantise, encrypt                 in memory
 5. the store: PREPARED, bytes to send, local parameters    one transaction
@@ -20,7 +20,7 @@ import dataclasses
 import enum
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import grpc
 import numpy as np
@@ -38,10 +38,13 @@ from odp.crypto import domains, hpke, segments
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, DataError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
+from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
 
 _REPLY_KEY_BYTES = 32
 _REPLY_NONCE = bytes(12)
+#: Endorsements that an assignment's proofs showed to be in the log.
+_Logged = Sequence[LoggedEndorsement]
 
 
 class Outcome(enum.Enum):
@@ -61,6 +64,7 @@ class Participant:
       services: whom to talk to.
       enclaves: which enclaves were verified.
       limits: the limits of devices whose person set none of their own.
+      log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
     """
@@ -68,6 +72,7 @@ class Participant:
     services: Services
     enclaves: Enclaves
     limits: Limits = dataclasses.field(default_factory=Limits)
+    log: LogGuard | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
 
@@ -76,6 +81,7 @@ class Participant:
 
         Raises:
           PrivacyError: the person's limits decline the task; nothing was sent.
+          TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
           AttestationError: an enclave's evidence was refused; nothing was sent to it.
           DataError: the device's data break the task's declared range; nothing was sent.
           ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
@@ -87,13 +93,23 @@ class Participant:
             return Outcome.SETTLED
         limits = store.limits() or self.limits
         limits.check(model.definition, spent_elsewhere=store.spent_elsewhere(task))
+        logged: _Logged = ()
+        if self.log is not None:
+            logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
         # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
         # fetched, nothing is ever sent to the distributor.
-        distributor = self.enclaves.verified("distributor", work.distributor) if model.keyed else None
-        aggregator = self.enclaves.verified("aggregator", work.aggregator)
+        distributor = self._verified("distributor", work.distributor, logged) if model.keyed else None
+        aggregator = self._verified("aggregator", work.aggregator, logged)
         if prepared is None:
-            prepared = self._prepare(store, work, distributor, aggregator, traffic)
-        return self._send(store, work, prepared, aggregator, traffic)
+            prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
+        return self._send(store, work, prepared, aggregator, logged, traffic)
+
+    def _verified(self, role: str, address: str, logged: _Logged, *, unlike: bytes | None = None) -> VerifiedEnclave:
+        """The enclave behind ``address``: its evidence was accepted, and it is endorsed in the log."""
+        enclave = self.enclaves.verified(role, address, unlike=unlike)
+        if self.log is not None:
+            self.log.require_endorsed(enclave, logged)
+        return enclave
 
     def _prepare(
         self,
@@ -101,6 +117,7 @@ class Participant:
         work: Work,
         distributor: VerifiedEnclave | None,
         aggregator: VerifiedEnclave,
+        logged: _Logged,
         traffic: Traffic,
     ) -> Participation:
         model = work.model
@@ -111,7 +128,7 @@ class Participant:
             slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
         else:
             keys = model.client.keys(data, round=work.round, seed=identity.seed)
-            slices = self._fetch(work, keys, distributor, traffic)
+            slices = self._fetch(work, keys, distributor, logged, traffic)
         try:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:
@@ -134,14 +151,16 @@ class Participant:
         store.prepare(participation, local_parameters=local)
         return participation
 
-    def _fetch(self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, traffic: Traffic) -> Slices:
+    def _fetch(
+        self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, logged: _Logged, traffic: Traffic
+    ) -> Slices:
         try:
             return self._select(work, keys, distributor, traffic)
         except ServiceError as error:
             # An enclave that came back with new keys cannot open what is sealed to the old one.
             if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
                 raise
-            fresh = self.enclaves.verified("distributor", work.distributor, unlike=distributor.hpke_key)
+            fresh = self._verified("distributor", work.distributor, logged, unlike=distributor.hpke_key)
             if fresh.hpke_key == distributor.hpke_key:
                 raise
             return self._select(work, keys, fresh, traffic)
@@ -170,14 +189,20 @@ class Participant:
             raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
 
     def _send(
-        self, store: Store, work: Work, prepared: Participation, aggregator: VerifiedEnclave, traffic: Traffic
+        self,
+        store: Store,
+        work: Work,
+        prepared: Participation,
+        aggregator: VerifiedEnclave,
+        logged: _Logged,
+        traffic: Traffic,
     ) -> Outcome:
         if prepared.recipient != aggregator.hpke_key:
             prepared = _reseal(store, prepared, aggregator, large=work.large)
         refusal = self._submit(work, prepared, traffic)
         if refusal is Refusal.MALFORMED:
             # An enclave that came back with a new key cannot open what was sealed to the old one.
-            fresh = self.enclaves.verified("aggregator", work.aggregator, unlike=prepared.recipient)
+            fresh = self._verified("aggregator", work.aggregator, logged, unlike=prepared.recipient)
             if fresh.hpke_key != prepared.recipient:
                 prepared = _reseal(store, prepared, fresh, large=work.large)
                 refusal = self._submit(work, prepared, traffic)
@@ -238,7 +263,7 @@ def _sealed_to(
     )
     context = domains.large_contribution_info if large else domains.contribution_info
     seal = segments.seal_segments if large else hpke.seal
-    info = context(one.task_sha256, one.round, one.model_sha256)
+    info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
         one,
         sealed=seal(aggregator.hpke_key, contribution.SerializeToString(), info),

@@ -19,12 +19,16 @@ from odp import _validate
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
+from odp.transparency.client import LogMemory
+from odp.transparency.proofs import LogGuard
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log
 from odp.transport.service import stop_event
 from odp.transport.state_folder import StateFolder
 
 ROLE = "devices"
+#: What this host's devices saw of the transparency log.
+LOG_FILE = "log-view.json"
 
 _POLL_SECONDS = 0.2
 
@@ -45,7 +49,7 @@ class Config:
         of the host, which is enough where one host plays thousands of devices, and faster.
       limits: for devices whose person set none of their own.
       until_finished: end when the task has no round left.
-      keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
+      keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
 
     Raises:
       ConfigurationError: a value is out of range.
@@ -94,7 +98,8 @@ class Running:
 
         Raises:
           StateError: the state folder became unusable.
-          AttestationError, CertificateError: a service was refused again and again; nothing was sent to it.
+          AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
+            nothing was sent to it.
         """
         asked = stop_event()
         while not self.join(_POLL_SECONDS):
@@ -151,6 +156,8 @@ def start(
     stopped = threading.Event()
     events = log if log is not None else Log("devices")
     reference_values = ReferenceValues.load(config.reference_values)
+    if reference_values.log is None:
+        events.warning("no_log_required", reference_values=str(config.reference_values))
     services = Services(config.server, config.ca)
     try:
         state = StateFolder.open(config.state, ROLE)
@@ -165,6 +172,7 @@ def start(
                     services=services,
                     enclaves=Enclaves(services, reference_values, clock=clock),
                     limits=config.limits,
+                    log=log_guard(services, reference_values, config.state, clock=clock),
                     clock=clock,
                 ),
                 first=config.first,
@@ -183,6 +191,18 @@ def start(
         services.close()
         raise
     return Running(fleet, stopped, services, state)
+
+
+def log_guard(
+    services: Services, reference_values: ReferenceValues, state: Path, *, clock: Callable[[], float] = time.time
+) -> LogGuard | None:
+    """Checks assignments and models against the log that is pinned; None where none is.
+
+    What was seen of the log lies in the folder ``state``, for the next run too.
+    """
+    if reference_values.log is None:
+        return None
+    return LogGuard(LogMemory(reference_values.log, state / LOG_FILE, services.log_hashes), clock=clock)
 
 
 def run(config: Config, *, ratings: Ratings | None = None, log: Log | None = None) -> None:

@@ -19,7 +19,8 @@ from odp import _validate
 from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
 from odp.errors import ConfigurationError, ServiceError
 from odp.tables import broadcast_from
-from odp.v1 import common_pb2
+from odp.transparency.proofs import LogGuard
+from odp.v1 import common_pb2, log_pb2
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,27 @@ class Recommendation:
 
 
 def download_model(
-    services: Services, task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest, *, distributor: str
+    services: Services,
+    task: common_pb2.SignedTask,
+    manifest: common_pb2.SignedManifest,
+    *,
+    distributor: str,
+    log: LogGuard | None = None,
+    proof: log_pb2.LogProof | None = None,
 ) -> DownloadedModel:
-    """Fetches all tables of one model version.
+    """Fetches all tables of one model version; first finds it in the ``log``, where one is given, by ``proof``.
 
     Raises:
       SignatureError, ConfigurationError: task or manifest are not what their developer signed.
+      TransparencyError: they are not in the log; nothing was downloaded.
       ServiceError: a table is not the one of the manifest, or the distributor failed.
       ServiceUnavailable: nobody answers.
     """
     model = open_model(task, manifest)
     if not model.keyed:
         raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
+    if log is not None:
+        log.logged(proof, task=task, model=manifest)
     tables = {entry.name: services.download(distributor, model.model_sha256, entry) for entry in model.manifest.tables}
     try:
         return DownloadedModel(model, broadcast_from(model.manifest, tables))

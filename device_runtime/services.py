@@ -1,8 +1,8 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
-A device says four things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), which rows it
-wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download names a whole table and so
-tells nothing.
+A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
+(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download
+names a whole table and so tells nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 from odp.errors import ServiceError
+from odp.transparency.proofs import unpacked
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
 from odp.transport.tls import read_ca
 from odp.v1 import (
@@ -26,6 +27,8 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
 )
@@ -56,6 +59,7 @@ class _Peer:
     distributor: distributor_pb2_grpc.DistributorServiceStub
     aggregator: aggregator_pb2_grpc.AggregatorServiceStub
     server: server_pb2_grpc.ServerServiceStub
+    log: log_pb2_grpc.LogServiceStub
 
 
 class Services:
@@ -93,6 +97,14 @@ class Services:
             self._peer(self._server).server.GetModel, request, self._server, "ask the server for its model", Traffic()
         )
         return reply
+
+    def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
+        """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
+        request = log_pb2.GetHashesRequest(level=level, start=start, count=count)
+        reply: log_pb2.GetHashesResponse = self._call(
+            self._peer(self._server).log.GetHashes, request, self._server, "read the transparency log", Traffic()
+        )
+        return unpacked(reply.hashes)
 
     def evidence(self, address: str, nonce: bytes, *, role: str) -> attestation_pb2.GetEvidenceResponse:
         """Evidence of the enclave behind ``address`` over ``nonce``."""
@@ -179,6 +191,7 @@ class Services:
                     distributor_pb2_grpc.DistributorServiceStub(channel),
                     aggregator_pb2_grpc.AggregatorServiceStub(channel),
                     server_pb2_grpc.ServerServiceStub(channel),
+                    log_pb2_grpc.LogServiceStub(channel),
                 )
                 self._peers[address] = peer
             return peer

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from device_runtime.limits import Limits
 from odp.algorithms.seam import LocalRatings
-from odp.errors import Refusal, StateError
+from odp.errors import DiskFull, Refusal, StateError
 
 SCHEMA_VERSION = 1
 SECRET_BYTES = 32
@@ -378,7 +378,7 @@ def _errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         reason = str(error).lower()
         if "full" in reason or "disk i/o" in reason:
-            raise StateError(f"device store {path}: disk full; free some space, nothing was lost") from error
+            raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
         if "locked" in reason or "busy" in reason:
             raise StateError(f"device store {path} is locked by another program; stop it") from error
         if "unable to open" in reason or "readonly" in reason:

@@ -9,7 +9,7 @@ close (docs/threat-model.md).
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,11 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.registry import algorithm_for
+from distributor.header import ModelHeader, open_header
+from distributor.interface import UnknownModel
 from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad
 from odp.errors import ConfigurationError, OdpError, StateError
-from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.tables import keyed_entry, table_from_bytes
 from odp.v1 import common_pb2, distributor_pb2
 
@@ -31,44 +31,13 @@ KEPT_VERSIONS = 3
 SAME_VERSION = 4
 #: Memory for models, all tasks together.
 CAPACITY_BYTES = 8 * 2**30
-#: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
-MAX_REPLY_BYTES = 15 * 2**20
-#: Largest model, all tables together.
-MAX_MODEL_BYTES = 2**30
 
 _REPLY_KEY_BYTES = 32
 # One key encrypts one reply, so that a constant nonce never meets the same key with another plaintext: models are
 # immutable, and a replayed request gets the same bytes again.
 _NONCE = bytes(12)
 _KEY_DTYPE = np.dtype("<u4")
-_VALUE_BYTES = 4
 _MALFORMED = "malformed select request"
-
-
-class UnknownModel(OdpError):
-    """No model of this id is held: it was never published here, or newer versions replaced it."""
-
-    def __init__(self, model: bytes) -> None:
-        super().__init__(f"model {model[:6].hex()} is not held here; check in again for a newer version")
-
-
-@dataclass(frozen=True)
-class ModelHeader:
-    """A manifest whose signatures and sizes were checked; its tables' contents were not.
-
-    ``table_bytes`` are the lengths of the tables in the manifest's order.
-    """
-
-    model_sha256: bytes
-    task_sha256: bytes
-    task: common_pb2.TaskDefinition
-    manifest: common_pb2.ModelManifest
-    table_bytes: tuple[int, ...]
-
-    @property
-    def total_bytes(self) -> int:
-        """Length of all tables together."""
-        return sum(self.table_bytes)
 
 
 @dataclass(frozen=True)
@@ -83,39 +52,6 @@ class _Model:
     @property
     def version(self) -> int:
         return self.header.manifest.version
-
-
-def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> ModelHeader:
-    """Checks a publish header: both signatures of the task's developer, the task's hash, and the tables' declarations.
-
-    Host and enclave run the same check: the host to refuse early, the enclave because it trusts no host.
-
-    Raises SignatureError where a signature is not the developer's, and ConfigurationError where a field is out of its
-    range, the manifest is of another task or its tables are not those that the task trains on: statistics have no
-    keyed table, every other task has one. Also where the tables together exceed 1 GiB, or where a reply to Select would
-    not fit one message.
-    """
-    definition = open_task(signed_task)
-    manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
-    keyed = sum(table.keyed for table in manifest.tables)
-    if keyed != (0 if algorithm_for(definition).statistics else 1):
-        raise ConfigurationError(f"Expected exactly one keyed table in the manifest, none for statistics (got {keyed})")
-    header = ModelHeader(
-        model_sha256=model_sha256(signed_manifest),
-        task_sha256=task_sha256(signed_task),
-        task=definition,
-        manifest=manifest,
-        table_bytes=tuple(_bytes_of(table) for table in manifest.tables),
-    )
-    if header.total_bytes > MAX_MODEL_BYTES:
-        raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
-    reply = _reply_bytes(header)
-    if reply > MAX_REPLY_BYTES:
-        raise ConfigurationError(
-            f"Expected reply_bytes={reply} (slices and dense tables together) to be at most {MAX_REPLY_BYTES}; "
-            "lower slices_per_device or the rank"
-        )
-    return header
 
 
 class DistributorCore:
@@ -138,7 +74,7 @@ class DistributorCore:
         self,
         signed_task: common_pb2.SignedTask,
         signed_manifest: common_pb2.SignedManifest,
-        tables: Mapping[str, bytes],
+        tables: Mapping[str, bytes | bytearray],
     ) -> tuple[bytes, ...]:
         """Verifies a model and makes it selectable; answers the ids of the models that it replaced.
 
@@ -162,6 +98,23 @@ class DistributorCore:
                 del self._models[model_id]
         return replaced
 
+    def begin(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> Upload:
+        """A model that comes in pieces. Raises as ``install`` for its header and for want of room."""
+        self.check_room(open_header(signed_task, signed_manifest))
+        return Upload(self, signed_task, signed_manifest)
+
+    def install_chunks(
+        self,
+        signed_task: common_pb2.SignedTask,
+        signed_manifest: common_pb2.SignedManifest,
+        chunks: Iterable[bytes],
+    ) -> tuple[bytes, ...]:
+        """As ``install``, of the tables' bytes one after the other in the manifest's order."""
+        upload = self.begin(signed_task, signed_manifest)
+        for chunk in chunks:
+            upload.add(chunk)
+        return upload.finish()
+
     def holds(self, model: bytes) -> bool:
         """Whether the model of this id can be selected from."""
         with self._lock:
@@ -176,6 +129,10 @@ class DistributorCore:
         """Raises, before any table is sent, what ``install`` would raise for want of room: see there."""
         with self._lock:
             self._check_room(header)
+
+    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+        """As ``check_room``, of a header that was not opened yet. Raises as ``open_header`` too."""
+        self.check_room(open_header(signed_task, signed_manifest))
 
     def forget(self, model_sha256: bytes) -> None:
         """Drops a model. Unknown ids are ignored, so that a host can repeat it after a crash."""
@@ -251,12 +208,46 @@ class DistributorCore:
         return {model_id: model for model_id, model in self._models.items() if model.header.task_sha256 == task}
 
 
-def _verified(header: ModelHeader, tables: Mapping[str, bytes]) -> _Model:
+class Upload:
+    """A model on its way into the enclave. Not thread-safe."""
+
+    def __init__(
+        self, core: DistributorCore, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest
+    ) -> None:
+        self._core = core
+        self._signed = signed_task, signed_manifest
+        header = open_header(signed_task, signed_manifest)
+        self._left = header.total_bytes
+        names = [table.name for table in header.manifest.tables]
+        self._wanted = list(zip(names, header.table_bytes, strict=True))
+        self._tables: dict[str, bytearray] = {name: bytearray() for name in names}
+
+    def add(self, chunk: bytes) -> None:
+        """The next bytes. Raises ConfigurationError where the manifest declares fewer."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise ConfigurationError("the tables hold more bytes than their manifest declares")
+        rest = memoryview(chunk)
+        while rest:
+            name, size = self._wanted[0]
+            table = self._tables[name]
+            piece = rest[: size - len(table)]
+            table += piece
+            rest = rest[len(piece) :]
+            if len(table) == size:
+                del self._wanted[0]
+
+    def finish(self) -> tuple[bytes, ...]:
+        """As ``DistributorCore.install`` of what was added."""
+        return self._core.install(*self._signed, self._tables)
+
+
+def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _Model:
     declared = {table.name: table for table in header.manifest.tables}
     if set(tables) != set(declared):
         raise ConfigurationError(f"Expected tables={sorted(tables)} to be {sorted(declared)}, as in the manifest")
     verified = {name: table_from_bytes(entry, tables[name]) for name, entry in declared.items()}
-    dense = tuple(tables[table.name] for table in verified.values() if not table.keyed)
+    dense = tuple(bytes(tables[table.name]) for table in verified.values() if not table.keyed)
     if len(dense) == len(verified):
         return _Model(header, table="", rows=np.zeros((0, 0), np.float32), slices=0, sealed_bytes=None, dense=dense)
     keyed = verified[keyed_entry(header.manifest).name]
@@ -272,16 +263,3 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes]) -> _Model:
         sealed_bytes=request.ByteSize() + hpke.OVERHEAD,
         dense=dense,
     )
-
-
-def _reply_bytes(header: ModelHeader) -> int:
-    """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
-    if not any(table.keyed for table in header.manifest.tables):
-        return 0
-    dense = header.total_bytes - sum(_bytes_of(table) for table in header.manifest.tables if table.keyed)
-    row = keyed_entry(header.manifest).width * _VALUE_BYTES
-    return header.task.dpam.slices_per_device * row + dense
-
-
-def _bytes_of(table: common_pb2.TableManifest) -> int:
-    return table.rows * table.width * _VALUE_BYTES

@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
-from odp.errors import ConfigurationError, StateError
+from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.state_folder import state_errors
 from odp.v1 import common_pb2
 
@@ -98,7 +98,7 @@ class ModelStore:
         """
         free = self._free_bytes(self._root)
         if free < total_bytes + _RESERVE_BYTES:
-            raise StateError(
+            raise DiskFull(
                 f"state folder {self._root}: disk full ({free // 2**20} MiB free, "
                 f"{(total_bytes + _RESERVE_BYTES) // 2**20} MiB needed); free some space and publish again"
             )
@@ -124,10 +124,14 @@ class ModelStore:
             _sync_folder(self._root)
             shutil.rmtree(doomed)
 
-    def contents(self, stored: StoredModel) -> tuple[bytes, ...]:
-        """The tables' bytes, unverified. Raises StateError where the disk fails."""
+    def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
+        """The tables' bytes one after the other, unverified, in pieces of at most ``size``.
+
+        Raises StateError where the disk fails.
+        """
         with state_errors(self._root):
-            return tuple(path.read_bytes() for path in stored.tables)
+            for path in stored.tables:
+                yield from _read(path.open("rb"), size)
 
     def chunks(self, model: bytes, index: int, size: int) -> Iterator[bytes]:
         """Opens table ``index`` of a model at once, then reads it in pieces of ``size`` bytes.

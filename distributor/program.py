@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
-from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
+from distributor.remote import RemoteDistributor
 from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
 from odp.enclave import attestation_servicer
-from odp.enclave.host import start_identity
-from odp.enclave.measurement import DISTRIBUTOR_PACKAGES
+from odp.enclave.channel import Client
+from odp.enclave.enclave_start import wait_ready
+from odp.enclave.host import Launch, begin, launch_process
+from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.transport.logs import Log
-from odp.transport.running import Running
+from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import check_files, identity_for
@@ -52,29 +52,37 @@ class Config:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
 
 
-def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> Running:
-    """Opens the state folder, starts the enclave, reloads the models of an earlier run, and serves.
+def start(config: Config, *, log: Log | None = None, launch: Launch = launch_process) -> Running:
+    """Opens the state folder, launches the enclave, reloads the models of an earlier run, and serves.
 
-    Raises ConfigurationError (a bad file, address or port in use) and StateError (folder in use, disk full, corrupt).
+    ``launch`` starts the enclave. Raises ConfigurationError (a bad file, address or port in use) and StateError (folder
+    in use, disk full, corrupt).
     """
     log = Log(ROLE) if log is None else log
+    failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE))
-        identity = start_identity(
+        begun = begin(
+            launch=launch,
             state=state,
             platform=config.platform,
-            packages=DISTRIBUTOR_PACKAGES,
+            entry=DISTRIBUTOR_ENTRY,
             policy=config.policy,
             may_renew=True,
             log=log,
+            undo=undo,
         )
-        service = DistributorService(DistributorCore(identity.hpke), ModelStore(state.path("models")), log)
+        wait_ready(begun.connection)
+        client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
+        undo.callback(client.close)
+        core = RemoteDistributor(client)
+        service = DistributorService(core, ModelStore(state.path("models")), log)
         service.restore()
 
         def add(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(distributor_servicer(service, log), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
-                attestation_servicer.attestation_servicer(identity, clock=clock, log=log), server
+                attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
 
         tls = identity_for(
@@ -83,5 +91,5 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         names = [NAME, attestation_servicer.NAME]
         server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
         undo.callback(server.stop)
-        log.event("serving", address=server.address, image=identity.image_digest)
-        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)
+        log.event("serving", address=server.address, image=begun.image_digest)
+        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from distributor.enclave import DistributorCore, ModelHeader, UnknownModel, open_header
+from distributor.header import ModelHeader, open_header
+from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
 from odp._validate import identifier, one_of
 from odp.crypto.signing import SignatureError
@@ -42,7 +43,7 @@ class DistributorService:
     """
 
     def __init__(
-        self, core: DistributorCore, store: ModelStore, log: Log, *, stream_seconds: float = LONG_DEADLINE
+        self, core: Distributor, store: ModelStore, log: Log, *, stream_seconds: float = LONG_DEADLINE
     ) -> None:
         self._core = core
         self._store = store
@@ -88,7 +89,7 @@ class DistributorService:
             if self._core.holds(header.model_sha256):
                 self._log.event("publish_known", **fields)
                 return reply
-            self._core.check_room(header)
+            self._core.require_room(first.header.task, first.header.model)
             self._log.event("publishing", version=header.manifest.version, bytes=header.total_bytes, **fields)
             try:
                 with self._store.receive(
@@ -164,9 +165,7 @@ class DistributorService:
         header = open_header(stored.task, stored.manifest)
         if header.model_sha256 != model or len(stored.tables) != len(header.table_bytes):
             raise ConfigurationError(f"the folder of model {short(model)} does not hold that model")
-        contents = self._store.contents(stored)
-        names = [table.name for table in header.manifest.tables]
-        return self._core.install(stored.task, stored.manifest, dict(zip(names, contents, strict=True)))
+        return self._core.install_chunks(stored.task, stored.manifest, self._store.contents(stored, CHUNK_BYTES))
 
 
 def distributor_servicer(service: DistributorService, log: Log) -> distributor_pb2_grpc.DistributorServiceServicer:

@@ -8,11 +8,13 @@
     ├── PrivacyError            a privacy rule forbids the request
     │   └── BudgetExceeded      the ledger has too little ε left for this release
     ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
+    ├── TransparencyError       the transparency log, or what it has to hold, was not accepted: nothing was sent
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
     ├── ServiceError            another party answered with an error
     │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
     │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
+        └── DiskFull            there is no room for what has to be stored: free some, then start again
 
 A caller writes::
 
@@ -58,6 +60,14 @@ class AttestationError(OdpError):
         self.reason = reason
 
 
+class TransparencyError(OdpError):
+    """The transparency log, or something that has to be in it, was not accepted; ``reason`` says which check failed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"transparency log refused ({reason}): {message}")
+        self.reason = reason
+
+
 class Refusal(enum.Enum):
     """Why an enclave refused a contribution: a closed set, so that a reason cannot carry data.
 
@@ -97,3 +107,7 @@ class CertificateError(ServiceUnavailable):
 
 class StateError(OdpError):
     """A state folder cannot be used: locked by another program, disk full, corrupt, or of another version."""
+
+
+class DiskFull(StateError):
+    """The disk has no room for what has to be stored; nothing was lost. It concerns all files of that disk."""

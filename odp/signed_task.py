@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from odp._validate import identifier, integer, positive, within
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import sampling_of
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
@@ -71,6 +72,9 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     integer(low=1, high=2**31, cohort_minimum=cohort.minimum)
     integer(low=cohort.minimum, high=2**31, cohort_goal=cohort.goal)
     integer(low=1, high=10**7, round_seconds=cohort.round_seconds)
+    sampling = sampling_of(definition)
+    if sampling is not None:
+        integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     algorithm = algorithm_for(definition)
     if not algorithm.statistics:
         _check_model(definition)

@@ -26,7 +26,7 @@ from odp._validate import identifier, strict_keywords
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram, Mean, resolve
 from odp.errors import ConfigurationError
-from odp.task import Cohort, UserLevelDP, check_delta_for
+from odp.task import FULL, Cohort, UserLevelDP, check_delta_for
 from odp.v1 import common_pb2
 
 
@@ -77,12 +77,17 @@ class Statistics:
             raise ConfigurationError(
                 "Expected epsilon to be finite; odp.simulate(.., noise=False) shows statistics without noise"
             )
-        check_delta_for(self.privacy.delta, self.cohort.to_proto().goal)
+        if self.cohort.sampling != FULL:
+            raise ConfigurationError(
+                f"Expected no sampling={self.cohort.sampling!r} with odp.Statistics: in one round, every contribution "
+                "that is left out costs accuracy and buys nothing"
+            )
+        check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         algorithm_for(self.definition()).check()
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
-        cohort, privacy = self.cohort.to_proto(), self.privacy
+        cohort, privacy = self.cohort.to_proto(self.privacy.delta), self.privacy
         return common_pb2.TaskDefinition(
             name=self.name,
             population=self.population,

@@ -35,7 +35,7 @@ def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelMa
     )
 
 
-def table_from_bytes(entry: common_pb2.TableManifest, data: bytes) -> Table:
+def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -> Table:
     """The table of a manifest entry. Raises ConfigurationError unless length and SHA-256 are the manifest's."""
     if len(data) != entry.rows * entry.width * 4:
         raise ConfigurationError(

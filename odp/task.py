@@ -22,16 +22,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from odp._validate import identifier, integer, positive, strict_keywords, within
+from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import sampling_of
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.composition import truncation_cap
+from odp.privacy.events import Sampling
 from odp.v1 import common_pb2
+
+FULL = "full"
+ENCLAVE_POISSON = "enclave_poisson"
 
 # Enough for nine users of ten of the usual rating data sets.
 _ITEMS_PER_USER = 300
+# The cap of a draw is loose enough for so many rounds; no algorithm has more, and a loose cap is free (rule P14).
+_MOST_ROUNDS = 10_000
 
 
 @strict_keywords
@@ -124,22 +132,56 @@ class Cohort:
       minimum: The enclave releases nothing below so many contributions.
       goal: The round closes as soon as so many have come; default the minimum.
       round_seconds: Or after so many seconds, given the minimum.
+      sampling: "full": every contribution counts, the most accurate choice for a given budget. "enclave_poisson": the
+        enclave draws each contribution with a secret coin, and the drawn ones count; every device still contributes.
+      sampling_probability: Of that coin, above 0 and below 1.
+      most_contributions: The enclave accepts so many per round at most: a bound of the population that is enforced,
+        not guessed. A generous one costs nothing. Required with sampling.
     """
 
     minimum: int = 100
     goal: int | None = None
     round_seconds: int = 3600
+    sampling: str = FULL
+    sampling_probability: float | None = None
+    most_contributions: int | None = None
 
     def __post_init__(self) -> None:
         integer(low=1, high=2**31, minimum=self.minimum)
         if self.goal is not None:
             integer(low=self.minimum, high=2**31, goal=self.goal)
         integer(low=1, high=10**7, round_seconds=self.round_seconds)
+        one_of((FULL, ENCLAVE_POISSON), sampling=self.sampling)
+        needed = {"sampling_probability": self.sampling_probability, "most_contributions": self.most_contributions}
+        for name, value in needed.items():
+            if (value is None) != (self.sampling == FULL):
+                raise ConfigurationError(
+                    f"Expected {name}={value!r} to be given with sampling={ENCLAVE_POISSON!r}, and only with it "
+                    f"(got sampling={self.sampling!r})"
+                )
+        if self.sampling_probability is not None and self.most_contributions is not None:
+            integer(low=self._goal, high=10**9, most_contributions=self.most_contributions)
+            Sampling(self.sampling_probability, self.most_contributions, cap=1)
 
-    def to_proto(self) -> common_pb2.CohortTerms:
-        """The wire form."""
-        goal = self.minimum if self.goal is None else self.goal
-        return common_pb2.CohortTerms(minimum=self.minimum, goal=goal, round_seconds=self.round_seconds)
+    @property
+    def _goal(self) -> int:
+        return self.minimum if self.goal is None else self.goal
+
+    def to_proto(self, delta: float) -> common_pb2.CohortTerms:
+        """The wire form; the cap of a draw follows from the task's ``delta`` (rule P14)."""
+        terms = common_pb2.CohortTerms(minimum=self.minimum, goal=self._goal, round_seconds=self.round_seconds)
+        if self.sampling_probability is not None and self.most_contributions is not None:
+            cap = truncation_cap(
+                probability=self.sampling_probability,
+                population_bound=self.most_contributions,
+                rounds=_MOST_ROUNDS,
+                delta=delta,
+            )
+            draw = common_pb2.EnclavePoisson(
+                probability=self.sampling_probability, most_contributions=self.most_contributions, cap=cap
+            )
+            terms.enclave_poisson.CopyFrom(draw)
+        return terms
 
 
 @strict_keywords
@@ -190,7 +232,7 @@ class Task:
             raise ConfigurationError(
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
             )
-        check_delta_for(self.privacy.delta, self.cohort.to_proto().goal)
+        check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
         algorithm_for(self.definition()).check()
 
@@ -201,16 +243,18 @@ class Task:
             population=self.population,
             model=self.model.to_proto(),
             privacy=self.privacy.to_proto(self.model.items),
-            cohort=self.cohort.to_proto(),
+            cohort=self.cohort.to_proto(self.privacy.delta),
         )
         if isinstance(self.data, RatingsData):
             definition.data.CopyFrom(self.data.to_proto())
         else:
             definition.implicit.CopyFrom(self.data.to_proto())
         if isinstance(self.training, DPAM):
-            resolved = self.training.resolve(definition.model, definition.data, definition.privacy)
+            resolved = self.training.resolve(
+                definition.model, definition.data, definition.privacy, sampling_of(definition)
+            )
         else:
-            resolved = self.training.resolve(definition.model, definition.privacy)
+            resolved = self.training.resolve(definition.model, definition.privacy, sampling_of(definition))
         definition.dpam.CopyFrom(resolved)
         return definition
 

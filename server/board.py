@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from odp.v1 import server_pb2
+from odp.v1 import common_pb2, log_pb2, server_pb2
 from server.storage import OpenRound, Storage
 
 #: Seconds until a device comes back: a task of its population is between two rounds.
@@ -22,8 +22,19 @@ LATER = (30, 60)
 class Board:
     """Answers to devices, by population. Thread-safe."""
 
-    def __init__(self, storage: Storage, *, distributor_address: str, aggregator_address: str) -> None:
-        """``distributor_address`` and ``aggregator_address`` (host:port) are what devices will connect to."""
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        distributor_address: str,
+        aggregator_address: str,
+        proof: Callable[[common_pb2.SignedTask, common_pb2.SignedManifest], log_pb2.LogProof | None] | None = None,
+    ) -> None:
+        """``distributor_address`` and ``aggregator_address`` (host:port) are what devices will connect to.
+
+        ``proof`` gives the log's proofs of a task and a model; None where they are not in the log.
+        """
+        self._proof = proof if proof is not None else lambda task, model: None
         self._storage = storage
         self._distributor_address = distributor_address
         self._aggregator_address = aggregator_address
@@ -49,7 +60,10 @@ class Board:
                 answers.setdefault(population, [_retry(SOON)])
             models = {
                 entry.population: server_pb2.GetModelResponse(
-                    task=entry.task, model=entry.model, distributor_address=self._distributor_address
+                    task=entry.task,
+                    model=entry.model,
+                    distributor_address=self._distributor_address,
+                    log=self._proof(entry.task, entry.model),
                 )
                 for entry in self._storage.published_models()
             }
@@ -78,6 +92,7 @@ class Board:
                 model=entry.model,
                 distributor_address=self._distributor_address,
                 aggregator_address=self._aggregator_address,
+                log=None if entry.model is None else self._proof(entry.task, entry.model),
             )
         )
 

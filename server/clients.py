@@ -22,10 +22,13 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
 )
 
 #: Seconds that opening and closing a round may take: the enclave draws the noise, or sums and signs, before it answers.
 _ROUND_DEADLINE = LONG_DEADLINE
+_WITNESS_DEADLINE = 5.0
 
 
 class Distributor(Protocol):
@@ -53,6 +56,10 @@ class Aggregator(Protocol):
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         """Evidence of the enclave over ``nonce``."""
+        ...
+
+    def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
+        """The signed ledger of a task's population."""
         ...
 
 
@@ -124,6 +131,36 @@ class AggregatorClient:
             attestation_pb2.GetEvidenceRequest(nonce=nonce),
             timeout=SHORT_DEADLINE,
             what="get the evidence of the aggregator",
+            address=self._address,
+        )
+        return reply
+
+    def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
+        """See ``Aggregator``."""
+        reply: aggregator_pb2.GetLedgerResponse = call(
+            self._stub.GetLedger,
+            aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256),
+            timeout=SHORT_DEADLINE,
+            what="read the aggregator's ledger",
+            address=self._address,
+        )
+        return reply
+
+
+class WitnessClient:
+    """A witness over gRPC: one that is away must not hold up the rounds, so it is asked briefly."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self._stub = log_pb2_grpc.WitnessServiceStub(channel)
+        self._address = address
+
+    def add_checkpoint(self, note: bytes, *, old_size: int, hashes: bytes) -> log_pb2.AddCheckpointResponse:
+        """Shows a checkpoint and its proof from ``old_size``."""
+        reply: log_pb2.AddCheckpointResponse = call(
+            self._stub.AddCheckpoint,
+            log_pb2.AddCheckpointRequest(old_size=old_size, hashes=hashes, checkpoint=note),
+            timeout=_WITNESS_DEADLINE,
+            what="show the log's checkpoint to a witness",
             address=self._address,
         )
         return reply

@@ -36,6 +36,7 @@ from server.clients import Aggregator, Distributor
 from server.releases import ReleaseRefused, check_release, noisy_tensors
 from server.schema import RoundState, TaskState
 from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
+from server.transparency import LogKeeper
 
 #: Seconds between two looks at an open round.
 POLL_SECONDS = 0.25
@@ -79,11 +80,15 @@ class Driver:
         key: SigningKey,
         log: Log,
         signing_key: Callable[[], bytes] | None = None,
+        keeper: LogKeeper | None = None,
         algorithm: Callable[[common_pb2.TaskDefinition], Algorithm] = algorithm_for,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here."""
+        """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here.
+
+        ``keeper`` logs what a task does before anything follows from it; None logs nothing.
+        """
         self._storage = storage
         self._board = board
         self._distributor = distributor
@@ -91,6 +96,7 @@ class Driver:
         self._key = key
         self._log = log
         self._signing_key = signing_key
+        self._keeper = keeper
         self._algorithm = algorithm
         self._clock = clock
         self._monotonic = monotonic
@@ -130,6 +136,8 @@ class Driver:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
+                if self._keeper is not None and self._keeper.keep_fresh():
+                    self._board.refresh()
                 progressed = self.step_once()
             except StateError as error:
                 self._log.error("storage_failed", reason=str(error))
@@ -177,6 +185,8 @@ class Driver:
         return self._collect(task, version, current)
 
     def _first_version(self, task: TaskRecord) -> bool:
+        if self._keeper is not None:
+            self._keeper.log_task(task.signed)
         server = self._server(task)
         state = server.start()
         self._storage.add_first_version(task.sha256, self._new_version(task, state, server.broadcast(state)))
@@ -187,6 +197,9 @@ class Driver:
         if stored is None:
             raise StateError(f"version {version.version} of task {short(task.sha256)} has no tables; restore a backup")
         self._distributor.publish(task.signed, version.signed, stored[1])
+        if self._keeper is not None:
+            self._keeper.log_task(task.signed)
+            self._keeper.log_model(version.signed)
         self._storage.mark_published(task.sha256, version.version)
         self._published = {entry for entry in self._published if entry[0] != task.sha256}
         self._published.add((task.sha256, version.version))
@@ -238,6 +251,9 @@ class Driver:
             declared=self._algorithm(open_task(task.signed)).query(current.round).releases,
             signing_key=None if self._signing_key is None else self._signing_key(),
         )
+        if self._keeper is not None:
+            # Before it is stored: from then on the task may end, and nobody would come back to log the release.
+            self._keeper.log_round(task.sha256, current.round, signed, aggregator=self._aggregator)
         if self._storage.release_round(task.sha256, current.round, signed, contributions=release.contributions):
             self._board.refresh()
             self._log.event(

@@ -9,27 +9,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
 from odp.crypto.signing import SigningKey
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
+from odp.transparency.endorsements import EndorsementFile
+from odp.transparency.key_file import note_key
+from odp.transparency.log_files import LogFiles
+from odp.transparency.note import Kind, NoteKey
 from odp.transport.channel import connect, parse_address
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for, read_ca
-from odp.v1 import server_pb2_grpc
+from odp.v1 import log_pb2_grpc, server_pb2_grpc
 from server.board import Board
-from server.clients import AggregatorClient, DistributorClient
+from server.clients import AggregatorClient, DistributorClient, WitnessClient
 from server.driver import Driver
+from server.log_servicer import NAME as LOG_NAME
+from server.log_servicer import log_servicer
 from server.releases import attested_signing_key
 from server.servicer import NAME, servicer
 from server.storage import Storage
+from server.transparency import KnownWitness, LogKeeper, read_witness
 
 ROLE = "server"
 KEY_FILE = "developer.key"
 TOKEN_FILE = "operator.token"
 DATABASE_FILE = "server.sqlite"
+LOG_FOLDER = "log"
+LOG_KEY_FILE = "log.key"
 _TOKEN_BYTES = 32
 _WORKERS = 16
 _POLL_SECONDS = 0.2
@@ -47,6 +58,9 @@ class Config:
       certificate, key: PEM files of its own certificate, together with ``ca``; default: one of the development CA.
       ca_folder: Folder of the development CA, shared by the programs of one machine; default: inside ``state``.
       reference_values: JSON file; where it is given, the enclave's evidence is checked before a release is applied.
+      log_key: Private key of the transparency log, as a file; default: ``log.key`` in ``state``, made on first start.
+      endorsements: JSON file of the enclaves' endorsements, policies and withdrawals, for the log.
+      witnesses: ``host:port=verifier key`` of each witness that is to cosign the log.
     """
 
     state: Path
@@ -58,6 +72,9 @@ class Config:
     key: Path | None = None
     ca_folder: Path | None = None
     reference_values: Path | None = None
+    log_key: Path | None = None
+    endorsements: Path | None = None
+    witnesses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for address in (self.listen, self.distributor, self.aggregator):
@@ -66,13 +83,20 @@ class Config:
             raise ConfigurationError("Expected certificate and key together; one of them is missing")
         if self.certificate is not None and self.ca is None:
             raise ConfigurationError("Expected ca beside certificate and key: the file from which they descend")
+        for witness in self.witnesses:
+            read_witness(witness)
 
 
 class RunningServer(Running):
-    """A server at ``address``; operators find their token in ``token_path``, ``developer_key`` signs its tasks."""
+    """A server at ``address``; operators find their token in ``token_path``, ``developer_key`` signs its tasks.
+
+    ``log_folder`` holds its transparency log, ``log_key`` is the verifier key that readers of the log pin.
+    """
 
     developer_key: bytes
     token_path: Path
+    log_folder: Path
+    log_key: str
 
 
 def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> RunningServer:
@@ -98,7 +122,23 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
         channels = [undo.enter_context(connect(address, ca)) for address in (config.distributor, config.aggregator)]
         aggregator = AggregatorClient(channels[1], config.aggregator)
-        board = Board(storage, distributor_address=config.distributor, aggregator_address=config.aggregator)
+        log_key = _log_key(state, config.log_key)
+        files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock()))
+        keeper = LogKeeper(
+            files,
+            endorsements=EndorsementFile()
+            if config.endorsements is None
+            else EndorsementFile.load(config.endorsements),
+            events=log,
+            clock=clock,
+            witnesses=[_witness(text, ca, undo) for text in config.witnesses],
+        )
+        board = Board(
+            storage,
+            distributor_address=config.distributor,
+            aggregator_address=config.aggregator,
+            proof=keeper.proof,
+        )
         driver = Driver(
             storage=storage,
             board=board,
@@ -109,6 +149,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             signing_key=None
             if reference_values is None
             else lambda: attested_signing_key(aggregator, reference_values, clock=clock),
+            keeper=keeper,
             clock=clock,
         )
         answering = servicer(
@@ -123,11 +164,16 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             log=log,
         )
         undo.callback(driver.stop)
+
+        def add(server: grpc.Server) -> None:
+            server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server)
+            log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(files, log), server)
+
         service = serve(
             address=config.listen,
             identity=identity,
-            add=lambda server: server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server),
-            service_names=[NAME],
+            add=add,
+            service_names=[NAME, LOG_NAME],
             workers=_WORKERS,
         )
         undo.callback(service.stop)
@@ -136,6 +182,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         running = RunningServer(address=service.address, ca_pem=identity.ca_pem, closing=undo.pop_all(), log=log)
         running.developer_key = key.public
         running.token_path = state.path(TOKEN_FILE)
+        running.log_folder = files.folder
+        running.log_key = log_key.public(Kind.NOTE).text
         return running
 
 
@@ -149,6 +197,17 @@ def _developer_key(state: StateFolder) -> SigningKey:
         return SigningKey.from_bytes(stored)
     except ConfigurationError as error:
         raise StateError(f"{state.path(KEY_FILE)} is not a signing key; restore it from a backup") from error
+
+
+def _log_key(state: StateFolder, path: Path | None) -> NoteKey:
+    return note_key(
+        path if path is not None else state.path(LOG_KEY_FILE), name=f"odp.local/log/{secrets.token_hex(8)}"
+    )
+
+
+def _witness(text: str, ca: bytes, undo: contextlib.ExitStack) -> KnownWitness:
+    address, key = read_witness(text)
+    return KnownWitness(key, WitnessClient(undo.enter_context(connect(address, ca)), address))
 
 
 def _operator_token(state: StateFolder) -> str:

@@ -41,6 +41,7 @@ def attested_signing_key(
     return verify_evidence(
         token=evidence.token,
         policy=evidence.policy,
+        event_log=evidence.event_log,
         nonce=nonce,
         role="aggregator",
         reference_values=reference_values,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,3 +118,58 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_a_task_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         _task().privacy.epsilon = 100.0  # type: ignore[misc]
+
+
+_DRAWN = {"sampling": "enclave_poisson", "sampling_probability": 0.25, "most_contributions": 400}
+
+
+def test_a_sampled_task_states_every_number_of_its_draw_and_less_noise_for_the_same_budget() -> None:
+    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.release import round_charges, sampling_of
+    from odp.privacy.accounting import epsilon
+    from odp.privacy.composition import truncation_cap
+
+    training = odp.DPAM(steps=1)
+    full = _task(cohort=odp.Cohort(minimum=20), training=training).definition()
+    task = _task(cohort=odp.Cohort(minimum=20, **_DRAWN), training=training)
+    definition = task.definition()
+    draw = definition.cohort.enclave_poisson
+    assert (draw.probability, draw.most_contributions) == (0.25, 400)
+    assert draw.cap == truncation_cap(probability=0.25, population_bound=400, rounds=10_000, delta=1e-6)
+    assert not full.cohort.HasField("enclave_poisson")
+    assert definition.dpam.count_noise_std < full.dpam.count_noise_std
+    # Less noise, but by less than what the draw takes of the signal.
+    assert definition.dpam.count_noise_std > 0.25 * full.dpam.count_noise_std
+    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
+    events = [event for number in range(3) for event in round_charges(algorithm.query(number), sampling)]
+    assert len(events) == 3
+    assert 7.9 < epsilon(events, delta=1e-6, interval=1e-3) <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": "poisson"}, "one of full, enclave_poisson"),
+        ({"sampling": "enclave_poisson"}, "sampling_probability=None"),
+        ({"sampling_probability": 0.5}, "sampling='full'"),
+        ({**_DRAWN, "most_contributions": None}, "most_contributions=None"),
+        ({**_DRAWN, "sampling_probability": 0.0}, "sampling_probability=0.0"),
+        ({**_DRAWN, "sampling_probability": 1.0}, "full participation"),
+        ({**_DRAWN, "most_contributions": 99}, "most_contributions=99"),
+        ({**_DRAWN, "goal": 500}, "most_contributions=400"),
+    ],
+)
+def test_terms_of_a_draw_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        odp.Cohort(**changes)
+
+
+def test_a_sampled_task_is_a_file_like_any_other() -> None:
+    from odp.task_file import parse_task, render_task
+
+    task = _task(cohort=odp.Cohort(minimum=20, **_DRAWN), training=odp.DPAM(steps=1))
+    text = render_task(task)
+    assert 'sampling = "enclave_poisson"' in text
+    assert parse_task(text) == task
+    with pytest.raises(ConfigurationError, match=r"task.toml:\d+: .*sampling_probability"):
+        parse_task(text.replace("sampling_probability = 0.25", "sampling_probability = 2.0"))

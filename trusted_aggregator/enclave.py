@@ -18,62 +18,37 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import charges_of
+from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import Query
 from odp.crypto import domains
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.privacy.events import Event, Sampling
 from odp.privacy.ledger import Budget
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.signed_task import open_order, open_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator import sealed_state
+from trusted_aggregator import records as names
+from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
+from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import signed_release
-from trusted_aggregator.rounds import Round, Status, draw_round_noise
-from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, SealedRecord, Sealer
+from trusted_aggregator.rounds import Round, draw_round_noise
+from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, Sealer
 from trusted_aggregator.spending import Spending
 
 #: A release travels in one message of at most 16 MiB, with room for all that is not integers.
 LARGEST_RELEASE_BYTES = 15 * 2**20
 
+#: The drawn contributions of a sampled round are in memory until its close.
+LARGEST_DRAW_BYTES = 4 * 2**30
+
 _LARGEST_ORDER = 256
-
-Writes = tuple[SealedRecord, ...]
-
-
-@dataclass(frozen=True)
-class Charged:
-    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again."""
-
-    task_sha256: bytes
-    round: int
-    contributions: int
-    released: bool
-    writes: Writes
-
-
-@dataclass(frozen=True)
-class Released:
-    """Answer to ``release``: the bytes of a SignedRelease."""
-
-    signed_release: bytes
-    writes: Writes
-
-
-@dataclass(frozen=True)
-class RoundState:
-    """What may be told of a round (metadata, rule P3)."""
-
-    task_sha256: bytes
-    round: int
-    status: Status
-    contributions: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +57,7 @@ class _Task:
     sha256: bytes
     definition: common_pb2.TaskDefinition
     queries: tuple[Query, ...]  # of each planned round
+    sampling: Sampling | None
 
     @property
     def id(self) -> str:
@@ -96,7 +72,11 @@ class _Task:
         definition = open_task(signed)
         algorithm = algorithm_for(definition)
         queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
-        return cls(signed, task_sha256(signed), definition, queries)
+        return cls(signed, task_sha256(signed), definition, queries, sampling_of(definition))
+
+    def charges(self, round: int) -> tuple[Event, ...]:
+        """What a round costs."""
+        return round_charges(self.queries[round], self.sampling)
 
 
 class AggregatorCore:
@@ -145,7 +125,7 @@ class AggregatorCore:
         opened = {
             key: core._sealer.open(key, data)
             for key, data in records.items()
-            if not key.startswith(sealed_state.RELEASE_PREFIX)
+            if not key.startswith(names.RELEASE_PREFIX)
         }
         for key in opened:
             if key.startswith("ledger/"):
@@ -189,6 +169,8 @@ class AggregatorCore:
                 record=RoundRecord(order=order, noise_id=noise.noise_id),
                 query=query,
                 noise=noise,
+                policy=self._identity.policy,
+                sampling=given.sampling,
             )
             writes = self._records_of(given, opened)
             with self._lookup:
@@ -216,6 +198,10 @@ class AggregatorCore:
             if task_sha256 not in self._tasks:
                 return Refusal.WRONG_TASK
             return self._rounds.get((task_sha256, round), Refusal.WRONG_ROUND)
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """``submit`` for each, in order."""
+        return [self.submit(given.task_sha256, given.round, given.sealed_contribution) for given in submits]
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
@@ -262,7 +248,7 @@ class AggregatorCore:
             spending = self._spending_of(task)
             spending.commit()
             entry = spending.charged(task.id, found.number)
-            if entry is None or entry.events != charges_of(found.query):
+            if entry is None or entry.events != task.charges(found.number):
                 raise _no_charge(found)
             signed = signed_release(found, entry, self._identity.signing)
             spending.mark_sealed(task_id=task.id, round=found.number)
@@ -275,9 +261,9 @@ class AggregatorCore:
             found.erase()
             writes = (
                 self._ledger_record(task, spending),
-                self._sealer.seal(sealed_state.round_key(task.sha256, found.number), found.record.encode()),
-                self._sealer.seal(sealed_state.release_key(task.sha256, found.number), signed),
-                SealedRecord(sealed_state.noise_key(task.sha256, found.number), None),
+                self._sealer.seal(names.round_key(task.sha256, found.number), found.record.encode()),
+                self._sealer.seal(names.release_key(task.sha256, found.number), signed),
+                SealedRecord(names.noise_key(task.sha256, found.number), None),
             )
             return Released(signed, writes)
 
@@ -329,6 +315,12 @@ class AggregatorCore:
                     f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
                     "choose a smaller rank, or fewer items or bins"
                 )
+            if task.sampling is not None and task.sampling.cap * query.payload_bytes > LARGEST_DRAW_BYTES:
+                raise ConfigurationError(
+                    f"The draw of round {planned} could hold {task.sampling.cap} contributions of "
+                    f"{query.payload_bytes} bytes, more than {LARGEST_DRAW_BYTES} bytes: lower the sampling "
+                    "probability, most_contributions or the rank"
+                )
         spending = self._spending_of(task)
         if spending.charged(task.id, number) is not None:
             raise PrivacyError(f"round {number} is void: it was charged, and its state is gone; submit a new task")
@@ -337,13 +329,13 @@ class AggregatorCore:
             if before is None or before.status is not Status.RELEASED:
                 raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
         elif task.sha256 not in self._tasks:
-            everything = [event for query in task.queries for event in charges_of(query)]
+            everything = [event for planned in range(len(task.queries)) for event in task.charges(planned)]
             spending.require_room(
-                task_id=task.id, round=0, events=everything, budget=task.budget, users=cohort.goal,
+                task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
                 what=f"task {task.definition.name!r} with all its {len(task.queries)} rounds",
             )  # fmt: skip
         spending.require_room(
-            task_id=task.id, round=number, events=charges_of(task.queries[number]), budget=task.budget,
+            task_id=task.id, events=task.charges(number), budget=task.budget,
             users=cohort.minimum, what=f"round {number} of task {task.definition.name!r}",
         )  # fmt: skip
 
@@ -356,7 +348,7 @@ class AggregatorCore:
         contributions, set_sha256 = found.freeze()
         try:
             spending.charge(
-                task_id=task.id, round=found.number, events=charges_of(found.query), budget=task.budget,
+                task_id=task.id, round=found.number, events=task.charges(found.number), budget=task.budget,
                 contributions=contributions, set_sha256=set_sha256, noise_id=found.record.noise_id,
             )  # fmt: skip
         except BaseException:
@@ -367,7 +359,7 @@ class AggregatorCore:
     def _stored_release(self, found: Round, stored: bytes | None) -> bytes:
         if stored is None:
             raise StateError(f"the release of round {found.number} is not stored; restore the newest state folder")
-        signed = self._sealer.open(sealed_state.release_key(found.task_sha256, found.number), stored)
+        signed = self._sealer.open(names.release_key(found.task_sha256, found.number), stored)
         if hashlib.sha256(signed).digest() != found.record.release_sha256:
             raise StateError(f"the stored release of round {found.number} is another one: restore the state folder")
         return signed
@@ -383,11 +375,19 @@ class AggregatorCore:
         if task is None:
             raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
         query = task.queries[order.round]
-        data = opened.get(sealed_state.noise_key(task.sha256, order.round))
+        data = opened.get(names.noise_key(task.sha256, order.round))
         noise = None if data is None else RoundNoise.decode(data, query.releases)
         if noise is not None and (noise.noise_id, noise.model_sha256) != (record.noise_id, order.model_sha256):
             noise = None  # of another opening of this round
-        restored = Round(task_sha256=task.sha256, order=order, record=record, query=query, noise=noise)
+        restored = Round(
+            task_sha256=task.sha256,
+            order=order,
+            record=record,
+            query=query,
+            noise=noise,
+            policy=self._identity.policy,
+            sampling=task.sampling,
+        )
         self._rounds[task.sha256, order.round] = restored
         spending = self._spending_of(task)
         entry = spending.charged(task.id, order.round)
@@ -424,16 +424,16 @@ class AggregatorCore:
         return self._spending[population]
 
     def _ledger_record(self, task: _Task, spending: Spending) -> SealedRecord:
-        return self._sealer.seal(sealed_state.ledger_key(task.definition.population), spending.record.encode())
+        return self._sealer.seal(names.ledger_key(task.definition.population), spending.record.encode())
 
     def _records_of(self, task: _Task, opened: Round) -> Writes:
         if opened.noise is None:
             raise StateError(f"the noise of round {opened.number} is not stored")
         noise = opened.noise.encode(opened.query.releases)
         return (
-            self._sealer.seal(sealed_state.task_key(task.sha256), task.signed.SerializeToString(deterministic=True)),
-            self._sealer.seal(sealed_state.round_key(task.sha256, opened.number), opened.record.encode()),
-            self._sealer.seal(sealed_state.noise_key(task.sha256, opened.number), noise),
+            self._sealer.seal(names.task_key(task.sha256), task.signed.SerializeToString(deterministic=True)),
+            self._sealer.seal(names.round_key(task.sha256, opened.number), opened.record.encode()),
+            self._sealer.seal(names.noise_key(task.sha256, opened.number), noise),
         )
 
 

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from odp.enclave import attestation_servicer
-from odp.enclave.host import start_identity
-from odp.enclave.measurement import AGGREGATOR_PACKAGES
+from odp.enclave.channel import Client
+from odp.enclave.host import Launch, begin, launch_process
+from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
-from odp.privacy.mechanisms import IntegerNoise
 from odp.transport.logs import Log, short
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import check_files, identity_for
 from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.rounds import Status
+from trusted_aggregator.interface import Aggregator, Status
+from trusted_aggregator.remote import RemoteAggregator, restore
 from trusted_aggregator.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
 from trusted_aggregator.storage import Storage
+
+if TYPE_CHECKING:
+    from odp.privacy.mechanisms import IntegerNoise
 
 ROLE = "aggregator"
 
@@ -55,15 +58,12 @@ class Config:
 
 
 def start(
-    config: Config,
-    *,
-    noise: IntegerNoise | None = None,
-    log: Log | None = None,
-    clock: Callable[[], float] = time.time,
+    config: Config, *, noise: IntegerNoise | None = None, log: Log | None = None, launch: Launch = launch_process
 ) -> Running:
-    """Opens the state folder, rebuilds the enclave from what an earlier run stored, and serves.
+    """Opens the state folder, launches the enclave, gives it back what an earlier run stored, and serves.
 
-    ``noise`` replaces the exact Gaussian noise *in process*, for tests alone: no file, flag or message reaches it.
+    ``noise`` replaces the exact Gaussian noise, for tests alone: the enclave is then a thread of this process, so that
+    no file, flag or message can do the same (rule P23). ``launch`` starts the enclave otherwise.
 
     Raises ConfigurationError (a bad file, address or port in use) and StateError (folder in use, disk full, corrupt,
     or older than what the platform's counters know).
@@ -72,25 +72,31 @@ def start(
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE))
-        storage = Storage(state, failed=failure)
+        storage = Storage(state)
         undo.callback(storage.close)
         records = storage.records()
-        identity = start_identity(
+        begun = begin(
+            launch=launch if noise is None else _in_this_process(noise),
             state=state,
             platform=config.platform,
-            packages=AGGREGATOR_PACKAGES,
+            entry=AGGREGATOR_ENTRY,
             policy=config.policy,
             may_renew=not records,
             log=log,
+            undo=undo,
         )
-        core = AggregatorCore.restore(identity, records, storage.contributions, noise=noise)
+        restore(begun.connection, records, storage.contributions)
+        client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
+        undo.callback(client.close)
+        core = RemoteAggregator(client)
         _resume(core, storage, log)
         service = AggregatorService(core, storage, log, failed=failure)
+        undo.callback(service.close)
 
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
-                attestation_servicer.attestation_servicer(identity, clock=clock, log=log), server
+                attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
 
         tls = identity_for(
@@ -99,11 +105,18 @@ def start(
         names = [NAME, attestation_servicer.NAME]
         server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
         undo.callback(server.stop)
-        log.event("serving", address=server.address, image=identity.image_digest)
+        log.event("serving", address=server.address, image=begun.image_digest)
         return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)
 
 
-def _resume(core: AggregatorCore, storage: Storage, log: Log) -> None:
+def _in_this_process(noise: IntegerNoise) -> Launch:
+    from odp.enclave.in_thread import InThread
+    from trusted_aggregator.enclave_process import run
+
+    return InThread(functools.partial(run, noise=noise))
+
+
+def _resume(core: Aggregator, storage: Storage, log: Log) -> None:
     """Erases what belongs to no live round, and logs the rounds that go on."""
     states = core.round_states()
     live = [state for state in states if state.status in (Status.OPEN, Status.CHARGED)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
+from odp.privacy.events import releases_of
 from odp.privacy.ledger import Entry
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds import Round
@@ -37,12 +38,13 @@ def signed_release(found: Round, entry: Entry, key: SigningKey) -> bytes:
         ],
         charges=[
             common_pb2.Charge(
-                name=event.name,
-                sensitivity=event.sensitivity,
-                noise_std=event.noise_std,
-                coordinates=event.coordinates,
+                name=charge.name,
+                sensitivity=charge.sensitivity,
+                noise_std=charge.noise_std,
+                coordinates=charge.coordinates,
             )
             for event in entry.events
+            for charge in releases_of(event)
         ],
         epsilon_spent=entry.task_epsilon,
         epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),

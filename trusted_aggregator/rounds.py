@@ -1,13 +1,14 @@
 """One round inside the enclave: its noise, its contributions, and the release that comes of them.
 
 Guarantee: what ``Round.noisy_sums`` gives is the exact integer sum over pairwise distinct contributions, each of which
-the declared query accepted, plus noise that was drawn before the first of them was opened.
+the declared query accepted, plus noise that was drawn before the first of them was opened. Where the task samples, the
+sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
+import itertools
 import math
 import os
 import threading
@@ -18,9 +19,13 @@ from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
 from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
+from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
+from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.interface import Status
+from trusted_aggregator.sampling import SEED_BYTES, Draw
 from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
@@ -28,15 +33,6 @@ BLOCK = 512
 BLOCK_BYTES = 2**23
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
 _LARGEST_INTEGER = 2**62
-
-
-class Status(enum.Enum):
-    """Where a round stands; a later state never goes back."""
-
-    OPEN = 10
-    CHARGED = 30
-    RELEASED = 50
-    VOID = 90
 
 
 def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) -> RoundNoise:
@@ -52,7 +48,9 @@ def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) 
                 f"release {release.name!r} has less noise than its charged noise_std={release.noise_std!r}"
             )
     arrays = {release.name: draw_noise(release, noise) for release in query.releases}
-    return RoundNoise(noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, arrays=arrays)
+    return RoundNoise(
+        noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, draw_seed=os.urandom(SEED_BYTES), arrays=arrays
+    )
 
 
 class Round:
@@ -60,7 +58,8 @@ class Round:
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
-        noise: RoundNoise | None, status: Status = Status.OPEN,
+        noise: RoundNoise | None, policy: EnclavePolicy, sampling: Sampling | None = None,
+        status: Status = Status.OPEN,
     ) -> None:  # fmt: skip
         self.task_sha256 = task_sha256
         self.number = order.round
@@ -69,16 +68,23 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
+        self._draw = None if sampling is None or noise is None else Draw(noise.draw_seed, sampling)
+        self._oblivious = policy.accumulation == "oblivious"
         self._large = segments.is_large(query.payload_bytes)
         info = domains.large_contribution_info if self._large else domains.contribution_info
-        self._info = info(task_sha256, order.round, order.model_sha256)
+        self._info = info(task_sha256, order.round, order.model_sha256, policy.sha256)
         plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
         #: Length of every well-formed sealed contribution.
         self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
+        # The sums hold for so many contributions, and so does the charge of a draw.
+        self._most = query.maximum if sampling is None else min(query.maximum, sampling.population_bound)
+        self._block = min(BLOCK, max(1, BLOCK_BYTES // query.payload_bytes))
         self._lock = threading.Lock()
         self._frozen = False
         self._digests: dict[bytes, bytes] = {}  # contribution id -> SHA-256 of its payload
+        # Under a key of this round: where a set keeps a pseudonym shows nothing that lasts from round to round.
         self._pseudonyms: set[bytes] = set()
+        self._pseudonym_key = os.urandom(HASH_BYTES)
         self._waiting: list[bytes] = []
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
@@ -134,10 +140,10 @@ class Round:
             if not self._frozen:
                 raise StateError(f"round {self.number} is still open")
             self._add_waiting()
-            total = self.query.new_sum() if self._sum is None else self._sum
-            if total.count != len(self._digests):
+            total = self.query.new_sum(oblivious=self._oblivious) if self._sum is None else self._sum
+            if total.count + (0 if self._draw is None else self._draw.offered) != len(self._digests):
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
-            totals = total.totals()
+            totals = total.totals() if self._draw is None else self._drawn_totals(self._draw)
         noise = self.noise.arrays
         return {
             release.name: _add(release, totals[release.name], noise[release.name]) for release in self.query.releases
@@ -148,8 +154,7 @@ class Round:
         with self._lock:
             self._frozen = True
             self._digests, self._pseudonyms, self._waiting = {}, set(), []
-            self._sum = None
-            self.noise = None
+            self._sum = self._draw = self.noise = None
 
     def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
@@ -174,26 +179,38 @@ class Round:
 
     def _keep(self, contribution: aggregator_pb2.Contribution, payload: bytes) -> Refusal | None:
         digest = hashlib.sha256(payload).digest()
+        pseudonym = hashlib.blake2b(contribution.pseudonym, key=self._pseudonym_key, digest_size=HASH_BYTES).digest()
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
-            if contribution.contribution_id in self._digests or contribution.pseudonym in self._pseudonyms:
+            if contribution.contribution_id in self._digests or pseudonym in self._pseudonyms:
                 return Refusal.ALREADY_CONTRIBUTED
-            if len(self._digests) >= self.query.maximum:
+            if len(self._digests) >= self._most:
                 return Refusal.ROUND_CLOSED
             self._digests[contribution.contribution_id] = digest
-            self._pseudonyms.add(contribution.pseudonym)
+            self._pseudonyms.add(pseudonym)
+            if self._draw is not None:
+                self._draw.offer(contribution.contribution_id, payload)
+                return None
             self._waiting.append(payload)
-            if len(self._waiting) >= min(BLOCK, max(1, BLOCK_BYTES // self.query.payload_bytes)):
+            if len(self._waiting) >= self._block:
                 self._add_waiting()
         return None
+
+    def _drawn_totals(self, draw: Draw) -> dict[str, Int64Array]:
+        """Exact sums of the draw. The work depends on the number of contributions, not on how many were drawn."""
+        counted, dropped = (self.query.new_sum(oblivious=self._oblivious) for _ in range(2))
+        for total, payloads in ((counted, draw.kept()), (dropped, draw.fillers())):
+            while block := list(itertools.islice(payloads, self._block)):
+                total.add(block)
+        return counted.totals()
 
     def _add_waiting(self) -> None:
         # Taken off first: after an error half-way, the count does not match the set and nothing is released.
         block, self._waiting = self._waiting, []
         if block:
             if self._sum is None:
-                self._sum = self.query.new_sum()
+                self._sum = self.query.new_sum(oblivious=self._oblivious)
             self._sum.add(block)
 
 

@@ -6,7 +6,7 @@ key                        plaintext
 ``task/<task>``            the signed task definition
 ``ledger/<population>``    the privacy ledger, and the stamp that ties it to the platform's counters (``rollback.py``)
 ``round/<task>/<n>``       the order of the round, the name of its noise, and the hash of its release once there is one
-``noise/<task>/<n>``       the noise of the round; erased with the contributions once the release is stored
+``noise/<task>/<n>``       noise and seed of the draw; erased with the contributions once the release is stored
 ``release/<task>/<n>``     the signed release
 =========================  ==========================================================================================
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,43 +27,11 @@ from odp.crypto.hpke import DecryptionError
 from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
 from odp.privacy.ledger import Ledger
+from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rollback import Stamp
 
-RELEASE_PREFIX = "release/"
 HASH_BYTES = 32
-
-
-@dataclass(frozen=True)
-class SealedRecord:
-    """One record for the host to make durable: ``data`` replaces what stood under ``key``; None erases it."""
-
-    key: str
-    data: bytes | None
-
-
-def task_key(task_sha256: bytes) -> str:
-    """Key of a task's record."""
-    return f"task/{task_sha256.hex()}"
-
-
-def ledger_key(population: str) -> str:
-    """Key of a population's ledger."""
-    return f"ledger/{population}"
-
-
-def round_key(task_sha256: bytes, round: int) -> str:
-    """Key of a round's record."""
-    return f"round/{task_sha256.hex()}/{round}"
-
-
-def noise_key(task_sha256: bytes, round: int) -> str:
-    """Key of a round's noise."""
-    return f"noise/{task_sha256.hex()}/{round}"
-
-
-def release_key(task_sha256: bytes, round: int) -> str:
-    """Key of a round's release; the only large record that is read back by itself."""
-    return f"{RELEASE_PREFIX}{task_sha256.hex()}/{round}"
+_NOISE_HEADER = 3 * HASH_BYTES  # id, model, seed of the draw
 
 
 class Sealer:
@@ -138,27 +106,30 @@ class RoundNoise:
     """The noise of every release of one round, int64 of the declared shapes by release name.
 
     ``noise_id`` (32 random bytes) names it in the ledger. It is no hash of the noise: the ledger is published, and a
-    hash would confirm a guess of the noise of a small release.
+    hash would confirm a guess of the noise of a small release. ``draw_seed`` (32 random bytes) decides which
+    contributions of a sampled round count; it is as secret as the noise, and named by the same id.
     """
 
     noise_id: bytes
     model_sha256: bytes
-    arrays: Mapping[str, Int64Array]
+    draw_seed: bytes = field(repr=False)
+    arrays: Mapping[str, Int64Array] = field(repr=False)
 
     def encode(self, releases: Sequence[DeclaredRelease]) -> bytes:
-        """The plaintext of the record: id, model, then the arrays in the order of ``releases``, int64 little-endian."""
+        """The plaintext: id, model, seed, then the arrays in the order of ``releases``, int64 little-endian."""
         parts = [np.ascontiguousarray(self.arrays[release.name], dtype="<i8").tobytes() for release in releases]
-        return b"".join([self.noise_id, self.model_sha256, *parts])
+        return b"".join([self.noise_id, self.model_sha256, self.draw_seed, *parts])
 
     @classmethod
     def decode(cls, data: bytes, releases: Sequence[DeclaredRelease]) -> RoundNoise:
         """The inverse of ``encode``. Raises StateError where the length does not fit the declared releases."""
-        if len(data) != 2 * HASH_BYTES + 8 * sum(release.coordinates for release in releases):
+        if len(data) != _NOISE_HEADER + 8 * sum(release.coordinates for release in releases):
             raise StateError("the sealed noise does not fit the declared releases: restore the state folder")
         arrays: dict[str, Int64Array] = {}
-        start = 2 * HASH_BYTES
+        start = _NOISE_HEADER
         for release in releases:
             values = np.frombuffer(data, dtype="<i8", count=release.coordinates, offset=start)
             arrays[release.name] = values.astype(np.int64, copy=False).reshape(release.shape)
             start += values.nbytes
-        return cls(data[:HASH_BYTES], data[HASH_BYTES : 2 * HASH_BYTES], arrays)
+        noise_id, model, seed = (data[place : place + HASH_BYTES] for place in range(0, _NOISE_HEADER, HASH_BYTES))
+        return cls(noise_id, model, seed, arrays)

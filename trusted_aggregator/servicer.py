@@ -19,9 +19,9 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.transport.streams import stream_permit, stream_time_limit
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.rounds import Status
-from trusted_aggregator.sealed_state import SealedRecord, release_key
+from trusted_aggregator.ingest import Ingest
+from trusted_aggregator.interface import Aggregator, Status
+from trusted_aggregator.records import SealedRecord, release_key
 from trusted_aggregator.storage import Storage
 from trusted_aggregator.streams import read_header, read_sealed
 
@@ -37,13 +37,12 @@ _STORE_SECONDS = 30.0
 class AggregatorService:
     """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
 
-    def __init__(
-        self, core: AggregatorCore, storage: Storage, log: Log, *, failed: Callable[[StateError], None]
-    ) -> None:
+    def __init__(self, core: Aggregator, storage: Storage, log: Log, *, failed: Callable[[StateError], None]) -> None:
         self._core = core
         self._storage = storage
         self._log = log
         self._failed = failed
+        self._ingest = Ingest(core, storage, failed=failed)
         # Writes are stored in the order in which the enclave made them.
         self._changes = threading.Lock()
         self._streams = threading.BoundedSemaphore(MAX_STREAMS)
@@ -58,7 +57,7 @@ class AggregatorService:
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
         """Counts a contribution; returns None once it is counted and stored."""
-        return self._submit(request.task_sha256, request.round, request.sealed_contribution)
+        return self._ingest.submit(request)
 
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
@@ -73,16 +72,11 @@ class AggregatorService:
             sealed = length if isinstance(length, Refusal) else read_sealed(requests, length)
             if isinstance(sealed, Refusal):
                 return sealed
-            return self._submit(header.task_sha256, header.round, sealed)
-
-    def _submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
-        refusal = self._core.submit(task_sha256, round, sealed)
-        if refusal is None:
-            self._storage.add(task_sha256, round, sealed)
-        elif refusal is Refusal.ALREADY_CONTRIBUTED:
-            # To the device this means that it was counted; its first try may still wait for its commit.
-            self._storage.flush()
-        return refusal
+            return self._ingest.submit(
+                aggregator_pb2.SubmitRequest(
+                    task_sha256=header.task_sha256, round=header.round, sealed_contribution=sealed
+                )
+            )
 
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
         """Charges and releases a round; returns once both are stored."""
@@ -119,6 +113,10 @@ class AggregatorService:
         if found is None:
             raise NotFound(f"task {short(request.task_sha256)} is not known here")
         return aggregator_pb2.GetLedgerResponse(ledger=found[0], signature=found[1])
+
+    def close(self) -> None:
+        """Finishes the contributions that wait. Idempotent."""
+        self._ingest.close()
 
     def _apply(self, writes: Sequence[SealedRecord]) -> None:
         try:

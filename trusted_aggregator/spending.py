@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import BudgetExceeded, StateError
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 from trusted_aggregator.rollback import ZERO, RollbackGuard
 from trusted_aggregator.sealed_state import LedgerRecord
@@ -56,20 +56,19 @@ class Spending:
         entries = self.record.ledger.entries
         return next((entry for entry in entries if entry.task_id == task_id and entry.round == round), None)
 
-    def require_room(
-        self, *, task_id: str, round: int, events: Sequence[GaussianRelease], budget: Budget, users: int, what: str
-    ) -> None:
+    def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
         """Raises BudgetExceeded unless task and population can pay for ``events`` now; spends nothing (rule P29)."""
+        ledger = self.ledger
         try:
-            self._charged(
-                task_id=task_id, round=round, events=events, budget=budget, contributions=users,
-                set_sha256=bytes(32), noise_id=b"",
+            ledger.require_room(
+                task_id=task_id, events=events, population_size=self._users(users),
+                task_budget=budget, population_budget=self._budget,
             )  # fmt: skip
         except BudgetExceeded as error:
             raise BudgetExceeded(f"{what} was not started: {error}") from error
 
     def charge(
-        self, *, task_id: str, round: int, events: Sequence[GaussianRelease], budget: Budget, contributions: int,
+        self, *, task_id: str, round: int, events: Sequence[Event], budget: Budget, contributions: int,
         set_sha256: bytes, noise_id: bytes,
     ) -> None:  # fmt: skip
         """Prepares the version that holds the charge of a round; ``record`` has to be stored before ``commit``.
@@ -80,9 +79,10 @@ class Spending:
         """
         if self._pending is not None:
             raise StateError("the charge of another round of this population is not stored yet; close that round first")
-        ledger = self._charged(
-            task_id=task_id, round=round, events=events, budget=budget, contributions=contributions,
-            set_sha256=set_sha256, noise_id=noise_id,
+        ledger = self.ledger.charge(
+            task_id=task_id, round=round, events=events, contributions=contributions,
+            population_size=self._users(contributions), id_set_sha256=set_sha256, noise_id=noise_id,
+            task_budget=budget, population_budget=self._budget,
         )  # fmt: skip
         parent = self._committed.stamp
         self._pending = LedgerRecord(ledger, stamp=parent.successor(), parent=parent)
@@ -99,15 +99,6 @@ class Spending:
         ledger = committed.ledger.advance(task_id=task_id, round=round, state=ReleaseState.SEALED)
         self._committed = LedgerRecord(ledger, stamp=committed.stamp, parent=committed.parent)
 
-    def _charged(
-        self, *, task_id: str, round: int, events: Sequence[GaussianRelease], budget: Budget, contributions: int,
-        set_sha256: bytes, noise_id: bytes,
-    ) -> Ledger:  # fmt: skip
-        ledger = self.ledger
-        # Devices enrolled, as far as it was measured: the largest cohort of the population so far.
-        cohorts = [entry.contributions for entry in ledger.entries]
-        return ledger.charge(
-            task_id=task_id, round=round, events=events, contributions=contributions,
-            population_size=max([contributions, *cohorts]), id_set_sha256=set_sha256, noise_id=noise_id,
-            task_budget=budget, population_budget=self._budget,
-        )  # fmt: skip
+    def _users(self, now: int) -> int:
+        """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
+        return max([now, *(entry.contributions for entry in self._committed.ledger.entries)])

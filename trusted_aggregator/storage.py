@@ -2,9 +2,8 @@
 
 Ciphertexts of more than 1 MiB are files (``large_files.py``), written before their rows, which name them.
 
-- ``contributions.db`` takes a row per accepted contribution. Many callers share one commit (a writer thread takes all
-  rows that wait), so that the rate does not depend on the time of one commit. It survives the death of the process;
-  ``sync`` makes it survive a power cut as well, and runs before a round is charged.
+- ``contributions.db`` takes a row per accepted contribution, many in one commit (``ingest.py``). A commit survives the
+  death of the process; ``sync`` makes it survive a power cut as well, and runs before a round is charged.
 - ``sealed.db`` takes the sealed records, few and large; every commit is on the disk before it returns.
 
 A write that fails (disk full) is never acknowledged, and nothing more is accepted: the program stops, and the next
@@ -16,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy
@@ -26,9 +25,10 @@ from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
-from trusted_aggregator.sealed_state import RELEASE_PREFIX, SealedRecord
+from trusted_aggregator.records import RELEASE_PREFIX, SealedRecord
 
 _PAGE = 512
+_INSERT = "INSERT INTO contributions (task, round, digest, ciphertext) VALUES (?, ?, ?, ?)"
 
 _CONTRIBUTIONS = Table(
     "contributions",
@@ -48,33 +48,22 @@ _RECORDS = Table(
 )
 
 
-class _Row(NamedTuple):
-    task: bytes
+class Contribution(NamedTuple):
+    """An accepted ciphertext."""
+
+    task_sha256: bytes
     round: int
-    digest: bytes
     ciphertext: bytes
 
 
-class _Batch:
-    """Rows that share one commit."""
-
-    def __init__(self) -> None:
-        self.rows: list[_Row] = []
-        self.done = threading.Event()
-
-
 class Storage:
-    """The host's two databases. Thread-safe.
-
-    Args:
-        state: the locked state folder.
-        failed: called once, in the writer's thread, when a contribution could not be stored: stop the program.
+    """The host's two databases. Thread-safe; ``add`` is meant for one thread, which brings many rows at once.
 
     Raises:
         StateError: a database cannot be used.
     """
 
-    def __init__(self, state: StateFolder, *, failed: Callable[[StateError], None]) -> None:
+    def __init__(self, state: StateFolder) -> None:
         self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
         self._contributions = open_database(self._paths["contributions"], durable=False)
         self._sealed = open_database(self._paths["sealed"])
@@ -83,40 +72,29 @@ class Storage:
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
         with database_errors(self._paths["sealed"]):
             _RECORDS.create(self._sealed, checkfirst=True)
-        self._tell_failed = failed
         self._changed = threading.Condition()
-        self._batch = _Batch()
-        self._writing: _Batch | None = None
         self._stored: dict[tuple[bytes, int], int] = {}
         self._failure: StateError | None = None
         self._closing = False
-        self._writer = threading.Thread(target=self._write, name="contributions", daemon=True)
-        self._writer.start()
 
-    def add(self, task_sha256: bytes, round: int, ciphertext: bytes) -> None:
-        """Stores an accepted contribution; returns once it is committed.
+    def add(self, contributions: Sequence[Contribution]) -> None:
+        """Stores accepted contributions, all or none; returns once they are committed.
 
         Raises:
-            StateError: it could not be stored, or an earlier one could not: the program has to stop.
+            StateError: they could not be stored, or earlier ones could not: the program has to stop.
         """
-        if len(ciphertext) > LARGE_BYTES:
-            digest, ciphertext = self._write_large(task_sha256, round, ciphertext), b""
-        else:
-            digest = hashlib.sha256(ciphertext).digest()
         with self._changed:
             self._require_working()
-            batch = self._batch
-            batch.rows.append(_Row(task_sha256, round, digest, ciphertext))
+        if not contributions:
+            return
+        failure = self._commit(contributions)
+        with self._changed:
+            for task_sha256, round, _ in contributions if failure is None else ():
+                self._stored[task_sha256, round] = self._stored.get((task_sha256, round), 0) + 1
+            self._failure = failure
             self._changed.notify_all()
-        self._wait(batch)
-
-    def flush(self) -> None:
-        """Returns once everything that was added before is committed. Raises StateError as ``add``."""
-        with self._changed:
-            self._require_working()
-            waiting = [batch for batch in (self._writing, self._batch) if batch is not None and batch.rows]
-        for batch in waiting:
-            self._wait(batch)
+        if failure is not None:
+            raise failure
 
     def wait_for(self, task_sha256: bytes, round: int, count: int, *, timeout: float) -> None:
         """Returns once ``count`` contributions of a round are stored. Raises StateError after ``timeout`` seconds."""
@@ -208,26 +186,12 @@ class Storage:
         return found
 
     def close(self) -> None:
-        """Commits what waits, and closes the files. Idempotent."""
+        """Closes the files. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._writer.join()
         self._contributions.dispose()
         self._sealed.dispose()
-
-    def _write_large(self, task_sha256: bytes, round: int, ciphertext: bytes) -> bytes:
-        with self._changed:
-            self._require_working()
-        try:
-            return self._large.write(task_sha256, round, ciphertext)
-        except StateError as error:
-            # The enclave counted what is not stored: as for a row that could not be written, the program has to stop.
-            with self._changed:
-                first, self._failure = self._failure is None, error
-            if first:
-                self._tell_failed(error)
-            raise
 
     def _require_working(self) -> None:
         if self._failure is not None:
@@ -235,42 +199,19 @@ class Storage:
         if self._closing:
             raise StateError("the aggregator is stopping; try again later")
 
-    def _wait(self, batch: _Batch) -> None:
-        batch.done.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    def _write(self) -> None:
-        while True:
-            with self._changed:
-                while not self._batch.rows and not self._closing:
-                    self._changed.wait()
-                if not self._batch.rows:
-                    return
-                batch = self._writing = self._batch
-                self._batch = _Batch()
-            failure = self._commit(batch)
-            with self._changed:
-                if failure is None:
-                    for row in batch.rows:
-                        key = (row.task, row.round)
-                        self._stored[key] = self._stored.get(key, 0) + 1
-                else:
-                    self._failure = failure
-                    self._batch.done.set()
-                self._writing = None
-                self._changed.notify_all()
-            batch.done.set()
-            if failure is not None:
-                self._tell_failed(failure)
-                return
-
-    def _commit(self, batch: _Batch) -> StateError | None:
+    def _commit(self, contributions: Sequence[Contribution]) -> StateError | None:
         try:
+            rows = [self._row(contribution) for contribution in contributions]
             with database_errors(self._paths["contributions"]), self._contributions.begin() as connection:
-                connection.execute(_CONTRIBUTIONS.insert(), [row._asdict() for row in batch.rows])
+                # As the driver takes it: this is the one statement that runs for every contribution.
+                connection.exec_driver_sql(_INSERT, rows)
         except StateError as error:
             return error
         except (OdpError, sqlalchemy.exc.SQLAlchemyError) as error:
             return StateError(f"contributions could not be stored ({type(error).__name__}); start the program again")
         return None
+
+    def _row(self, given: Contribution) -> tuple[bytes, int, bytes, bytes]:
+        if len(given.ciphertext) <= LARGE_BYTES:
+            return (*given[:2], hashlib.sha256(given.ciphertext).digest(), given.ciphertext)
+        return (*given[:2], self._large.write(*given), b"")

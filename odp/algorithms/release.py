@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array, Query
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
+from odp.v1 import common_pb2
 
 
 def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
@@ -23,12 +24,33 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     ratios = release.column_std / release.step
     for ratio in np.unique(ratios):
         columns = np.flatnonzero(ratios == ratio)
-        drawn[:, columns] = noise.sample(float(ratio), rows * len(columns)).reshape(rows, len(columns))
+        sample = noise.sample(float(ratio), rows * len(columns)).reshape(rows, len(columns))
+        # Runs of neighbours are copied as such: several times as fast as column by column.
+        breaks = np.flatnonzero(np.diff(columns) != 1) + 1
+        if len(breaks) > len(columns) // 4:
+            drawn[:, columns] = sample
+            continue
+        start = 0
+        for stop in (*breaks.tolist(), len(columns)):
+            drawn[:, columns[start] : columns[start] + stop - start] = sample[:, start:stop]
+            start = stop
     return drawn.reshape(release.shape)
 
 
+def sampling_of(definition: common_pb2.TaskDefinition) -> Sampling | None:
+    """How the enclave draws the contributions of each round; None where every one counts.
+
+    Raises:
+        ConfigurationError: a number of the draw is missing or out of range.
+    """
+    if not definition.cohort.HasField("enclave_poisson"):
+        return None
+    terms = definition.cohort.enclave_poisson
+    return Sampling(terms.probability, terms.most_contributions, terms.cap)
+
+
 def charges_of(query: Query) -> tuple[GaussianRelease, ...]:
-    """What the ledger is charged for one round, one event per release."""
+    """The Gaussian mechanism of each release of one round."""
     return tuple(
         GaussianRelease(
             name=release.name,
@@ -38,6 +60,12 @@ def charges_of(query: Query) -> tuple[GaussianRelease, ...]:
         )
         for release in query.releases
     )
+
+
+def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:
+    """What the ledger is charged for one round: one event per release, or one for all of them over one draw (P8)."""
+    releases = charges_of(query)
+    return releases if sampling is None else (SampledRound(releases, sampling),)
 
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:

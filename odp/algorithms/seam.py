@@ -132,8 +132,8 @@ class Query(Protocol):
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
         ...
 
-    def new_sum(self) -> Sum:
-        """An empty sum."""
+    def new_sum(self, *, oblivious: bool = False) -> Sum:
+        """An empty sum; ``oblivious``: its memory accesses depend on the number of contributions alone."""
         ...
 
 
@@ -161,6 +161,10 @@ class Server(Protocol):
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The next state; post-processing of the release, so it costs no privacy."""
+        ...
+
+    def counts(self, state: bytes) -> Float64Array:
+        """Popularity of the items, float64 [m] at least 0, estimated from the noisy counts; 1 before them."""
         ...
 
 

@@ -17,14 +17,16 @@ def compare(
     ] = "synthetic",
     epsilons: Annotated[str, typer.Option(help="Budgets per user, with commas; 'inf' is without privacy.")] = "1,2,4,8",
     delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
-    seeds: Annotated[int, typer.Option(help="So many random splits, seeds 1 ..")] = 3,
+    seeds: Annotated[
+        int, typer.Option(help="So many runs, seeds 1 ..; each splits at random where no split is published.")
+    ] = 3,
     preset: Annotated[str, typer.Option(help="Recipe of this model: auto or ml-1m.")] = "auto",
     output: Annotated[Path | None, typer.Option(help="Folder for comparison.json and comparison.png.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Compare this model with every baseline under the same accounting: one table, one figure, one JSON."""
+    """Compare this model with every baseline under the same accounting: one table per metric, one figure, one JSON."""
     from odp import _validate
-    from odp.datasets import load
+    from odp.datasets import load, load_split
     from odp.simulation.comparing import compare as run
     from odp.simulation.comparing import comparison_rows, draw_comparison
     from odp.simulation.inputs import notes
@@ -37,8 +39,9 @@ def compare(
         out.print(f"note: {note}")
     with out.status("comparing") as status:
 
-        def on_score(method: str, epsilon: float, seed: int, score: float) -> None:
-            status.update(f"{method}, ε = {epsilon:g}, seed {seed}: {score:.4f}")
+        def on_score(method: str, epsilon: float, seed: int, scores: tuple[float, ...]) -> None:
+            told = ", ".join(f"{score:.4f}" for score in scores)
+            status.update(f"{method}, ε = {epsilon:g}, seed {seed}: {told}")
 
         found = run(
             ratings,
@@ -46,9 +49,11 @@ def compare(
             delta=delta,
             seeds=range(1, seeds + 1),
             preset=preset,
+            split_of=lambda seed: load_split(data, seed=seed),
             on_score=on_score,
         )
-    out.print(comparison_rows(found))
+    for metric in found.metrics:
+        out.print(comparison_rows(found, metric))
     out.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
     summary = found.to_json()
     if output is not None:

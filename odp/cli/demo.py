@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from odp.algorithms.seam import Broadcast
     from odp.cli.processes import Child, Services
+    from odp.cli.receipts import Receipts
     from odp.client import TaskHandle
     from odp.datasets import Split
     from odp.enclave.policy import EnclavePolicy
@@ -62,6 +63,7 @@ def demo(
     """Train a private model with real devices, enclaves and a server on this machine over TLS; then stop them all."""
     from odp.cli.device import take_users
     from odp.cli.processes import Child, Services
+    from odp.cli.receipts import collect
     from odp.client import connect
     from odp.datasets import load, random_split
     from odp.enclave.policy import EnclavePolicy
@@ -135,7 +137,8 @@ def demo(
         watched = _watch(handle, services, host, split, task, out, timeout=timeout)
         recommended = _recommend(services, root)
         traffic = _traffic(root)
-        ledger = connection.ledger(handle.status()).ledger
+        with _writing(output):
+            receipts = collect(handle, services, output)
     seconds = time.monotonic() - started
     _finish(
         out,
@@ -144,7 +147,7 @@ def demo(
         watched,
         recommended,
         traffic,
-        ledger,
+        receipts,
         policy,
         source=source,
         seed=seed,
@@ -368,7 +371,7 @@ def _finish(
     watched: _Watched,
     recommended: dict[str, Any],
     traffic: dict[int, dict[str, Any]],
-    ledger: bytes,
+    receipts: Receipts,
     policy: EnclavePolicy,
     *,
     source: str,
@@ -416,18 +419,21 @@ def _finish(
         "whole_model_bytes": whole,
         "recommendations": recommended["recommendations"],
         "picture": str(picture),
+        "log": receipts.summary,
     }
-    report = _privacy_text(task, ledger, split.train.n_users, policy)
+    report = _privacy_text(task, receipts.ledger, split.train.n_users, policy)
     with _writing(output):
         (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
         write_record(output, _record(task, split, watched, found, seed=seed))
-        (output / "ledger.json").write_bytes(ledger)
+        (output / "ledger.json").write_bytes(receipts.ledger)
         (output / "privacy.txt").write_text(report, encoding="utf-8")
     out.print(
         f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} "
         "(per user, adding or removing one); "
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
+    for line in receipts.lines:
+        out.print(line, soft_wrap=True)
     out.print(f"every charge: {output / 'privacy.txt'}; all figures: {output / 'report.json'}; picture: {picture}")
     out.print(f"a page about this run: odp report {output}")
     out.print(f"{seconds:.1f} s; all programs stopped")
@@ -457,7 +463,7 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
         charges=charges,
         test_rmse=watched.rmse[-1],
         seed=seed,
-        found=found,
+        found=asdict(found),
         diagnostics=diagnose(task, split, watched.model),
     )
 
@@ -465,16 +471,20 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
 def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:
     """The privacy report of the task, from the enclave's ledger."""
     from odp.algorithms.registry import algorithm_for
-    from odp.algorithms.release import charges_of
+    from odp.algorithms.release import round_charges, sampling_of
     from odp.privacy.ledger import Budget, Ledger
-    from odp.privacy.report import privacy_report, render_text
+    from odp.privacy.rendering import render_text
+    from odp.privacy.report import privacy_report
 
     charged = Ledger.decode(ledger)
-    algorithm = algorithm_for(task.definition())
+    definition = task.definition()
+    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
     report = privacy_report(
         charged,
         charged.entries[-1].task_id,
-        planned_rounds=[charges_of(algorithm.query(number)) for number in range(len(algorithm.planned_releases()))],
+        planned_rounds=[
+            round_charges(algorithm.query(number), sampling) for number in range(len(algorithm.planned_releases()))
+        ],
         n_users=users,
         task_budget=Budget(task.privacy.epsilon, task.privacy.delta),
         population_budget=Budget(policy.population_epsilon, policy.population_delta),

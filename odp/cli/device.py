@@ -93,6 +93,7 @@ def recommend(
     server: Server = "127.0.0.1:7200",
     services: Services = Path("odp-state"),
     ca: Ca = None,
+    reference_values: ReferenceFile = None,
     device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
     count: Annotated[int, typer.Option(help="How many items.")] = 10,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles.")] = None,
@@ -102,15 +103,24 @@ def recommend(
     from rich.table import Table
 
     from device_runtime import Services as Clients
-    from device_runtime import Store, download_model, store_path
+    from device_runtime import Store, download_model, log_guard, store_path
     from device_runtime import recommend as best_items
     from odp.datasets import load
+    from odp.enclave.reference_values import ReferenceValues
 
     names = load(titles).titles if titles is not None else None
+    pinned = ReferenceValues.load(
+        reference_values if reference_values is not None else services / "reference_values.json"
+    )
     clients = Clients(server, ca if ca is not None else services / "ca" / "ca.pem")
     try:
+        guard = log_guard(clients, pinned, state)
+        if guard is None:
+            console().print("the reference values pin no transparency log; the model's signature alone is checked")
         offer = clients.newest_model(population)
-        downloaded = download_model(clients, offer.task, offer.model, distributor=offer.distributor_address)
+        downloaded = download_model(
+            clients, offer.task, offer.model, distributor=offer.distributor_address, log=guard, proof=offer.log
+        )
         with Store.open(store_path(state, device)) as store:
             found = best_items(store, downloaded, k=count)
     finally:

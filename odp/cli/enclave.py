@@ -1,24 +1,92 @@
-"""`odp enclave`: what devices pin."""
+"""`odp enclave`: what devices pin, how it is measured, and what a machine can restrict."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from odp.cli.console import print_text
+from odp.cli.console import print_json, print_text
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from odp.enclave.measurement import Measurement
+    from odp.enclave.policy import Accumulation, EnclavePolicy
+    from odp.transparency.policy import LogPolicy
+
+app = typer.Typer(
+    help="Enclaves: what devices pin, how it is measured, what this machine restricts.", no_args_is_help=True
+)
+
+_MEANING = {
+    "namespace-user": "users of its own: no rights outside",
+    "namespace-network": "a network of its own, empty",
+    "namespace-ipc": "shared memory and queues of its own",
+    "namespace-process": "it sees no other process",
+    "no-new-privileges": "no program could give it more rights",
+    "not-dumpable": "no process of the same user may read its memory",
+    "no-core-dumps": "its memory goes to no file when it crashes",
+    "landlock-read-only": "no file can be written, no TCP, even while it starts",
+    "closed-descriptors": "it inherits two sockets and nothing else",
+    "resource-limits": "no file can grow, few descriptors",
+    "landlock-no-files": "no file can be opened",
+    "seccomp": "system calls: compute, threads, its two sockets",
+}
+
+
+@app.command("digest")
+def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Print the measurement of each enclave that this installation runs, and what it is made of.
+
+    Two installations with one digest have the same Python, the same libraries and the same code.
+    """
+    from odp.enclave.measurement import COMPONENTS
+
+    measured = _measurements()
+    if json_output:
+        print_json(
+            {
+                role: {
+                    "digest": found.digest,
+                    "components": dict(found.components),
+                    "dependencies": found.dependencies.versions,
+                }
+                for role, found in measured.items()
+            }
+        )
+        return
+    for role, found in measured.items():
+        print_text(f"{role:<13} {found.digest}")
+        for name in COMPONENTS:
+            print_text(f"  {name:<13} {found.components[name]}")
+    versions = next(iter(measured.values())).dependencies.versions
+    print_text("dependencies: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+@app.command("doctor")
+def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Launch an empty enclave and print which restrictions hold on this machine."""
+    import tempfile
+
+    from odp.enclave.launcher import launch
     from odp.enclave.policy import EnclavePolicy
+    from odp.enclave.sandbox import RESTRICTIONS
 
-app = typer.Typer(help="Reference values: which enclaves a device accepts.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps the group's one command a subcommand."""
+    policy = EnclavePolicy(role="aggregator").to_bytes()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        launch(platform_folder=Path(folder) / "platform", entry="odp.enclave.probe", policy=policy) as enclave,
+    ):
+        held = enclave.restrictions
+    if json_output:
+        print_json({"held": list(held), "refused": [name for name in RESTRICTIONS if name not in held]})
+        return
+    for name in RESTRICTIONS:
+        print_text(f"{'holds' if name in held else 'REFUSED':<8} {name:<19} {_MEANING[name]}")
+    if len(held) < len(RESTRICTIONS):
+        print_text("Refused by the kernel: a container often forbids namespaces; Landlock needs Linux 5.13.")
 
 
 @app.command("reference-values")
@@ -29,6 +97,15 @@ def reference_values(
     minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
+    accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    log_key: Annotated[
+        list[str], typer.Option(help="Verifier key of the transparency log to require; without one, none is required.")
+    ] = [],  # noqa: B006  # typer copies it
+    endorser_key: Annotated[
+        list[str], typer.Option(help="Whose endorsements in the log count: 64 hex digits; repeat for more.")
+    ] = [],  # noqa: B006
+    witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
+    quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign [default: all named].")] = None,
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
@@ -36,20 +113,81 @@ def reference_values(
     Digests and policies are computed from the installed code and the options, not asked from a running service.
     """
     from odp.enclave.policy import EnclavePolicy
+    from odp.transparency.policy import LogPolicy
 
     policy = EnclavePolicy(
         role="aggregator",
         minimum_cohort=minimum_cohort,
         population_epsilon=population_epsilon,
         population_delta=population_delta,
+        accumulation=cast("Accumulation", accumulation),
     )
-    write_reference_values(platform, policy, output)
+    log = None
+    if log_key:
+        log = LogPolicy(
+            log_keys=tuple(log_key),
+            endorser_keys=tuple(endorser_key),
+            witness_keys=tuple(witness_key),
+            quorum=len(witness_key) if quorum is None else quorum,
+        )
+    elif endorser_key or witness_key or quorum is not None:
+        raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
+    write_reference_values(platform, policy, output, log=log)
     print_text(str(output))
 
 
-def write_reference_values(platform: Path, aggregator_policy: EnclavePolicy, output: Path) -> None:
+@app.command("endorse")
+def endorse(
+    reference_values: Annotated[
+        Path, typer.Option(help="JSON file whose image digests and policies are endorsed.")
+    ] = Path("reference_values.json"),
+    minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
+    population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
+    population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
+    accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
+    output: Annotated[Path, typer.Option(help="File for `odp server run --endorsements`.")] = Path("endorsements.json"),
+) -> None:
+    """Endorse, for a year, the enclaves that a file of reference values lists; prints the endorser's public key."""
+    import time
+
+    from odp.cli.log_setup import endorse_all
+    from odp.enclave.policy import EnclavePolicy
+    from odp.enclave.reference_values import ReferenceValues
+    from odp.transparency.key_file import endorser_key
+
+    policy = EnclavePolicy(
+        role="aggregator",
+        minimum_cohort=minimum_cohort,
+        population_epsilon=population_epsilon,
+        population_delta=population_delta,
+        accumulation=cast("Accumulation", accumulation),
+    )
+    endorser = endorser_key(key)
+    values = ReferenceValues.load(reference_values)
+    endorse_all(output, values, (policy, EnclavePolicy(role="distributor")), endorser, now=time.time())
+    print_text(endorser.public.hex())
+
+
+@app.command("withdraw")
+def withdraw(
+    image_digest: Annotated[str, typer.Argument(help="Image digest whose endorsements no longer hold: sha384:..")],
+    key: Annotated[Path, typer.Option(help="Private key of the endorser.")] = Path("endorser.key"),
+    endorsements: Annotated[Path, typer.Option(help="File of `odp enclave endorse`.")] = Path("endorsements.json"),
+) -> None:
+    """Withdraw every endorsement of an image; takes effect when the server starts with the file again."""
+    from odp.cli.log_setup import withdraw_all
+    from odp.transparency.key_file import endorser_key
+
+    if not key.is_file():
+        raise ConfigurationError(f"cannot read the endorser's key {key}: no such file")
+    print_text(f"{withdraw_all(endorsements, image_digest, endorser_key(key))} endorsements withdrawn")
+
+
+def write_reference_values(
+    platform: Path, aggregator_policy: EnclavePolicy, output: Path, *, log: LogPolicy | None = None
+) -> None:
     """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
-    from odp.enclave.measurement import AGGREGATOR_PACKAGES, DISTRIBUTOR_PACKAGES, image_digest
     from odp.enclave.platform import EmulatedPlatform
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.reference_values import ReferenceValues
@@ -57,10 +195,17 @@ def write_reference_values(platform: Path, aggregator_policy: EnclavePolicy, out
     policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor")}
     ReferenceValues(
         roots=(EmulatedPlatform.open(platform).root_certificate_pem,),
-        image_digests={
-            "aggregator": (image_digest(AGGREGATOR_PACKAGES),),
-            "distributor": (image_digest(DISTRIBUTOR_PACKAGES),),
-        },
+        image_digests={role: (measured.digest,) for role, measured in _measurements().items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
+        log=log,
     ).save(output)
+
+
+def _measurements() -> dict[str, Measurement]:
+    """Role -> measurement of the enclave that this installation runs for it."""
+    from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure_all, packages_of
+
+    entries = {"aggregator": AGGREGATOR_ENTRY, "distributor": DISTRIBUTOR_ENTRY}
+    measured = measure_all({entry: packages_of(entry) for entry in entries.values()})
+    return {role: measured[entry] for role, entry in entries.items()}

@@ -12,7 +12,21 @@ import traceback
 
 import typer
 
-from odp.cli import compare, data, demo, device, enclave, report, services, simulate, task, tune
+from odp.cli import (
+    audit,
+    compare,
+    data,
+    demo,
+    device,
+    enclave,
+    privacy,
+    report,
+    services,
+    simulate,
+    task,
+    tune,
+    witness,
+)
 from odp.cli.console import print_error
 from odp.errors import OdpError
 
@@ -35,6 +49,9 @@ app.add_typer(services.distributor_app, name="distributor")
 app.add_typer(services.aggregator_app, name="aggregator")
 app.add_typer(device.app, name="device")
 app.add_typer(enclave.app, name="enclave")
+app.add_typer(privacy.app, name="privacy")
+app.add_typer(audit.app, name="audit")
+app.add_typer(witness.app, name="witness")
 app.add_typer(data.app, name="data")
 
 

@@ -101,7 +101,8 @@ class Services:
     """Distributor, aggregator and server under one state folder; a context manager that stops what it started.
 
     Layout of the folder: ``ca/`` and ``platform/`` are shared by the three; ``distributor/``, ``aggregator/`` and
-    ``server/`` are their state; ``logs/`` holds a log each; ``reference_values.json`` is what devices pin.
+    ``server/`` are their state; ``logs/`` holds a log each; ``reference_values.json`` is what devices pin. ``log.key``,
+    ``endorser.key`` and ``endorsements.json`` belong to the transparency log, which is ``server/log/``.
     """
 
     def __init__(
@@ -111,8 +112,11 @@ class Services:
         listen: str = "127.0.0.1",
         ports: tuple[int, int, int] = (0, 0, 0),
         policy: EnclavePolicy | None = None,
+        witnesses: Sequence[str] = (),
     ) -> None:
+        """``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log."""
         self.root = root
+        self._witnesses = tuple(witnesses)
         self._listen = listen
         self._ports = ports
         self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
@@ -136,7 +140,8 @@ class Services:
 
     def start(self) -> Services:
         """Starts the three and returns when all serve. On any failure, stops what was started."""
-        from odp.cli.enclave import write_reference_values
+        from odp.cli.log_setup import pin_log
+        from server.transparency import read_witness
 
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
@@ -145,7 +150,13 @@ class Services:
             aggregator = self.start_child("aggregator", self._ports[2])
             for child in (distributor, aggregator):
                 child.wait_serving(self.ca)
-            write_reference_values(self.root / "platform", self.policy, self.reference_values)
+            self.write_reference_values()
+            pin_log(
+                self.root,
+                self.reference_values,
+                (self.policy, EnclavePolicy(role="distributor")),
+                witness_keys=[read_witness(text)[1] for text in self._witnesses],
+            )
             server = self.start_child("server", self._ports[0])
             server.wait_serving(self.ca)
         except BaseException:
@@ -153,19 +164,31 @@ class Services:
             raise
         return self
 
+    def write_reference_values(self) -> None:
+        """Pins the enclaves of this installation on the platform of these services."""
+        from odp.cli.enclave import write_reference_values
+
+        write_reference_values(self.root / "platform", self.policy, self.reference_values)
+
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         """Starts one of the three (again: pass the port that it had)."""
+        from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY
+
         arguments = [name, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
         if name == "server":
             for other in ("distributor", "aggregator"):
                 arguments += [f"--{other}", self.children[other].address]
             arguments += ["--reference-values", str(self.reference_values)]
+            arguments += ["--log-key", str(self.root / LOG_KEY), "--endorsements", str(self.root / ENDORSEMENTS)]
+            for witness in self._witnesses:
+                arguments += ["--witness", witness]
         else:
             arguments += ["--platform", str(self.root / "platform")]
         if name == "aggregator":
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]
+            arguments += ["--accumulation", self.policy.accumulation]
         child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
         self.children[name] = child
         return child

@@ -22,8 +22,9 @@ def simulate_ranking(
     baselines: bool,
     checkpoint: Path | None,
     held_out: int | None,
+    output: Path | None,
 ) -> dict[str, Any]:
-    """Runs the task and prints its tables; returns what ``--json`` prints.
+    """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints.
 
     The split is the one that the data set is published with, or random 80/10/10; with ``held_out``, so many random
     users take no part in training and are tested on a fifth of their items (strong generalisation).
@@ -31,23 +32,27 @@ def simulate_ranking(
     from rich.table import Table
 
     from odp.cli.comparison import spending_table
-    from odp.datasets import load, load_split
+    from odp.datasets import Split, load, load_split
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.implicit import ranking_baselines, strong_generalisation, training_split
-    from odp.simulation.inputs import notes
+    from odp.simulation.inputs import notes, sampling_note
     from odp.simulation.ranking import strong_split
+    from odp.simulation.ranking_diagnostics import diagnose_ranking
+    from odp.simulation.record import run_record, write_record
     from odp.simulation.spending import spending
 
     out = console()
     strong = None if held_out is None else strong_split(load(data), held_out=held_out, seed=seed)
     split = load_split(data, seed=seed) if strong is None else training_split(strong)
-    said = notes(split.train)
+    said = notes(split.train) + sampling_note(task)
     if not noise:
         said.append("noise is off: this run shows what privacy costs, and protects nobody")
+    if strong is not None:
+        said.append(f"tested on {held_out:,} users who took no part; Recall@k divides by min(k, held-out items)")
     for line in said:
         out.print(f"note: {line}")
-    table = Table("round", "devices", "ε spent", "validation Recall@20", "seconds")
+    table = Table("round", "devices", "ε spent", "validation Recall@20", "NDCG@20", "seconds")
     with out.status("simulating") as status:
 
         def on_round(result: RoundResult) -> None:
@@ -57,6 +62,7 @@ def simulate_ranking(
                 str(result.contributions),
                 f"{result.epsilon:.4f}",
                 f"{result.validation_recall:.4f}",
+                f"{result.validation_ndcg:.4f}",
                 f"{result.seconds:.1f}",
             )
 
@@ -68,6 +74,7 @@ def simulate_ranking(
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": said}
     budget = f"ε = {finished.epsilon:.4g}, δ = {finished.delta:g}"
     rows: list[tuple[str, Ranking, str]] = []
+    beside = None
     if strong is not None:
         found = strong_generalisation(task, strong, finished.model)
         rows.append(("this model (DPAM), unseen users", found, budget))
@@ -79,12 +86,26 @@ def simulate_ranking(
                 beside = ranking_baselines(task, split, seed=seed)
             rows.insert(0, ("DP popularity", beside.dp_popularity, "same ε and δ"))
             rows.append(("iALS, all data in one place", beside.ials_ceiling, "ceiling, not private"))
-            summary["baselines"] = {
-                "dp_popularity": beside.dp_popularity.to_json(),
-                "ials_ceiling": beside.ials_ceiling.to_json(),
-            }
+            summary["baselines"] = beside.to_json()
     if rows:
         out.print(_table(rows))
+    if output is not None:
+        history, targets = (finished.history, split.test) if strong is None else (strong.history, strong.targets)
+        record = run_record(
+            kind="simulation",
+            task=task,
+            split=split if strong is None else Split(split.train, split.validation, strong.targets),
+            rounds=[asdict(result) for result in finished.rounds],
+            charges=finished.charges,
+            ranking=finished.test_ranking if strong is None else rows[0][1],
+            seed=seed,
+            noise=finished.noisy,
+            found=None if beside is None else beside.to_json(),
+            diagnostics=diagnose_ranking(task, finished.model, history, targets, item_counts=finished.item_counts),
+            totals=finished.totals,
+            notes=said,
+        )
+        out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     return summary
 
 

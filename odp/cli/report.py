@@ -16,7 +16,7 @@ def report(
     output: Annotated[Path | None, typer.Option(help="Folder for report.html and report.json [default: RUN].")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Write one self-contained HTML page and one JSON about a run: error, ε by charge, clipping, settings, versions."""
+    """Write one self-contained HTML page and one JSON about a run: quality, ε by charge, clips, settings, versions."""
     from odp.errors import DataError
     from odp.simulation.record import read_record
     from odp.simulation.report import render_html
@@ -40,4 +40,5 @@ def report(
         raise DataError(f"{folder}: cannot be written: {error.strerror}; give another --output") from None
     console().print(f"page: {page}; values: {values}")
     if json_output:
-        print_json({"html": str(page), "json": str(values), "test_rmse": record["test_rmse"]})
+        figures = {name: record[name] for name in ("test_rmse", "test_ranking")}
+        print_json({"html": str(page), "json": str(values)} | figures)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from odp.cli.console import console
 from odp.cli.run import parent_watch, serve_until_stopped
+
+if TYPE_CHECKING:
+    from odp.enclave.policy import Accumulation
 
 server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
 distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
@@ -22,6 +25,12 @@ Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate
 Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
 CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
 Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware [default: <state>/platform].")]
+Accumulating = Annotated[
+    str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show everyone's items.")
+]
+Witnesses = Annotated[
+    list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
 
@@ -35,6 +44,13 @@ def run_server(
         Path | None,
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
     ] = None,
+    log_key: Annotated[
+        Path | None, typer.Option(help="Private key of the transparency log [default: <state>/log.key].")
+    ] = None,
+    endorsements: Annotated[
+        Path | None, typer.Option(help="JSON file of endorsed enclaves (`odp enclave endorse`), for the log.")
+    ] = None,
+    witness: Witnesses = [],  # noqa: B006  # typer copies it
     certificate: Certificate = None,
     key: Key = None,
     ca: Ca = None,
@@ -51,6 +67,9 @@ def run_server(
             distributor=distributor,
             aggregator=aggregator,
             reference_values=reference_values,
+            log_key=log_key,
+            endorsements=endorsements,
+            witnesses=tuple(witness),
             certificate=certificate,
             key=key,
             ca=ca,
@@ -89,6 +108,7 @@ def run_aggregator(
     minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    accumulation: Accumulating = "oblivious",
     platform: Platform = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -105,6 +125,7 @@ def run_aggregator(
         minimum_cohort=minimum_cohort,
         population_epsilon=population_epsilon,
         population_delta=population_delta,
+        accumulation=cast("Accumulation", accumulation),
     )
     running = start(
         Config(
@@ -129,6 +150,8 @@ def up(
     minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    accumulation: Accumulating = "oblivious",
+    witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
     """Start server, distributor and aggregator together; Ctrl-C stops them together."""
@@ -148,9 +171,10 @@ def up(
         minimum_cohort=minimum_cohort,
         population_epsilon=population_epsilon,
         population_delta=population_delta,
+        accumulation=cast("Accumulation", accumulation),
     )
     out = console()
-    services = Services(state, listen=host, ports=ports, policy=policy)
+    services = Services(state, listen=host, ports=ports, policy=policy, witnesses=witness)
     with services:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")

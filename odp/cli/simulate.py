@@ -56,15 +56,14 @@ def simulate(
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
-    from odp.algorithms.seam import DeclaredRelease, NoisyTensors
     from odp.cli.comparison import comparison_table, spending_table
     from odp.datasets import load, random_split
     from odp.errors import ConfigurationError
     from odp.simulation.baselines import baselines as compute
-    from odp.simulation.diagnostics import NoisyTotals, diagnose, noisy_totals
+    from odp.simulation.diagnostics import diagnose
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
-    from odp.simulation.inputs import notes, weak_signal
+    from odp.simulation.inputs import notes, sampling_note, weak_signal
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.spending import spending
     from odp.statistics import Statistics
@@ -84,10 +83,15 @@ def simulate(
     if isinstance(planned.data, ImplicitData):
         from odp.cli.ranking import simulate_ranking
 
-        if output is not None:
-            raise ConfigurationError("--output is for ratings; implicit feedback has --json")
         summary = simulate_ranking(
-            planned, data, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, held_out=held_out
+            planned,
+            data,
+            seed=seed,
+            noise=noise,
+            baselines=baselines,
+            checkpoint=checkpoint,
+            held_out=held_out,
+            output=output,
         )
         if json:
             print_json(plain(summary))
@@ -95,7 +99,7 @@ def simulate(
     if held_out is not None:
         raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
     split = random_split(ratings, seed=seed)
-    said = notes(ratings)
+    said = notes(ratings) + sampling_note(planned)
     if not noise:
         said.append("noise is off: this run shows what privacy costs, and protects nobody")
     elif ratings.n_items == planned.model.items:
@@ -104,7 +108,6 @@ def simulate(
     for line in said:
         out.print(f"note: {line}")
     table = Table("round", "devices", "ε spent", "validation RMSE", "test RMSE", "seconds")
-    totals: list[NoisyTotals] = []
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
     with Progress(*columns, console=out, transient=True) as bar:
         shown = bar.add_task("simulating", total=None, users="")
@@ -125,16 +128,12 @@ def simulate(
                 f"{result.seconds:.1f}",
             )
 
-        def on_release(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> None:
-            totals.extend(noisy_totals(tensors, releases))
-
         finished = run(
             planned,
             split,
             seed=seed,
             noise=noise,
             on_round=on_round,
-            on_release=on_release,
             on_users=on_users,
             checkpoint=checkpoint,
         )
@@ -161,9 +160,9 @@ def simulate(
             test_rmse=finished.test_rmse,
             seed=seed,
             noise=finished.noisy,
-            found=found,
+            found=None if found is None else asdict(found),
             diagnostics=diagnose(planned, split, finished.model),
-            totals=totals,
+            totals=finished.totals,
             notes=said,
         )
         out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")

@@ -91,15 +91,20 @@ def new(
 def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.algorithms.registry import algorithm_for
-    from odp.algorithms.release import charges_of
+    from odp.algorithms.release import round_charges, sampling_of
     from odp.privacy.accounting import epsilon
+    from odp.privacy.events import releases_of
     from odp.task_file import load_task, render_task
 
     task = load_task(file)
     definition = task.definition()
     algorithm = algorithm_for(definition)
     silent = task.privacy.epsilon == math.inf
-    rounds = [() if silent else charges_of(algorithm.query(number)) for number in range(algorithm.server().rounds)]
+    sampling = sampling_of(definition)
+    rounds = [
+        () if silent else round_charges(algorithm.query(number), sampling)
+        for number in range(algorithm.server().rounds)
+    ]
     planned = (
         math.inf
         if silent
@@ -115,9 +120,15 @@ def show(file: File, json: Json = False) -> None:
     lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]
     for number, events in enumerate(rounds):
         lines += [
-            f"# round {number}: {event.name}: sensitivity {event.sensitivity:.6g}, noise std {event.noise_std:.6g}"
+            f"# round {number}: {one.name}: sensitivity {one.sensitivity:.6g}, noise std {one.noise_std:.6g}"
             for event in events
+            for one in releases_of(event)
         ]
+    if sampling is not None:
+        lines.append(
+            f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
+            f"{sampling.population_bound}, and keeps at most {sampling.cap}; every device still contributes"
+        )
     resolved = definition.statistics.dense if algorithm.statistics else definition.dpam
     lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
@@ -129,7 +140,7 @@ def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("o
     from odp.task_file import load_task
 
     task = load_task(file)
-    with _connect(server, state) as connection:
+    with open_connection(server, state) as connection:
         handle = connection.submit(task)
     if json:
         print_json({"task": handle.task_sha256.hex()})
@@ -140,7 +151,7 @@ def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("o
 @app.command("list")
 def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """List the server's tasks, newest first."""
-    with _connect(server, state) as connection:
+    with open_connection(server, state) as connection:
         found = [_summary(status) for status in connection.tasks()]
     if json:
         print_json({"tasks": found})
@@ -158,8 +169,8 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
 @app.command("status")
 def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
     """Print where one task stands, as JSON."""
-    with _connect(server, state) as connection:
-        print_json(_summary(_find(connection, task)))
+    with open_connection(server, state) as connection:
+        print_json(_summary(find_task(connection, task)))
 
 
 @app.command("results")
@@ -171,12 +182,14 @@ def results(
     confidence: Annotated[float, typer.Option(help="Of the intervals, which cover the noise.")] = 0.95,
     json: Json = False,
 ) -> None:
-    """Print what a statistics task released, with intervals for the noise."""
-    from odp.cli.statistics import show_results
-    from odp.client import released_statistics
+    """Print what a statistics task released, with intervals for the noise.
 
-    with _connect(server, state) as connection:
-        found = released_statistics(_find(connection, task))
+    Where the state folder has reference values, the release is checked to be the attested aggregator's.
+    """
+    from odp.cli.statistics import show_results
+
+    with open_connection(server, state) as connection:
+        found = connection.statistics(find_task(connection, task))
     show_results(found, picture=picture, confidence=confidence, json=json)
 
 
@@ -185,18 +198,18 @@ def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path(
     """End a task: no further round is opened. What was spent stays spent."""
     from odp.signed_task import task_sha256
 
-    with _connect(server, state) as connection:
-        connection.cancel(task_sha256(_find(connection, task).task))
+    with open_connection(server, state) as connection:
+        connection.cancel(task_sha256(find_task(connection, task).task))
     print_text("cancelled")
 
 
-def _connect(server: str, state: Path) -> Connection:
+def open_connection(server: str, state: Path) -> Connection:
     from odp.client import connect
 
     return connect(server, state=state)
 
 
-def _find(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
+def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
     from odp.errors import ConfigurationError
     from odp.signed_task import task_sha256
 

@@ -25,6 +25,10 @@ def tune(
     charge: Annotated[bool, typer.Option("--charge", help="Charge every trial on --data, its score included.")] = False,
     epsilon: Annotated[float, typer.Option(help="Budget of one training, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
+    features: Annotated[
+        bool | None,
+        typer.Option(help="Public item features: those of the data set, or none [default: where it has any]."),
+    ] = None,
     trials: Annotated[int, typer.Option(help="How many settings to try; the first are the recommended ones.")] = 10,
     seed: Annotated[int, typer.Option(help="Decides settings, split and noise.")] = 1,
     output: Annotated[Path | None, typer.Option(help="File for the JSON of all trials.")] = None,
@@ -50,7 +54,9 @@ def tune(
     private = data is not None
     source = data if data is not None else proxy if proxy is not None else _PROXY
     out = console()
-    table = Table("trial", "rank", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score")
+    table = Table(
+        "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score"
+    )
     with out.status("searching") as status:
 
         def on_trial(number: int, trial: Trial) -> None:
@@ -59,6 +65,7 @@ def tune(
             table.add_row(
                 str(number + 1),
                 str(found["rank"]),
+                str(found["features"]),
                 "by rule" if found["steps"] is None else str(found["steps"]),
                 str(found["max_items_per_user"]),
                 *(f"{found[name]:g}" for name in ("bias_share", "user_ridge", "item_ridge", "weight_exponent")),
@@ -72,6 +79,7 @@ def tune(
             trials=trials,
             seed=seed,
             private=private,
+            features=features,
             on_trial=on_trial,
         )
     out.print(table)

@@ -19,6 +19,8 @@ CLOSE = b"odp/v1/close"
 RELEASE = b"odp/v1/release"
 LEDGER = b"odp/v1/ledger"
 REPORT = b"odp/v1/report"
+ENDORSEMENT = b"odp/v1/endorsement"
+WITHDRAWAL = b"odp/v1/withdrawal"
 
 CONTRIBUTION = b"odp/v1/contribution"
 LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
@@ -28,37 +30,48 @@ PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
 SELECTED = b"odp/v1/selected"
 SEALING = b"odp/v1/sealing"
+SECAGG_ADVERT = b"odp/v1/secagg/advert"
+SECAGG_SURVIVORS = b"odp/v1/secagg/survivors"
+SECAGG_SESSION = b"odp/v1/secagg/session"
+SECAGG_CHANNEL = b"odp/v1/secagg/channel"
+GRAPH_COMMITMENT = b"odp/v1/secagg/commitment"
+GRAPH_SEED = b"odp/v1/secagg/graph"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
-SIGNED = frozenset({TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER})
+SIGNED = frozenset(
+    {TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, SECAGG_ADVERT, SECAGG_SURVIVORS}
+)
 
 _SHA256_BYTES = 32
 _SECRET_BYTES = 32
 _LARGEST_ROUND = 2**32 - 1
 
 
-def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes) -> bytes:
-    """HPKE ``info`` of a contribution: opens for this task, round and model only.
+def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes) -> bytes:
+    """HPKE ``info`` of a contribution: opens for this task, round, model and policy of the enclave only.
 
     Args:
         task_sha256: 32 bytes, the task's id.
         round: round number, 0 .. 2^32 - 1.
         model_sha256: 32 bytes, the id of the model that the device trained on.
+        policy_sha256: 32 bytes, of the policy in the evidence that the device verified.
 
     Raises:
         ConfigurationError: a hash is not 32 bytes, or the round is out of range.
 
     Source: ``SubmitRequest.sealed_contribution`` of aggregator.proto.
     """
-    return CONTRIBUTION + _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    return CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
 
 
-def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes) -> bytes:
+def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes) -> bytes:
     """HPKE ``info`` of the key of a contribution in segments; arguments and errors as ``contribution_info``.
 
     Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
     """
-    return LARGE_CONTRIBUTION + _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    return LARGE_CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
 
 
 def segment_aad(index: int, *, last: bool) -> bytes:

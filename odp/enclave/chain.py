@@ -4,6 +4,9 @@ The names are AMD SEV-SNP's: the ARK is what a verifier pins, the VCEK is the ch
 makes a chain for the emulated platform and marks its root as emulated; ``verify`` accepts a chain down from a pinned
 root. Exactly three levels exist, so there is no path building and no room for a certificate in between.
 
+The chip's certificate names the chip and the versions of the firmware that its key stands for (its TCB), in the
+extensions that AMD defines: another firmware has another key, so neither can be claimed without being certified.
+
 Source: RFC 5280 section 6, restricted; AMD publication 57230 (VCEK certificates).
 """
 
@@ -11,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -19,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
 
+from odp import _validate
 from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, ConfigurationError
 
@@ -30,6 +35,42 @@ _AUTHORITY_SECONDS = 25 * 365 * 24 * 3600
 _CHIP_SECONDS = 7 * 365 * 24 * 3600
 _EXTENSIONS = (x509.BasicConstraints, x509.KeyUsage)
 
+CHIP_ID_BYTES = 64
+_AMD = "1.3.6.1.4.1.3704.1"
+_CHIP_ID = x509.ObjectIdentifier(f"{_AMD}.4")
+_TCB = {
+    "boot_loader": x509.ObjectIdentifier(f"{_AMD}.3.1"),
+    "tee": x509.ObjectIdentifier(f"{_AMD}.3.2"),
+    "snp": x509.ObjectIdentifier(f"{_AMD}.3.3"),
+    "microcode": x509.ObjectIdentifier(f"{_AMD}.3.8"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tcb:
+    """Security versions of a platform's firmware, 0 to 255 each; a fixed hole raises one of them.
+
+    Raises:
+        ConfigurationError: a version is out of range.
+    """
+
+    boot_loader: int
+    tee: int
+    snp: int
+    microcode: int
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=0, high=255, **dataclasses.asdict(self))
+
+    def below(self, minimum: Mapping[str, int]) -> str | None:
+        """The first component that is below its minimum, or None."""
+        return next((name for name in TCB_COMPONENTS if getattr(self, name) < minimum.get(name, 0)), None)
+
+
+TCB_COMPONENTS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Tcb))
+#: What a newly made emulated platform says it runs.
+EMULATED_TCB = Tcb(boot_loader=1, tee=1, snp=1, microcode=1)
+
 
 @dataclasses.dataclass(frozen=True)
 class IssuedChain:
@@ -38,10 +79,12 @@ class IssuedChain:
     Attributes:
         certificates: DER: chip (VCEK), intermediate (ASK), root (ARK).
         key: the chip's private key; secret.
+        tcb: the firmware that the chip's certificate names.
     """
 
     certificates: tuple[bytes, bytes, bytes]
     key: ec.EllipticCurvePrivateKey
+    tcb: Tcb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +95,27 @@ class VerifiedChain:
         key: the chip's public key.
         emulated: whether its root is marked as emulated.
         expires: seconds since the epoch at which the first of its certificates expires.
+        tcb: the firmware that the chip's key stands for.
+        chip_id: 64 bytes, one per chip.
+        serials: serial numbers of its certificates, hex without leading zeros: what revocation names.
     """
 
     key: ec.EllipticCurvePublicKey
     emulated: bool
     expires: float
+    tcb: Tcb
+    chip_id: bytes
+    serials: tuple[str, ...]
 
 
-def issue(*, now: float) -> IssuedChain:
+def issue(*, now: float, tcb: Tcb = EMULATED_TCB) -> IssuedChain:
     """Makes a root, an intermediate and a chip, each with a fresh key; the keys of the two authorities are dropped.
 
     So nobody, the platform included, can ever certify a second chip under the same root.
 
     Args:
         now: seconds since the epoch; the chip's certificate lasts seven years from here.
+        tcb: the firmware that the chip's certificate names; its chip id is random.
     """
     ark_key, ask_key, chip_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(3))
     # Roots differ in name, so that a verifier that pins many finds the right one.
@@ -73,9 +123,12 @@ def issue(*, now: float) -> IssuedChain:
     ark_name, ask_name, chip_name = (_name(f"ODP-EMULATED {kind} {serial:x}"[:64]) for kind in ("ARK", "ASK", "VCEK"))
     ark = _certify(ark_name, ark_key.public_key(), ark_name, ark_key, now=now, seconds=_AUTHORITY_SECONDS, depth=1)
     ask = _certify(ask_name, ask_key.public_key(), ark_name, ark_key, now=now, seconds=_AUTHORITY_SECONDS, depth=0)
-    chip = _certify(chip_name, chip_key.public_key(), ask_name, ask_key, now=now, seconds=_CHIP_SECONDS, depth=None)
+    chip = _certify(
+        chip_name, chip_key.public_key(), ask_name, ask_key, now=now, seconds=_CHIP_SECONDS, depth=None,
+        also=_chip_extensions(tcb, os.urandom(CHIP_ID_BYTES)),
+    )  # fmt: skip
     chip_der, ask_der, ark_der = (found.public_bytes(serialization.Encoding.DER) for found in (chip, ask, ark))
-    return IssuedChain((chip_der, ask_der, ark_der), chip_key)
+    return IssuedChain((chip_der, ask_der, ark_der), chip_key, tcb)
 
 
 def verify(chain: Sequence[bytes], *, roots: Sequence[str], now: float) -> VerifiedChain:
@@ -100,7 +153,8 @@ def verify(chain: Sequence[bytes], *, roots: Sequence[str], now: float) -> Verif
         # The root's own signature proves nothing: it is trusted because it is pinned.
         ask.verify_directly_issued_by(root)
         chip.verify_directly_issued_by(ask)
-        key = _p384(chip)
+        key, tcb, chip_id = _p384(chip), tcb_of(chip), _chip_id_of(chip)
+        serials = tuple(f"{certificate.serial_number:x}" for certificate in (chip, ask, root))
         organization = root.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
         expires = min(certificate.not_valid_after_utc.timestamp() for certificate in (chip, ask, root))
         born = max(certificate.not_valid_before_utc.timestamp() for certificate in (chip, ask, root))
@@ -116,7 +170,51 @@ def verify(chain: Sequence[bytes], *, roots: Sequence[str], now: float) -> Verif
             Reason.CHAIN_EXPIRED, "a certificate of the platform is not valid at this time; check the clock"
         )
     emulated = any(attribute.value == EMULATED_ORGANIZATION for attribute in organization)
-    return VerifiedChain(key, emulated, expires)
+    return VerifiedChain(key, emulated, expires, tcb, chip_id, serials)
+
+
+def tcb_of(chip: x509.Certificate) -> Tcb:
+    """The firmware that a chip's certificate names.
+
+    Raises:
+        AttestationError: ``chain_invalid``, where a version is missing, is no DER integer, or is out of range.
+    """
+    try:
+        return Tcb(**{name: _small_integer(_extension(chip, oid)) for name, oid in _TCB.items()})
+    except ConfigurationError:
+        raise _invalid("the certificate of the chip names no firmware versions from 0 to 255") from None
+
+
+def _chip_id_of(chip: x509.Certificate) -> bytes:
+    found = _extension(chip, _CHIP_ID)
+    if len(found) != CHIP_ID_BYTES:
+        raise _invalid(f"the certificate of the chip does not name the chip by {CHIP_ID_BYTES} bytes")
+    return found
+
+
+def _extension(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> bytes:
+    try:
+        found = certificate.extensions.get_extension_for_oid(oid).value
+    except x509.ExtensionNotFound:
+        raise _invalid("the certificate of the chip does not name the chip and its firmware") from None
+    return found.value if isinstance(found, x509.UnrecognizedExtension) else b""
+
+
+def _small_integer(der: bytes) -> int:
+    # INTEGER of one value byte, or of two where the first only keeps the sign.
+    content = der[2:]
+    if der[:2] not in (b"\x02\x01", b"\x02\x02") or len(content) != der[1]:
+        raise ConfigurationError("Expected a DER integer")
+    return int.from_bytes(content, "big", signed=True)
+
+
+def _chip_extensions(tcb: Tcb, chip_id: bytes) -> list[x509.UnrecognizedExtension]:
+    found = []
+    for name, oid in _TCB.items():
+        version = getattr(tcb, name)
+        content = version.to_bytes(1 if version < 128 else 2, "big")
+        found.append(x509.UnrecognizedExtension(oid, bytes([2, len(content)]) + content))
+    return [*found, x509.UnrecognizedExtension(_CHIP_ID, chip_id)]
 
 
 def read_root(pem: str) -> x509.Certificate:
@@ -206,6 +304,7 @@ def _certify(
     now: float,
     seconds: float,
     depth: int | None,
+    also: Sequence[x509.ExtensionType] = (),
 ) -> x509.Certificate:
     start = datetime.datetime.fromtimestamp(now - _BACKDATED_SECONDS, datetime.UTC)
     usage = x509.KeyUsage(
@@ -219,7 +318,7 @@ def _certify(
         encipher_only=False,
         decipher_only=False,
     )
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -229,8 +328,10 @@ def _certify(
         .not_valid_after(start + datetime.timedelta(seconds=_BACKDATED_SECONDS + seconds))
         .add_extension(x509.BasicConstraints(ca=depth is not None, path_length=depth), critical=True)
         .add_extension(usage, critical=True)
-        .sign(issuer_key, hashes.SHA384())
     )
+    for extension in also:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(issuer_key, hashes.SHA384())
 
 
 def _name(common: str) -> x509.Name:

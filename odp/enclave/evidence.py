@@ -20,7 +20,7 @@ import enum
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from odp.crypto import domains
+from odp.enclave.registers import NAMES, REGISTER_BYTES
 from odp.errors import AttestationError
 
 ALGORITHM = "ES384"
@@ -68,6 +69,12 @@ class Reason(enum.StrEnum):
     WRONG_POLICY = "wrong_policy"
     WRONG_ROLE = "wrong_role"
     KEY_BINDING = "key_binding"
+    REVOKED = "revoked"
+    TCB_OUTDATED = "tcb_outdated"
+    IMAGE_WITHDRAWN = "image_withdrawn"
+    IMAGE_NOT_VALID = "image_not_valid"
+    EVENT_LOG = "event_log"
+    UNRESTRICTED = "unrestricted"
 
 
 def report_data(*, nonce: bytes, hpke_key: bytes, signing_key: bytes, policy: bytes) -> bytes:
@@ -91,6 +98,7 @@ class Claims:
         software_name: ``"odp-<role>"``.
         emulated: True: protocol only, no protection by hardware.
         image_digest: ``"sha384:<hex>"`` of the enclave's code.
+        registers: runtime registers, 48 bytes by name; see ``odp.enclave.registers``.
         report_data: 64 bytes, see ``report_data``.
         hpke_key, signing_key: 32 bytes each.
     """
@@ -104,6 +112,7 @@ class Claims:
     software_name: str
     emulated: bool
     image_digest: str
+    registers: Mapping[str, bytes]
     report_data: bytes
     hpke_key: bytes
     signing_key: bytes
@@ -122,6 +131,7 @@ class Claims:
             "swname": self.software_name,
             "emulated": self.emulated,
             "submods": {"container": {"image_digest": self.image_digest}},
+            "registers": {name: _base64url(value) for name, value in self.registers.items()},
             "report_data": _base64url(self.report_data),
             "hpke_key": _base64url(self.hpke_key),
             "signing_key": _base64url(self.signing_key),
@@ -138,6 +148,9 @@ class Claims:
             if _text(values, name) != expected:
                 raise malformed(f"claim {name} is not {expected!r}")
         container = _object(_object(values, "submods"), "container")
+        registers = _object(values, "registers")
+        if set(registers) != set(NAMES):
+            raise malformed(f"claim registers does not hold exactly {', '.join(NAMES)}")
         claims = cls(
             issuer=_text(values, "iss"),
             issued=_time(values, "iat"),
@@ -148,6 +161,7 @@ class Claims:
             software_name=_text(values, "swname"),
             emulated=_truth(values, "emulated"),
             image_digest=_text(container, "image_digest"),
+            registers={name: _bytes(registers, name, range(REGISTER_BYTES, REGISTER_BYTES + 1)) for name in NAMES},
             report_data=_bytes(values, "report_data", range(REPORT_DATA_BYTES, REPORT_DATA_BYTES + 1)),
             hpke_key=_bytes(values, "hpke_key", range(KEY_BYTES, KEY_BYTES + 1)),
             signing_key=_bytes(values, "signing_key", range(KEY_BYTES, KEY_BYTES + 1)),

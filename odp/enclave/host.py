@@ -1,14 +1,16 @@
-"""What the host of every enclave does at start: measure the code, and give the enclave its keys back."""
+"""What the host of every enclave does at start: launch it, give it its keys back, and say what holds it in."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import socket
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from odp.crypto.hpke import DecryptionError
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.measurement import image_digest
-from odp.enclave.platform import EmulatedPlatform
+from odp.enclave import enclave_start
+from odp.enclave.channel import Connection
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import StateError
 from odp.transport.logs import Log
@@ -17,39 +19,96 @@ from odp.transport.state_folder import StateFolder
 _SEALED_KEYS = "enclave.sealed"
 
 
-def start_identity(
+class LaunchedEnclave(Protocol):
+    """An enclave that runs, and the socket to it."""
+
+    @property
+    def channel(self) -> socket.socket:
+        """The host's end of the one socket that the enclave has."""
+        ...
+
+    @property
+    def image_digest(self) -> str:
+        """What the platform measured."""
+        ...
+
+    @property
+    def restrictions(self) -> tuple[str, ...]:
+        """What the enclave cannot do, in words: what the kernel enforces here."""
+        ...
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The restrictions that this kernel does not grant."""
+        ...
+
+    def close(self) -> None:
+        """Ends the enclave and waits for its processes. Idempotent."""
+        ...
+
+
+class Launch(Protocol):
+    """``launcher.launch``, which starts processes, or ``in_thread``'s, which does not."""
+
+    def __call__(self, *, platform_folder: Path, entry: str, policy: bytes) -> LaunchedEnclave:
+        """Starts the enclave of the module ``entry`` under ``policy`` on the platform in ``platform_folder``."""
+        ...
+
+
+def launch_process(*, platform_folder: Path, entry: str, policy: bytes) -> LaunchedEnclave:
+    """The launcher of every program: platform and enclave are processes of their own."""
+    from odp.enclave import launcher
+
+    return launcher.launch(platform_folder=platform_folder, entry=entry, policy=policy)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An enclave that has its keys; the role's own part of the start comes next."""
+
+    connection: Connection
+    image_digest: str
+
+
+def begin(
     *,
+    launch: Launch,
     state: StateFolder,
     platform: Path | None,
-    packages: Sequence[str],
+    entry: str,
     policy: EnclavePolicy,
     may_renew: bool,
     log: Log,
-) -> EnclaveIdentity:
-    """The enclave's identity on the platform in the folder ``platform`` (default: inside ``state``).
+    undo: contextlib.ExitStack,
+) -> Begun:
+    """Launches the enclave on the platform in the folder ``platform`` (default: inside ``state``).
 
     ``may_renew`` says that nothing but the keys was ever sealed: then new code, another platform or another policy
-    simply start with new keys, and devices attest again.
+    simply start with new keys, and devices attest again. ``undo`` ends the enclave.
 
-    Raises StateError where the keys cannot be opened and other sealed state hangs on them.
+    Raises StateError where the keys cannot be opened and other sealed state hangs on them, and where it does not start.
     """
-    hardware = EmulatedPlatform.open(platform if platform is not None else state.path("platform"))
-    digest = image_digest(packages)
+    folder = platform if platform is not None else state.path("platform")
+    launched = launch(platform_folder=folder, entry=entry, policy=policy.to_bytes())
+    undo.callback(launched.close)
+    log.event(
+        "enclave_started",
+        image=launched.image_digest,
+        restrictions=", ".join(launched.restrictions) or "none",
+        not_granted=", ".join(launched.refused) or "none",
+    )
+    connection = Connection(launched.channel)
     stored = state.read(_SEALED_KEYS)
     try:
-        identity, sealed = EnclaveIdentity.restore_or_create(
-            platform=hardware, image_digest=digest, policy=policy, sealed=stored
-        )
+        sealed = enclave_start.start(connection, stored)
     except DecryptionError as error:
         if not may_renew:
             raise StateError(
                 f"state folder {state.root} was sealed by another version of the {policy.role}, under another policy "
                 "or on another platform; run it as before, or start in an empty folder"
             ) from error
-        log.warning("enclave_keys_renewed", image=digest)
-        identity, sealed = EnclaveIdentity.restore_or_create(
-            platform=hardware, image_digest=digest, policy=policy, sealed=None
-        )
+        log.warning("enclave_keys_renewed", image=launched.image_digest)
+        sealed = enclave_start.start(connection, None)
     if sealed != stored:
         state.write_atomically(_SEALED_KEYS, sealed)
-    return identity
+    return Begun(connection, launched.image_digest)

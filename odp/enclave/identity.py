@@ -6,7 +6,7 @@ import json
 
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.signing import SigningKey
-from odp.enclave.platform import Launched, MonotonicCounter, Platform
+from odp.enclave.guest import Evidence, Guest, MonotonicCounter
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.sealing import seal, unseal
 
@@ -20,34 +20,28 @@ class EnclaveIdentity:
     chip or a relaxed policy cannot open them, and then starts with new keys.
     """
 
-    def __init__(
-        self,
-        *,
-        platform: Platform,
-        launched: Launched,
-        image_digest: str,
-        policy: EnclavePolicy,
-        hpke: HpkeKey,
-        signing: SigningKey,
-    ) -> None:
-        self._platform = platform
-        self._launched = launched
-        self.image_digest = image_digest
+    def __init__(self, *, guest: Guest, policy: EnclavePolicy, hpke: HpkeKey, signing: SigningKey) -> None:
+        self.guest = guest
+        self.image_digest = guest.image_digest
         self.policy = policy
-        self.policy_bytes = policy.to_bytes()
+        self.policy_bytes = guest.policy
         self.hpke = hpke
         self.signing = signing
-        self.sealing_key = platform.sealing_key(image_digest)
+        self.sealing_key = guest.sealing_key()
 
     @classmethod
-    def restore_or_create(
-        cls, *, platform: Platform, image_digest: str, policy: EnclavePolicy, sealed: bytes | None
-    ) -> tuple[EnclaveIdentity, bytes]:
+    def restore_or_create(cls, *, guest: Guest, sealed: bytes | None) -> tuple[EnclaveIdentity, bytes]:
         """The identity under ``sealed``, or a new one where that is None; and the sealed bytes for the host to store.
 
-        Raises DecryptionError when ``sealed`` was made by another image or chip, under another policy, or was changed.
+        The policy is the one that ``guest`` was launched with. The keys are bound to the guest: once per launch.
+
+        Raises:
+            DecryptionError: ``sealed`` was made by another image or chip, under another policy, or was changed.
+            ConfigurationError: the guest was launched with something that is not a policy.
+            StateError: the guest has other keys already.
         """
-        key = platform.sealing_key(image_digest)
+        policy = EnclavePolicy.from_bytes(guest.policy)
+        key = guest.sealing_key()
         # Bound to the policy: under a weaker one, a host could otherwise open what devices sent to the stricter one.
         context = _CONTEXT + policy.sha256
         if sealed is None:
@@ -58,22 +52,13 @@ class EnclaveIdentity:
             opened = json.loads(unseal(key, sealed, context))
             hpke = HpkeKey.from_bytes(bytes.fromhex(opened["hpke"]))
             signing = SigningKey.from_bytes(bytes.fromhex(opened["signing"]))
-        launched = platform.launch(
-            image_digest=image_digest,
-            policy=policy.to_bytes(),
-            hpke_public=hpke.public,
-            signing_public=signing.public,
-            name=policy.role,
-        )
-        identity = cls(
-            platform=platform, launched=launched, image_digest=image_digest, policy=policy, hpke=hpke, signing=signing
-        )
-        return identity, sealed
+        guest.bind_keys(hpke_public=hpke.public, signing_public=signing.public)
+        return cls(guest=guest, policy=policy, hpke=hpke, signing=signing), sealed
 
-    def token(self, nonce: bytes, now: float) -> str:
-        """Evidence over ``nonce``: a signed token (odp/v1/attestation.proto)."""
-        return self._launched.token(nonce, now)
+    def evidence(self, nonce: bytes) -> Evidence:
+        """Fresh evidence over ``nonce`` (16 to 64 bytes)."""
+        return self.guest.evidence(nonce)
 
     def counter(self, name: str) -> MonotonicCounter:
-        """A hardware counter of this enclave that only goes up."""
-        return self._platform.counter(name)
+        """A hardware counter of this enclave's chip that only goes up."""
+        return self.guest.counter(name)

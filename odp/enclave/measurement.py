@@ -1,31 +1,134 @@
-"""Measurement of an enclave's code: one digest over every file of its import packages.
+"""Measurement of an enclave: one digest over everything that its process runs, taken before it runs.
 
-Two installations have one digest exactly if their packages hold the same files with the same bytes. Evidence carries
-the digest, and devices compare it with the digests that they pin.
+=================  ===================================================================================
+``interpreter``    Python's binary and shared library, its version, its standard library
+``dependencies``   every file of the libraries that an enclave may import (``odp.enclave.dependencies``)
+``code``           every file of the import packages of this repository that the enclave may import
+``entry``          the module that it starts with
+=================  ===================================================================================
 
-What is measured is every regular file below the package's folder, data files included, because code reads them.
-``__pycache__`` is left out: Python rebuilds it from the source. A ``.pyc`` outside of it *is* measured, since Python
-would import it without any source.
+Two installations have one digest exactly if all four agree. Evidence carries the digest, and devices compare it with
+the digests that they pin. The configuration (the policy) is measured apart from the code, in a runtime register.
 
-Dependencies, the interpreter and the machine below it are not part of this digest.
+Of a package, every regular file below its folder is measured, data files included, because code reads them.
+``__pycache__`` is left out: an enclave compiles its packages from the source that was measured. Compiled caches of the
+standard library and of dependencies are trusted as far as their sources are; the operating system below Python is not
+measured.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import os
-from collections.abc import Sequence
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from odp.enclave.dependencies import Dependencies, hash_dependencies
 from odp.errors import ConfigurationError
 
-AGGREGATOR_PACKAGES: tuple[str, ...] = ("odp", "trusted_aggregator")
-DISTRIBUTOR_PACKAGES: tuple[str, ...] = ("odp", "distributor")
+AGGREGATOR_ENTRY = "trusted_aggregator.enclave_process"
+DISTRIBUTOR_ENTRY = "distributor.enclave_process"
 
 DIGEST_PREFIX = "sha384:"
+COMPONENTS: tuple[str, ...] = ("interpreter", "dependencies", "code", "entry")
+#: Parts of the standard library that are not measured, and that an enclave therefore cannot import.
+UNMEASURED_STANDARD: frozenset[str] = frozenset(
+    {"ensurepip", "idlelib", "lib2to3", "test", "tkinter", "turtledemo", "site-packages", "dist-packages"}
+)
 
 _CACHE_FOLDER = "__pycache__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What was measured; public.
+
+    Attributes:
+        components: name -> ``"sha384:<hex>"``, one per name of ``COMPONENTS``.
+        dependencies: the libraries behind the component of that name.
+    """
+
+    components: Mapping[str, str]
+    dependencies: Dependencies
+
+    @property
+    def digest(self) -> str:
+        """``"sha384:<96 hex digits>"`` over all components."""
+        total = hashlib.sha384()
+        for name in COMPONENTS:
+            total.update(hashlib.sha384(f"{name}={self.components[name]}".encode("ascii")).digest())
+        return DIGEST_PREFIX + total.hexdigest()
+
+
+def packages_of(entry: str) -> tuple[str, ...]:
+    """The import packages that an enclave with this entry module runs, unless told otherwise: odp and the entry's."""
+    return tuple(sorted({"odp", entry.partition(".")[0]}))
+
+
+def measure(entry: str, packages: Sequence[str] | None = None) -> Measurement:
+    """Measures the enclave that starts with the module ``entry`` and imports ``packages`` (see ``packages_of``).
+
+    Raises:
+        ConfigurationError: something cannot be measured; see ``image_digest`` and ``hash_dependencies``.
+    """
+    return measure_all({entry: packages or packages_of(entry)})[entry]
+
+
+def measure_all(enclaves: Mapping[str, Sequence[str]]) -> dict[str, Measurement]:
+    """``measure`` for each entry module -> packages; what they share is hashed once."""
+    code = {entry: image_digest(packages) for entry, packages in enclaves.items()}
+    dependencies = hash_dependencies()
+    shared = {
+        "interpreter": DIGEST_PREFIX + interpreter_digest().hex(),
+        "dependencies": DIGEST_PREFIX + dependencies.digest.hex(),
+    }
+    return {
+        entry: Measurement(
+            {
+                **shared,
+                "code": code[entry],
+                "entry": DIGEST_PREFIX + hashlib.sha384(entry.encode()).hexdigest(),
+            },
+            dependencies,
+        )
+        for entry in enclaves
+    }
+
+
+def interpreter_digest(
+    binaries: Sequence[Path] | None = None, library: Path | None = None, version: str = sys.version
+) -> bytes:
+    """48 bytes over version, binaries and standard library; those of the running Python where not given.
+
+    Raises:
+        ConfigurationError: a file cannot be read.
+    """
+    total = hashlib.sha384(hashlib.sha384(version.encode()).digest())
+    for binary in binaries if binaries is not None else _binaries():
+        total.update(_content_digest(binary))
+    root = library if library is not None else standard_library()
+    for path in _files(root, leave_out=UNMEASURED_STANDARD):
+        name = "/".join(path.relative_to(root).parts)
+        total.update(hashlib.sha384(name.encode("utf-8", "surrogateescape")).digest() + _content_digest(path))
+    return total.digest()
+
+
+def standard_library() -> Path:
+    """The folder of the running Python's standard library."""
+    return Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def _binaries() -> Iterator[Path]:
+    yield Path(sys.executable).resolve()
+    if sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        folder, name = (sysconfig.get_config_var(key) for key in ("LIBDIR", "INSTSONAME"))
+        shared = Path(str(folder)) / str(name)
+        if shared.exists():
+            yield shared.resolve()
 
 
 def image_digest(packages: Sequence[str]) -> str:
@@ -42,7 +145,7 @@ def image_digest(packages: Sequence[str]) -> str:
         raise ConfigurationError(f"Expected packages={packages!r} to be a list of at least one package name")
     total = hashlib.sha384()
     for package in sorted(set(packages)):
-        root = _folder(package)
+        root = package_folder(package)
         for path in _files(root):
             name = "/".join((package, *path.relative_to(root).parts))
             total.update(hashlib.sha384(name.encode("utf-8", "surrogateescape")).digest())
@@ -50,7 +153,12 @@ def image_digest(packages: Sequence[str]) -> str:
     return DIGEST_PREFIX + total.hexdigest()
 
 
-def _folder(package: str) -> Path:
+def package_folder(package: str) -> Path:
+    """The one folder of an import package.
+
+    Raises:
+        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
+    """
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -64,10 +172,11 @@ def _folder(package: str) -> Path:
     return locations[0]
 
 
-def _files(root: Path) -> list[Path]:
+def _files(root: Path, *, leave_out: frozenset[str] = frozenset()) -> list[Path]:
     found: list[Path] = []
     for folder, folders, names in os.walk(root, onerror=_unreadable):
-        folders[:] = [name for name in folders if name != _CACHE_FOLDER]
+        here = leave_out if Path(folder) == root else frozenset()
+        folders[:] = [name for name in folders if name != _CACHE_FOLDER and name not in here]
         for name in (*folders, *names):
             if (Path(folder) / name).is_symlink():
                 raise ConfigurationError(

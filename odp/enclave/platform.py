@@ -1,21 +1,25 @@
 """The platform under an enclave: evidence, sealing keys and monotonic counters; here, its software emulation.
 
-``Platform``, ``Launched`` and ``MonotonicCounter`` are what an enclave relies on. ``EmulatedPlatform`` plays them from
-one folder: a chip secret, a chip key certified by the platform's own root, and counters that never go down. It gives
-the protocol of confidential hardware and none of its protection: whoever reads the folder holds every secret in it.
-Its evidence says so (``emulated``, ``hwmodel``, and the root's own name).
+What an enclave relies on is ``odp.enclave.guest``. ``EmulatedPlatform`` plays it from one folder: a chip secret, a chip
+key certified by the platform's own root, and counters that never go down. It gives the protocol of confidential
+hardware and none of its protection: whoever reads the folder holds every secret in it. Its evidence says so
+(``emulated``, ``hwmodel``, and the root's own name).
+
+``launch`` here is the bookkeeping of a launch alone; ``odp.enclave.platform_process`` measures and starts a process.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,6 +31,7 @@ from odp.crypto import domains
 from odp.enclave import _files, chain, sealing
 from odp.enclave.evidence import (
     DEBUG_DISABLED,
+    DEBUG_ENABLED,
     EMULATED_HARDWARE,
     EMULATED_ISSUER,
     KEY_BYTES,
@@ -35,120 +40,129 @@ from odp.enclave.evidence import (
     report_data,
     write_token,
 )
-from odp.errors import ConfigurationError, StateError
+from odp.enclave.guest import Evidence, MonotonicCounter
+from odp.enclave.registers import Registers
+from odp.errors import AttestationError, ConfigurationError, StateError
 
 TOKEN_SECONDS = 3600
+#: Registers that an enclave may extend; the others are the platform's.
+EXTENDABLE = ("sandbox", "runtime")
 
-_FORMAT = 1
+_FORMAT = 2
 _SECRET_BYTES = 32
 _LARGEST_FILE = 1 << 20
 _LARGEST_COUNT = 2**63 - 1
 
 
-class MonotonicCounter(Protocol):
-    """A durable number that only grows: sealed state that names its value cannot be rolled back unnoticed."""
+class EmulatedGuest:
+    """One launched enclave; implements ``Guest``. Made by ``EmulatedPlatform.launch``."""
+
+    def __init__(self, platform: EmulatedPlatform, *, image_digest: str, policy: bytes, name: str, debug: bool) -> None:
+        self._platform = platform
+        self._image_digest = image_digest
+        self._policy = policy
+        self._name = name
+        self._debug = debug
+        self._lock = threading.Lock()
+        self._keys: tuple[bytes, bytes] | None = None
+        self._registers = Registers()
+        self._registers.extend("configuration", f"policy {hashlib.sha256(policy).hexdigest()}")
+        self._registers.extend("configuration", f"debug {'on' if debug else 'off'}")
 
     @property
-    def value(self) -> int:
-        """The present value; 0 for a counter that was never raised."""
-        ...
-
-    def advance(self, *, expected: int, to: int) -> None:
-        """Moves the counter up from ``expected`` to ``to``, durably and at once (compare-and-set).
-
-        A counter that stands at ``to`` already is left there, so that a caller can repeat the step after a crash.
-
-        Raises:
-            StateError: the counter stands at neither number, ``to`` is below ``expected``, or it cannot be stored.
-        """
-        ...
-
-
-class Launched(Protocol):
-    """One running enclave, as its platform knows it."""
-
-    def token(self, nonce: bytes, now: float) -> str:
-        """Fresh evidence over the caller's nonce (16 to 64 bytes), issued at ``now`` (seconds since the epoch).
-
-        Raises:
-            ConfigurationError: the nonce is too short or too long.
-        """
-        ...
-
-
-class Platform(Protocol):
-    """What an enclave gets from the machine below it."""
+    def policy(self) -> bytes:
+        """See ``Guest.policy``."""
+        return self._policy
 
     @property
-    def root_certificate_pem(self) -> str:
-        """The root under which this platform's evidence verifies: verifiers pin it."""
-        ...
+    def image_digest(self) -> str:
+        """See ``Guest.image_digest``."""
+        return self._image_digest
 
-    def launch(
-        self, image_digest: str, policy: bytes, hpke_public: bytes, signing_public: bytes, name: str
-    ) -> Launched:
-        """Registers an enclave and the two public keys that it made."""
-        ...
+    def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
+        """See ``Guest.bind_keys``."""
+        for what, key in (("hpke_public", hpke_public), ("signing_public", signing_public)):
+            if len(key) != KEY_BYTES:
+                raise ConfigurationError(f"Expected {what} to be {KEY_BYTES} bytes, got {len(key)}")
+        with self._lock:
+            if self._keys is None:
+                self._registers.extend("runtime", f"keys {hpke_public.hex()} {signing_public.hex()}")
+                self._keys = (hpke_public, signing_public)
+            elif self._keys != (hpke_public, signing_public):
+                raise StateError("the enclave bound other keys before: one launch has one pair of keys")
 
-    def sealing_key(self, image_digest: str) -> bytes:
-        """32 bytes that only this chip can derive, and only for this measurement."""
-        ...
-
-    def counter(self, name: str) -> MonotonicCounter:
-        """The counter of that name."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class EmulatedLaunch:
-    """An enclave on the emulated platform; see ``Launched``."""
-
-    _issued: chain.IssuedChain
-    _image_digest: str
-    _policy: bytes
-    _hpke_public: bytes
-    _signing_public: bytes
-    _name: str
-
-    def token(self, nonce: bytes, now: float) -> str:
-        """Fresh evidence over the caller's nonce; see ``Launched.token``."""
+    def evidence(self, nonce: bytes) -> Evidence:
+        """See ``Guest.evidence``."""
         if len(nonce) not in NONCE_BYTES:
             limits = f"{NONCE_BYTES.start} to {NONCE_BYTES.stop - 1}"
             raise ConfigurationError(f"Expected a nonce of {limits} bytes, got {len(nonce)}")
+        with self._lock:
+            if self._keys is None:
+                raise StateError("the enclave has bound no keys yet: there is nothing to give evidence of")
+            hpke_key, signing_key = self._keys
+            registers, event_log = self._registers.values(), self._registers.log
+        now = int(self._platform.clock())
         claims = Claims(
             issuer=EMULATED_ISSUER,
-            issued=int(now),
-            expires=int(now) + TOKEN_SECONDS,
+            issued=now,
+            expires=now + TOKEN_SECONDS,
             nonce=nonce,
-            debug_status=DEBUG_DISABLED,
+            debug_status=DEBUG_ENABLED if self._debug else DEBUG_DISABLED,
             hardware_model=EMULATED_HARDWARE,
             software_name=f"odp-{self._name}",
             emulated=True,
             image_digest=self._image_digest,
-            report_data=report_data(
-                nonce=nonce, hpke_key=self._hpke_public, signing_key=self._signing_public, policy=self._policy
-            ),
-            hpke_key=self._hpke_public,
-            signing_key=self._signing_public,
+            registers=registers,
+            report_data=report_data(nonce=nonce, hpke_key=hpke_key, signing_key=signing_key, policy=self._policy),
+            hpke_key=hpke_key,
+            signing_key=signing_key,
         )
-        return write_token(claims, chain=self._issued.certificates, key=self._issued.key)
+        return Evidence(self._platform.sign(claims), self._policy, event_log)
+
+    def sealing_key(self) -> bytes:
+        """See ``Guest.sealing_key``."""
+        return self._platform.sealing_key(self._image_digest, debug=self._debug)
+
+    def counter(self, name: str) -> MonotonicCounter:
+        """See ``Guest.counter``."""
+        return self._platform.counter(name)
+
+    def extend(self, event: str) -> None:
+        """See ``Guest.extend``."""
+        self.extend_register("runtime", event)
+
+    def extend_register(self, register: str, event: str) -> None:
+        """Extends ``runtime`` or ``sandbox``; ``configuration`` is extended at launch alone.
+
+        Raises:
+            ConfigurationError: another register, or not an event; StateError: the log is full.
+        """
+        _validate.one_of(EXTENDABLE, register=register)
+        with self._lock:
+            self._registers.extend(register, event)
 
 
 class EmulatedPlatform:
-    """A chip played by one folder; implements ``Platform``. Several programs may have the folder open."""
+    """A chip played by one folder. Several programs may have the folder open. Thread-safe."""
 
-    def __init__(self, folder: Path, issued: chain.IssuedChain, secret: bytes) -> None:
+    def __init__(
+        self, folder: Path, issued: chain.IssuedChain, secret: bytes, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._folder = folder
         self._issued = issued
         self._secret = secret
+        self.clock = clock
 
     @classmethod
-    def open(cls, folder: Path, *, now: float | None = None) -> EmulatedPlatform:
+    def open(
+        cls, folder: Path, *, clock: Callable[[], float] = time.time, tcb: chain.Tcb = chain.EMULATED_TCB
+    ) -> EmulatedPlatform:
         """Opens the platform in ``folder``; on first use creates it, whole or not at all.
 
         Args:
             folder: readable by its owner only; created where missing.
-            now: seconds since the epoch at which new certificates start; the system's clock where None.
+            clock: seconds since the epoch: the platform's own clock, by which it dates evidence.
+            tcb: firmware versions of a platform that is created.
 
         Raises:
             StateError: the folder cannot be used, is readable by others, or its content is damaged. A damaged
@@ -158,13 +172,13 @@ class EmulatedPlatform:
         with _files.locked(folder / "platform.lock"):
             data = _files.read_private(folder / "platform.json", limit=_LARGEST_FILE)
             if data is not None:
-                return cls(folder, *_parse_platform(data, folder))
-            issued = chain.issue(now=time.time() if now is None else now)
+                return cls(folder, *_parse_platform(data, folder), clock=clock)
+            issued = chain.issue(now=clock(), tcb=tcb)
             secret = os.urandom(_SECRET_BYTES)
             # The counters come first: a platform without them has lost them, and must not start again at zero.
             _write_counters(folder, {})
             _files.write_atomically(folder / "platform.json", _format_platform(issued, secret), mode=_files.PRIVATE)
-        return cls(folder, issued, secret)
+        return cls(folder, issued, secret, clock=clock)
 
     @property
     def root_certificate_pem(self) -> str:
@@ -172,30 +186,29 @@ class EmulatedPlatform:
         root = x509.load_der_x509_certificate(self._issued.certificates[-1])
         return root.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
-    def launch(
-        self, image_digest: str, policy: bytes, hpke_public: bytes, signing_public: bytes, name: str
-    ) -> EmulatedLaunch:
+    def launch(self, *, image_digest: str, policy: bytes, name: str, debug: bool = False) -> EmulatedGuest:
         """Registers an enclave.
 
         Args:
-            image_digest: measurement of its code, ``"sha384:<hex>"``.
-            policy: its policy, as bytes; the platform only hashes them.
-            hpke_public: its HPKE public key, 32 bytes.
-            signing_public: its Ed25519 public key, 32 bytes.
+            image_digest: measurement of its code, ``"sha384:<hex>"``, by whoever starts it for this platform.
+            policy: its configuration, as bytes; the platform only hashes them.
             name: its role; evidence says ``odp-<name>``.
+            debug: a debugger may read its memory, and its evidence says so.
 
         Raises:
-            ConfigurationError: a key is not 32 bytes, or the name is not an identifier.
+            ConfigurationError: the name is not an identifier.
         """
         _validate.identifier(name=name)
-        for what, key in (("hpke_public", hpke_public), ("signing_public", signing_public)):
-            if len(key) != KEY_BYTES:
-                raise ConfigurationError(f"Expected {what} to be {KEY_BYTES} bytes, got {len(key)}")
-        return EmulatedLaunch(self._issued, image_digest, policy, hpke_public, signing_public, name)
+        return EmulatedGuest(self, image_digest=image_digest, policy=policy, name=name, debug=debug)
 
-    def sealing_key(self, image_digest: str) -> bytes:
-        """32 bytes from the chip's secret and the measurement: HKDF-SHA-384 (RFC 5869)."""
-        info = domains.SEALING + image_digest.encode("utf-8")
+    def sign(self, claims: Claims) -> str:
+        """A token of ``claims`` under the chip's key."""
+        return write_token(claims, chain=self._issued.certificates, key=self._issued.key)
+
+    def sealing_key(self, image_digest: str, *, debug: bool = False) -> bytes:
+        """32 bytes from the chip's secret, its TCB, the debug bit and the measurement: HKDF-SHA-384 (RFC 5869)."""
+        version = bytes(dataclasses.astuple(self._issued.tcb))
+        info = domains.SEALING + version + bytes([debug]) + image_digest.encode("utf-8")
         return HKDF(hashes.SHA384(), length=sealing.KEY_BYTES, salt=None, info=info).derive(self._secret)
 
     def counter(self, name: str) -> MonotonicCounter:
@@ -277,12 +290,13 @@ def _parse_platform(data: bytes, folder: Path) -> tuple[chain.IssuedChain, bytes
         secret = base64.b64decode(content["chip_secret"], validate=True)
         key = serialization.load_der_private_key(base64.b64decode(content["chip_key"], validate=True), None)
         chip, ask, ark = (base64.b64decode(text, validate=True) for text in content["certificates"])
-        certified = x509.load_der_x509_certificate(chip).public_key()
-    except (ValueError, KeyError, TypeError):
+        certificate = x509.load_der_x509_certificate(chip)
+        certified, tcb = certificate.public_key(), chain.tcb_of(certificate)
+    except (ValueError, KeyError, TypeError, AttestationError):
         raise StateError(f"{path} is corrupt: restore it, or start over in an empty folder") from None
     if len(secret) != _SECRET_BYTES or not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certified:
         raise StateError(f"{path} is corrupt: its keys do not belong together")
-    return chain.IssuedChain((chip, ask, ark), key), secret
+    return chain.IssuedChain((chip, ask, ark), key, tcb), secret
 
 
 def _text(data: bytes) -> str:

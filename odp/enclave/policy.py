@@ -17,9 +17,18 @@ from odp.errors import ConfigurationError
 Role = Literal["aggregator", "distributor"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
+Accumulation = Literal["oblivious", "direct"]
+ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
+
 _LARGEST_COHORT = 2**32 - 1
 _LARGEST_POLICY_BYTES = 4096
-_KINDS: dict[str, type] = {"minimum_cohort": int, "population_epsilon": float, "population_delta": float, "role": str}
+_KINDS: dict[str, type] = {
+    "accumulation": str,
+    "minimum_cohort": int,
+    "population_epsilon": float,
+    "population_delta": float,
+    "role": str,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,8 @@ class EnclavePolicy:
     """Limits of one enclave; public.
 
     Attributes:
+        accumulation: how the aggregator sums. "oblivious": at addresses that do not depend on what devices sent;
+            "direct": faster, and shows everyone's items to whoever watches the enclave's memory accesses.
         minimum_cohort: no release is made from fewer contributions, whatever the task says (rule P34).
         population_epsilon: all tasks of one population together may spend at most this epsilon (rule P4) ..
         population_delta: .. at this delta.
@@ -36,6 +47,7 @@ class EnclavePolicy:
         ConfigurationError: a value is out of range.
     """
 
+    accumulation: Accumulation = "oblivious"
     minimum_cohort: int = 100
     population_epsilon: float = 20.0
     population_delta: float = 1e-5
@@ -47,6 +59,7 @@ class EnclavePolicy:
         if not self.population_delta < 1:
             raise ConfigurationError(f"Expected population_delta={self.population_delta!r} to be < 1")
         _validate.one_of(ROLES, role=self.role)
+        _validate.one_of(ACCUMULATIONS, accumulation=self.accumulation)
         # 20 and 20.0 are one policy, so they must have one hash.
         object.__setattr__(self, "population_epsilon", float(self.population_epsilon))
         object.__setattr__(self, "population_delta", float(self.population_delta))

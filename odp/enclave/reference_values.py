@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,28 @@ from odp import _validate
 from odp.enclave import _files, chain
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
+from odp.transparency.policy import LogPolicy
 
 _LARGEST_FILE = 1 << 20
 _LONGEST_AGE_SECONDS = 7 * 24 * 3600
 _DIGEST = re.compile(r"sha384:[0-9a-f]{96}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
+_CHIP = re.compile(rf"[0-9a-f]{{{2 * chain.CHIP_ID_BYTES}}}")
+_RESTRICTION = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_LARGEST_TIME = 2.0**40
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Validity:
+    """When a measurement may be accepted: seconds since the epoch, ``not_before`` included and ``not_after`` not."""
+
+    not_before: float = 0.0
+    not_after: float = _LARGEST_TIME
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            _validate.within(low=0, high=_LARGEST_TIME, **{name: value})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +52,13 @@ class ReferenceValues:
         allow_emulated: True accepts platforms without hardware protection. For development and tests.
         allow_debug: True accepts enclaves whose memory a debugger may read.
         max_age_seconds: evidence older than this is refused, whatever its own expiry says.
+        image_validity: measurement -> when it may be accepted; a listed one without an entry may be always.
+        withdrawn_images: measurements that are refused from now on, listed or not.
+        minimum_tcb: firmware component -> lowest version accepted; ``chain.Tcb`` has the components.
+        revoked_certificates: serial numbers (hex) of certificates that nothing may descend from.
+        revoked_chips: chip ids (128 hex digits) that are refused.
+        required_restrictions: what has to hold for the enclave's process, by the names of ``odp.enclave.sandbox``.
+        log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
 
     Raises:
         ConfigurationError: a value is not of its form.
@@ -46,6 +70,13 @@ class ReferenceValues:
     allow_emulated: bool
     allow_debug: bool = False
     max_age_seconds: float = 3600.0
+    image_validity: Mapping[str, Validity] = dataclasses.field(default_factory=dict)
+    withdrawn_images: tuple[str, ...] = ()
+    minimum_tcb: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    revoked_certificates: tuple[str, ...] = ()
+    revoked_chips: tuple[str, ...] = ()
+    required_restrictions: tuple[str, ...] = ()
+    log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roots", tuple(_strings(self.roots, "roots")))
@@ -57,6 +88,15 @@ class ReferenceValues:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to be true or false")
         _validate.within(low=1, high=_LONGEST_AGE_SECONDS, max_age_seconds=self.max_age_seconds)
+        object.__setattr__(self, "image_validity", _validities(self.image_validity))
+        object.__setattr__(self, "minimum_tcb", _minimum_tcb(self.minimum_tcb))
+        for name, form in (
+            ("withdrawn_images", _DIGEST),
+            ("revoked_certificates", _SERIAL),
+            ("revoked_chips", _CHIP),
+            ("required_restrictions", _RESTRICTION),
+        ):
+            object.__setattr__(self, name, tuple(_matching(_strings(getattr(self, name), name), form, name)))
 
     @classmethod
     def load(cls, path: Path) -> ReferenceValues:
@@ -99,8 +139,10 @@ def _fields(data: bytes) -> dict[str, Any]:
     fields = dataclasses.fields(ReferenceValues)
     _validate.known_keys(values, [field.name for field in fields], where="the reference values")
     for field in fields:
-        if field.name not in values and field.default is dataclasses.MISSING:
+        if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise ConfigurationError(f"Missing key {field.name!r} in the reference values")
+    if values.get("log") is not None:
+        values["log"] = LogPolicy.from_json(values["log"])
     return values
 
 
@@ -110,10 +152,38 @@ def _per_role(values: object, form: re.Pattern[str], name: str) -> dict[str, tup
     _validate.known_keys(values, ROLES, where=name)
     found = {role: tuple(_strings(listed, f"{name}[{role}]")) for role, listed in values.items()}
     for listed in found.values():
-        for value in listed:
-            if not form.fullmatch(value):
-                raise ConfigurationError(f"Expected every value of {name} to match {form.pattern}, got {value!r}")
+        _matching(listed, form, name)
     return found
+
+
+def _validities(values: object) -> dict[str, Validity]:
+    if not isinstance(values, Mapping):
+        raise ConfigurationError("Expected image_validity to map measurements to not_before and not_after")
+    _matching(values, _DIGEST, "image_validity")
+    found = {}
+    for digest, given in values.items():
+        if isinstance(given, Mapping):
+            _validate.known_keys(given, ("not_before", "not_after"), where=f"image_validity[{digest[:20]}..]")
+            given = Validity(**given)
+        if not isinstance(given, Validity):
+            raise ConfigurationError("Expected every value of image_validity to hold not_before and not_after")
+        found[digest] = given
+    return found
+
+
+def _minimum_tcb(values: object) -> dict[str, int]:
+    if not isinstance(values, Mapping):
+        raise ConfigurationError("Expected minimum_tcb to map firmware components to versions")
+    _validate.known_keys(values, chain.TCB_COMPONENTS, where="minimum_tcb")
+    _validate.integer(low=0, high=255, **values)
+    return dict(values)
+
+
+def _matching(values: Iterable[str], form: re.Pattern[str], name: str) -> Iterable[str]:
+    for value in values:
+        if not isinstance(value, str) or not form.fullmatch(value):
+            raise ConfigurationError(f"Expected every value of {name} to match {form.pattern}, got {value!r}")
+    return values
 
 
 def _strings(values: object, name: str) -> list[str]:

@@ -5,14 +5,16 @@ every denial carries one ``Reason`` of a closed set. The order of the checks is 
 token is believed before the chain and the signature hold.
 
 1. form of the token                       ``malformed``
-2. chain down from a pinned root           ``wrong_root``, ``chain_invalid``, ``chain_expired``
+2. chain down from a pinned root           ``wrong_root``, ``chain_invalid``, ``chain_expired``, ``revoked``
 3. signature by the chain's chip           ``bad_signature``
 4. form of the claims                      ``malformed``
 5. time                                    ``not_yet_valid``, ``expired``
 6. the caller's own nonce                  ``wrong_nonce``
-7. debug status, emulation                 ``debug_enabled``, ``emulated_not_allowed``
-8. role, code and policy                   ``wrong_role``, ``wrong_image``, ``wrong_policy``
+7. debug status, emulation, firmware       ``debug_enabled``, ``emulated_not_allowed``, ``tcb_outdated``
+8. role, code and policy                   ``wrong_role``, ``image_withdrawn``, ``wrong_image``, ``image_not_valid``,
+                                           ``wrong_policy``
 9. keys, nonce and policy bound together   ``key_binding``
+10. what happened since the launch         ``event_log``, ``unrestricted``
 
 Source: RFC 9334 (appraisal of evidence).
 """
@@ -23,7 +25,7 @@ import dataclasses
 import hashlib
 
 from odp import _validate
-from odp.enclave import chain
+from odp.enclave import chain, registers
 from odp.enclave.evidence import (
     DEBUG_DISABLED,
     DEBUG_ENABLED,
@@ -36,7 +38,7 @@ from odp.enclave.evidence import (
     signature_is_valid,
 )
 from odp.enclave.policy import ROLES, EnclavePolicy, Role
-from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.errors import AttestationError, ConfigurationError
 
 # Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.
@@ -55,6 +57,8 @@ class VerifiedEnclave:
         image_digest: measurement of its code.
         expires: seconds since the epoch after which fresh evidence is needed.
         emulated: True: no hardware protects this enclave.
+        chip_id: the chip that it runs on, 64 bytes.
+        restrictions: what holds for its process, by the names of ``odp.enclave.sandbox``.
     """
 
     role: Role
@@ -64,16 +68,26 @@ class VerifiedEnclave:
     image_digest: str
     expires: float
     emulated: bool
+    chip_id: bytes
+    restrictions: tuple[str, ...]
 
 
 def verify_evidence(
-    *, token: str, policy: bytes, nonce: bytes, role: str, reference_values: ReferenceValues, now: float
+    *,
+    token: str,
+    policy: bytes,
+    event_log: bytes,
+    nonce: bytes,
+    role: str,
+    reference_values: ReferenceValues,
+    now: float,
 ) -> VerifiedEnclave:
     """Checks evidence as the module docstring lists it.
 
     Args:
         token: the evidence, as received.
         policy: the policy bytes that came with it.
+        event_log: the event log that came with it.
         nonce: what the caller sent, 16 to 64 random bytes, used once.
         role: the role that the caller is looking for.
         reference_values: what the caller pins.
@@ -95,6 +109,7 @@ def verify_evidence(
 
     parsed = read_token(token)
     chip = chain.verify(parsed.chain, roots=reference_values.roots, now=now)
+    _check_revocation(chip, reference_values)
     if not signature_is_valid(parsed, chip.key):
         raise AttestationError(
             Reason.BAD_SIGNATURE, "the token was changed, or not signed by the platform that it names"
@@ -111,26 +126,32 @@ def verify_evidence(
             Reason.EMULATED_NOT_ALLOWED,
             "the enclave runs on an emulated platform; set allow_emulated in the reference values to accept that",
         )
+    outdated = chip.tcb.below(reference_values.minimum_tcb)
+    if outdated is not None:
+        raise AttestationError(Reason.TCB_OUTDATED, f"the platform's firmware component {outdated!r} is out of date")
     if claims.software_name != f"odp-{wanted}":
         raise AttestationError(
             Reason.WRONG_ROLE, f"wanted odp-{wanted}, the evidence is for {claims.software_name[:40]!r}"
         )
-    if claims.image_digest not in reference_values.image_digests.get(wanted, ()):
-        raise AttestationError(
-            Reason.WRONG_IMAGE, f"its code {claims.image_digest[:40]!r}.. is not listed for role {wanted!r}"
-        )
+    expires = min(expires, chip.expires, _check_image(claims.image_digest, wanted, reference_values, now))
     accepted = _check_policy(policy, wanted, reference_values)
     bound = report_data(nonce=nonce, hpke_key=claims.hpke_key, signing_key=claims.signing_key, policy=policy)
     if claims.report_data != bound:
         raise AttestationError(Reason.KEY_BINDING, "the report does not bind these keys to this nonce and this policy")
+    restrictions = _check_events(event_log, claims, policy)
+    for required in reference_values.required_restrictions:
+        if required not in restrictions:
+            raise AttestationError(Reason.UNRESTRICTED, f"its process runs without the restriction {required!r}")
     return VerifiedEnclave(
         role=wanted,
         hpke_key=claims.hpke_key,
         signing_key=claims.signing_key,
         policy=accepted,
         image_digest=claims.image_digest,
-        expires=min(expires, chip.expires),
+        expires=expires,
         emulated=emulated,
+        chip_id=chip.chip_id,
+        restrictions=restrictions,
     )
 
 
@@ -139,6 +160,46 @@ def _role(role: str) -> Role:
         if known == role:
             return known
     raise ConfigurationError(f"Expected role={role!r} to be one of {', '.join(ROLES)}{_validate.nearest(role, ROLES)}")
+
+
+def _check_revocation(chip: chain.VerifiedChain, reference_values: ReferenceValues) -> None:
+    for serial in chip.serials:
+        if serial in reference_values.revoked_certificates:
+            raise AttestationError(Reason.REVOKED, f"the certificate {serial} of the platform was revoked")
+    if chip.chip_id.hex() in reference_values.revoked_chips:
+        raise AttestationError(Reason.REVOKED, f"the chip {chip.chip_id.hex()[:16]}.. was revoked")
+
+
+def _check_image(digest: str, role: Role, reference_values: ReferenceValues, now: float) -> float:
+    """The time after which the measurement is no longer accepted."""
+    if digest in reference_values.withdrawn_images:
+        raise AttestationError(Reason.IMAGE_WITHDRAWN, f"its code {digest[:40]!r}.. was withdrawn")
+    if digest not in reference_values.image_digests.get(role, ()):
+        raise AttestationError(Reason.WRONG_IMAGE, f"its code {digest[:40]!r}.. is not listed for role {role!r}")
+    validity = reference_values.image_validity.get(digest, Validity())
+    if not validity.not_before <= now < validity.not_after:
+        raise AttestationError(Reason.IMAGE_NOT_VALID, f"its code {digest[:40]!r}.. is not accepted at this time")
+    return validity.not_after
+
+
+def _check_events(event_log: bytes, claims: Claims, policy: bytes) -> tuple[str, ...]:
+    """The restrictions that the log says hold, once it leads to the signed registers and says what the token says."""
+    try:
+        events = registers.read(event_log)
+        replayed = registers.replay(event_log)
+    except ConfigurationError as error:
+        raise AttestationError(Reason.EVENT_LOG, f"its event log cannot be read: {error}") from None
+    if replayed != claims.registers:
+        raise AttestationError(Reason.EVENT_LOG, "its event log does not lead to the registers of the report")
+    stated = [event for event in events if event[0] == "configuration" or event[1].startswith("keys ")]
+    expected = [
+        ("configuration", f"policy {hashlib.sha256(policy).hexdigest()}"),
+        ("configuration", f"debug {'off' if claims.debug_status == DEBUG_DISABLED else 'on'}"),
+        ("runtime", f"keys {claims.hpke_key.hex()} {claims.signing_key.hex()}"),
+    ]
+    if stated != expected:
+        raise AttestationError(Reason.EVENT_LOG, "its event log tells of another launch, policy or keys")
+    return tuple(event.removeprefix("held ") for where, event in events if (where, event[:5]) == ("sandbox", "held "))
 
 
 def _check_time(claims: Claims, reference_values: ReferenceValues, now: float) -> float:

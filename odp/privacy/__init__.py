@@ -10,16 +10,21 @@ from odp.privacy.accounting import (
     mu_for,
     noise_multiplier_for,
 )
-from odp.privacy.events import GaussianRelease
+from odp.privacy.composition import truncation_cap
+from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
-from odp.privacy.report import privacy_report, render_text
+from odp.privacy.rendering import render_html, render_text
+from odp.privacy.report import privacy_report, report_of_ledger
 
 __all__ = [
     "Budget",
     "Entry",
+    "Event",
     "GaussianRelease",
     "Ledger",
     "ReleaseState",
+    "SampledRound",
+    "Sampling",
     "check_delta",
     "default_delta",
     "epsilon",
@@ -29,5 +34,8 @@ __all__ = [
     "mu_for",
     "noise_multiplier_for",
     "privacy_report",
+    "render_html",
     "render_text",
+    "report_of_ledger",
+    "truncation_cap",
 ]

@@ -6,6 +6,8 @@ zero vector of every query. A mechanism that is not a class of this module canno
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,8 +15,12 @@ from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 
 ADJACENCY = "add_remove_user"
+GAUSSIAN = "gaussian"
+TRUNCATED_POISSON = "truncated_poisson_gaussian"
 
-_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
+_LEAST_JOINT_NOISE = 0.1
+_GAUSSIAN_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
+_SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class GaussianRelease:
         return {
             "adjacency": ADJACENCY,
             "coordinates": self.coordinates,
-            "mechanism": "gaussian",
+            "mechanism": GAUSSIAN,
             "name": self.name,
             "noise_std": self.noise_std,
             "norm": self.norm,
@@ -77,7 +83,117 @@ class GaussianRelease:
         }
 
 
-def from_json(value: object) -> GaussianRelease:
+@dataclass(frozen=True)
+class Sampling:
+    """How the enclave draws the contributions of a round that count; the draw and its size stay inside (rule P13).
+
+    Each accepted contribution is drawn independently with ``probability``; of more than ``cap`` drawn ones, a uniformly
+    random subset of that size is kept.
+
+    Attributes:
+        probability: of one contribution, strictly between 0 and 1. It is the probability of the enclave's coins, never
+            a cohort divided by a guessed population.
+        population_bound: most contributions that the enclave accepts in a round.
+        cap: most drawn contributions that are summed.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    probability: float
+    population_bound: int
+    cap: int
+
+    def __post_init__(self) -> None:
+        _validate.finite(sampling_probability=self.probability)
+        if not 1e-9 <= self.probability < 1.0:
+            raise ConfigurationError(
+                f"Expected sampling_probability={self.probability!r} to be from 1e-9 and below 1: full participation"
+                " is charged without sampling"
+            )
+        _validate.integer(low=1, high=10**9, population_bound=self.population_bound)
+        _validate.integer(low=1, high=self.population_bound, cap=self.cap)
+        object.__setattr__(self, "probability", float(self.probability))
+
+
+@dataclass(frozen=True)
+class SampledRound:
+    """All releases of one round over one secret draw: one joint event, never one event per release (rule P8).
+
+    Divided by its noise std, every release has noise 1 per number, and one user moves all of them together by at most
+    ``sqrt(sum of mu^2)``: a single subsampled Gaussian mechanism. Source of its accounting: arXiv 2508.15089.
+
+    Attributes:
+        releases: what is released, at least one.
+        sampling: the draw that they share.
+
+    Raises:
+        ConfigurationError: no releases, or together they are beyond what can be accounted for.
+    """
+
+    releases: tuple[GaussianRelease, ...]
+    sampling: Sampling
+
+    def __post_init__(self) -> None:
+        if not self.releases or not all(isinstance(release, GaussianRelease) for release in self.releases):
+            raise ConfigurationError("Expected a sampled round to have Gaussian releases, at least one")
+        # Below, epsilon has no meaning, and its computation takes memory without end.
+        if not _LEAST_JOINT_NOISE <= self.noise_multiplier <= 1e6:
+            raise ConfigurationError(
+                f"Expected the joint noise_multiplier={self.noise_multiplier!r} of a sampled round to be within"
+                f" [{_LEAST_JOINT_NOISE}, 1e6]"
+            )
+
+    @property
+    def name(self) -> str:
+        """The names of the releases, for people."""
+        return "+".join(release.name for release in self.releases)
+
+    @property
+    def joint_mu(self) -> float:
+        """``sqrt(sum of mu^2)`` of the releases, before any amplification by sampling."""
+        return math.sqrt(math.fsum(release.mu**2 for release in self.releases))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the joint Gaussian mechanism: the reciprocal of ``joint_mu``."""
+        return 1.0 / self.joint_mu
+
+    @property
+    def coordinates(self) -> int:
+        """Number of noised numbers."""
+        return sum(release.coordinates for release in self.releases)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, keys sorted; ``from_json`` gives back an equal event, bit for bit."""
+        return {
+            "adjacency": ADJACENCY,
+            "cap": self.sampling.cap,
+            "mechanism": TRUNCATED_POISSON,
+            "population_bound": self.sampling.population_bound,
+            "releases": [release.to_json() for release in self.releases],
+            "sampling_probability": self.sampling.probability,
+        }
+
+
+Event = GaussianRelease | SampledRound
+"""Everything that a ledger can be charged for."""
+
+
+def scaled(event: Event, factor: float) -> Event:
+    """The same event with ``factor`` times the noise."""
+    if isinstance(event, SampledRound):
+        noisier = tuple(dataclasses.replace(one, noise_std=factor * one.noise_std) for one in event.releases)
+        return SampledRound(noisier, event.sampling)
+    return dataclasses.replace(event, noise_std=factor * event.noise_std)
+
+
+def releases_of(event: Event) -> tuple[GaussianRelease, ...]:
+    """The released tensors behind an event."""
+    return event.releases if isinstance(event, SampledRound) else (event,)
+
+
+def from_json(value: object) -> Event:
     """The event that ``to_json`` wrote.
 
     Raises:
@@ -87,14 +203,22 @@ def from_json(value: object) -> GaussianRelease:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"Expected a privacy event to be an object, got {type(value).__name__}")
     mechanism = value.get("mechanism")
-    if mechanism != "gaussian":
-        raise PrivacyError(f"mechanism={mechanism!r} cannot be charged; mechanisms with accounting: gaussian")
+    if mechanism not in (GAUSSIAN, TRUNCATED_POISSON):
+        raise PrivacyError(
+            f"mechanism={mechanism!r} cannot be charged; mechanisms with accounting: {GAUSSIAN}, {TRUNCATED_POISSON}"
+        )
     if value.get("adjacency") != ADJACENCY:
         raise PrivacyError(f"adjacency={value.get('adjacency')!r} cannot be charged; only {ADJACENCY!r}")
-    _validate.known_keys(map(str, value), _KEYS, where="a privacy event")
-    for key in _KEYS:
+    keys = _GAUSSIAN_KEYS if mechanism == GAUSSIAN else _SAMPLED_KEYS
+    _validate.known_keys(map(str, value), keys, where="a privacy event")
+    for key in keys:
         if key not in value:
             raise ConfigurationError(f"Missing key {key!r} in a privacy event")
+    if mechanism == TRUNCATED_POISSON:
+        return SampledRound(
+            releases=_gaussians(value["releases"]),
+            sampling=Sampling(value["sampling_probability"], value["population_bound"], value["cap"]),
+        )
     return GaussianRelease(
         name=value["name"],
         sensitivity=value["sensitivity"],
@@ -102,3 +226,11 @@ def from_json(value: object) -> GaussianRelease:
         coordinates=value["coordinates"],
         norm=value["norm"],
     )
+
+
+def _gaussians(value: object) -> tuple[GaussianRelease, ...]:
+    found = tuple(from_json(item) for item in value) if isinstance(value, list) else ()
+    gaussians = tuple(event for event in found if isinstance(event, GaussianRelease))
+    if len(gaussians) != len(found) or not gaussians:
+        raise ConfigurationError("Expected the releases of a sampled round to be a list of gaussian events")
+    return gaussians

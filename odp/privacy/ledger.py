@@ -21,16 +21,16 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from odp import _validate
-from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, StateError
-from odp.privacy import accounting
-from odp.privacy.events import GaussianRelease
+from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.privacy import accounting, room
+from odp.privacy.events import Event, SampledRound
 from odp.privacy.events import from_json as event_from_json
-from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 
 _FORMAT = "odp-privacy-ledger-1"
 _TASK_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}")
@@ -107,7 +107,7 @@ class Entry:
     task_id: str
     round: int
     state: ReleaseState
-    events: tuple[GaussianRelease, ...]
+    events: tuple[Event, ...]
     contributions: int
     population_size: int
     id_set_sha256: bytes
@@ -149,6 +149,14 @@ class Entry:
             "task_epsilon": self.task_epsilon,
             "task_id": self.task_id,
         }
+
+    @property
+    def claims(self) -> tuple[tuple[tuple[str, float], float], ...]:
+        """((whose, delta), epsilon) of the task and of the population, whose name here is empty."""
+        return (
+            ((self.task_id, self.task_budget.delta), self.task_epsilon),
+            (("", self.population_budget.delta), self.population_epsilon),
+        )
 
     @functools.cached_property
     def sha256(self) -> bytes:
@@ -203,11 +211,11 @@ class Ledger:
         return self.entries[-1].sha256 if self.entries else _genesis(self.population)
 
     @property
-    def population_events(self) -> tuple[GaussianRelease, ...]:
+    def population_events(self) -> tuple[Event, ...]:
         """Every event charged to the population, in order."""
         return tuple(event for entry in self.entries for event in entry.events)
 
-    def task_events(self, task_id: str) -> tuple[GaussianRelease, ...]:
+    def task_events(self, task_id: str) -> tuple[Event, ...]:
         """Every event charged to the task, in order; void rounds included."""
         return tuple(event for entry in self.entries if entry.task_id == task_id for event in entry.events)
 
@@ -236,7 +244,7 @@ class Ledger:
         )
 
     def rounds_possible(
-        self, task_id: str, events: Sequence[GaussianRelease], *, task_budget: Budget, population_budget: Budget
+        self, task_id: str, events: Sequence[Event], *, task_budget: Budget, population_budget: Budget
     ) -> int:
         """How many more rounds of ``events`` each fit both budgets, if nothing else is charged meanwhile.
 
@@ -246,8 +254,12 @@ class Ledger:
         if not events:
             raise ConfigurationError("Expected at least one privacy event: a release without events is not free")
         return min(
-            _rounds(self.task_events(task_id), tuple(events), task_budget),
-            _rounds(self.population_events, tuple(events), population_budget),
+            room.rounds_possible(
+                self.task_events(task_id), events, budget=task_budget.epsilon, delta=task_budget.delta
+            ),
+            room.rounds_possible(
+                self.population_events, events, budget=population_budget.epsilon, delta=population_budget.delta
+            ),
         )
 
     def charge(
@@ -255,7 +267,7 @@ class Ledger:
         *,
         task_id: str,
         round: int,
-        events: Sequence[GaussianRelease],
+        events: Sequence[Event],
         contributions: int,
         population_size: int,
         id_set_sha256: bytes,
@@ -295,6 +307,50 @@ class Ledger:
         if recorded is not None:
             self._require_same(recorded, entry)
             return self
+        self._check_terms(task_id, task_budget, population_budget, population_size)
+        entry = replace(
+            entry,
+            task_epsilon=room.epsilon_within(
+                f"task {task_id}",
+                self.task_events(task_id),
+                entry.events,
+                budget=task_budget.epsilon,
+                delta=task_budget.delta,
+            ),
+            population_epsilon=room.epsilon_within(
+                f"population {self.population}",
+                self.population_events,
+                entry.events,
+                budget=population_budget.epsilon,
+                delta=population_budget.delta,
+            ),
+        )
+        return Ledger(self.population, (*self.entries, entry))
+
+    def require_room(
+        self,
+        *,
+        task_id: str,
+        events: Sequence[Event],
+        population_size: int,
+        task_budget: Budget,
+        population_budget: Budget,
+    ) -> None:
+        """Returns if ``events`` could be charged now, in one round or in many; charges nothing (rule P29).
+
+        Raises:
+            BudgetExceeded, PrivacyError, ConfigurationError: as ``charge``.
+        """
+        if not events:
+            raise ConfigurationError("Expected at least one privacy event: a release without events is not free")
+        self._check_terms(task_id, task_budget, population_budget, population_size)
+        for who, spent, budget in (
+            (f"task {task_id}", self.task_events(task_id), task_budget),
+            (f"population {self.population}", self.population_events, population_budget),
+        ):
+            room.require_room(who, spent, events, budget=budget.epsilon, delta=budget.delta)
+
+    def _check_terms(self, task_id: str, task_budget: Budget, population_budget: Budget, population_size: int) -> None:
         earlier = next((e for e in self.entries if e.task_id == task_id), None)
         if earlier is not None and earlier.task_budget != task_budget:
             raise PrivacyError(
@@ -303,14 +359,6 @@ class Ledger:
             )
         accounting.check_delta(task_budget.delta, population_size)
         accounting.check_delta(population_budget.delta, population_size)
-        entry = replace(
-            entry,
-            task_epsilon=_within_budget(f"task {task_id}", self.task_events(task_id), entry.events, task_budget),
-            population_epsilon=_within_budget(
-                f"population {self.population}", self.population_events, entry.events, population_budget
-            ),
-        )
-        return Ledger(self.population, (*self.entries, entry))
 
     def _require_same(self, recorded: Entry, asked: Entry) -> None:
         where = f"round {asked.round} of task {asked.task_id}"
@@ -342,27 +390,34 @@ class Ledger:
         return Ledger(self.population, (*self.entries, entry))
 
     def verify(self) -> None:
-        """Recomputes every epsilon on record from the events before it: what an auditor runs.
+        """Recomputes the epsilons on record from the events before them: what an auditor runs.
+
+        Every epsilon of a list of Gaussian releases is recomputed. With sampled rounds a recomputation takes a second,
+        so only the last one of each task and of the population is (at each delta); those before never fall.
 
         Raises:
-            StateError: a recorded epsilon differs by more than a part in 1e9.
+            StateError: a recorded epsilon differs by more than a part in 1e9 (1e-6 with sampled rounds), or falls.
         """
-        charged: list[GaussianRelease] = []
-        by_task: dict[str, list[GaussianRelease]] = {}
-        for number, entry in enumerate(self.entries):
-            if entry.state is not ReleaseState.CHARGED:
-                continue
-            charged += entry.events
-            of_task = by_task.setdefault(entry.task_id, [])
-            of_task += entry.events
-            for recorded, events, delta in (
-                (entry.task_epsilon, of_task, entry.task_budget.delta),
-                (entry.population_epsilon, charged, entry.population_budget.delta),
-            ):
-                if not math.isclose(recorded, accounting.epsilon(events, delta=delta), rel_tol=1e-9, abs_tol=1e-12):
+        charged = [entry for entry in self.entries if entry.state is ReleaseState.CHARGED]
+        last = {key: number for number, entry in enumerate(charged) for key, _ in entry.claims}
+        spent: dict[str, Counter[Event]] = {}
+        before: dict[tuple[str, float], float] = {}
+        for number, entry in enumerate(charged):
+            for key, recorded in entry.claims:
+                whose, delta = key
+                events = spent.setdefault(whose, Counter())
+                events.update(entry.events)
+                sampled = any(isinstance(event, SampledRound) for event in events)
+                wrong = sampled and recorded < before.get(key, 0.0)
+                if not wrong and (not sampled or number == last[key]):
+                    recomputed = accounting.epsilon(events, delta=delta)
+                    wrong = not math.isclose(recorded, recomputed, rel_tol=1e-6 if sampled else 1e-9, abs_tol=1e-12)
+                if wrong:
                     raise StateError(
-                        f"Entry {number} of ledger {self.population!r} states an epsilon its events do not have"
+                        f"Entry {self.entries.index(entry)} of ledger {self.population!r} states an epsilon its events"
+                        " do not have"
                     )
+                before[key] = recorded
 
     def encode(self) -> bytes:
         """Canonical JSON (sorted keys, no spaces, shortest floats), ASCII; equal ledgers give equal bytes."""
@@ -425,50 +480,3 @@ def _canonical(value: object) -> bytes:
 
 def _genesis(population: str) -> bytes:
     return hashlib.sha256(f"{_FORMAT} {population}".encode()).digest()
-
-
-def _within_budget(
-    who: str, spent: tuple[GaussianRelease, ...], asked: tuple[GaussianRelease, ...], budget: Budget
-) -> float:
-    """Epsilon of ``spent`` and ``asked`` together, if the budget allows it."""
-    after = accounting.epsilon(spent + asked, delta=budget.delta)
-    if after <= budget.epsilon:
-        return after
-    before = accounting.epsilon(spent, delta=budget.delta)
-    raise BudgetExceeded(
-        f"The budget of {who} is epsilon={budget.epsilon:g} at delta={budget.delta:g}: {before:.6g} is spent,"
-        f" this release would make it {after:.6g}; 0 more rounds of this cost fit; {_way_out(spent, asked, budget)}"
-    )
-
-
-def _way_out(spent: tuple[GaussianRelease, ...], asked: tuple[GaussianRelease, ...], budget: Budget) -> str:
-    coordinates = accounting.noised_coordinates(spent + asked)
-    allowed = accounting.mu_for(epsilon=budget.epsilon, delta=budget.delta, coordinates=coordinates)
-    left = allowed**2 - accounting.mu(spent) ** 2
-    if left <= 0.0:
-        return "nothing is left, no noise makes it fit"
-    times = accounting.mu(asked) / math.sqrt(left)
-    return f"with {math.ceil(1000 * times) / 1000:.3f} times the noise it would fit"  # rounded up, so that it does
-
-
-def _rounds(spent: tuple[GaussianRelease, ...], each: tuple[GaussianRelease, ...], budget: Budget) -> int:
-    """The largest k for which ``spent`` and k times ``each`` are within the budget."""
-    spent_mu, each_mu = accounting.mu(spent) ** 2, accounting.mu(each) ** 2
-    spent_numbers, each_numbers = accounting.noised_coordinates(spent), accounting.noised_coordinates(each)
-
-    def fits(rounds: int) -> bool:
-        coordinates = spent_numbers + rounds * each_numbers
-        if coordinates * ADDED_DELTA >= budget.delta:
-            return False
-        total = math.sqrt(spent_mu + rounds * each_mu)
-        return accounting.epsilon_of_mu(total, delta=budget.delta, coordinates=coordinates) <= budget.epsilon
-
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -1,28 +1,52 @@
-"""The privacy report of a task: every number that a claim rests on, as plain values and as text made from them."""
+"""The privacy report of a task: every number that a claim rests on, as plain values. ``rendering.py`` shows them.
+
+One report for `odp demo` and `odp privacy report`: what a person reads and what a program reads are the same values.
+"""
 
 from __future__ import annotations
 
 import collections
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy import accounting
-from odp.privacy.events import ADJACENCY, GaussianRelease
-from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.privacy import accounting, composition
+from odp.privacy.events import ADJACENCY, Event, GaussianRelease, SampledRound, Sampling, releases_of
+from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 
 _UNIT = (
     "one enrolled device over its whole life in the population;"
     " a person with r devices has group privacy, mu becomes r mu"
 )
 _ADJACENCY_IN_WORDS = "two populations that differ by all contributions of one user, absent from one of them"
-_SAMPLING = "every eligible device may contribute; no amplification by sampling is claimed"
+_FULL_PARTICIPATION = "every eligible device may contribute; no amplification by sampling is claimed"
 _NOT_COVERED = (
     "who connected, when and how often, the number of uploads, and padded sizes: server and hosts see connections",
     "availability, and side channels of real enclave hardware",
     "what is computed outside this population's ledger on the same people",
+)
+_NOT_CHARGED = (
+    ("local parameters of a device (its rows, its bias)", "they stay on the device"),
+    ("the server's steps, the model, inference", "functions of releases and of public constants"),
+    ("public item features, clips, ridges, start values", "functions of the task definition"),
+    ("number of contributions of a round", "whoever sees connections can count uploads"),
+    ("noise of a round that never closed", "it left nothing"),
+)
+_ASSUMED = (
+    "the enclave runs the measured code and keeps its memory secret",
+    "encryption, signatures and hashes hold: the guarantee is computational where it rests on them",
+    "a device follows its own code; what others send cannot weaken a user's guarantee, every bound is enforced",
+)
+_DRAW_ASSUMED = "the enclave's draw of contributions is secret: amplification holds against whoever cannot see it"
+_AUDIT = (
+    "record and replay (tier 1): the project's tests remove a user and compare every release with its declared"
+    " sensitivity; no canaries were planted in this run"
+)
+_RECOMPUTE = (
+    "the ledger's events, sensitivities and noise are all that epsilon follows from: `Ledger.decode(data).verify()`,"
+    " or the few lines of docs/accounting.md"
 )
 _ADVISED_EXPECTED_LOSS = 0.1
 
@@ -31,76 +55,86 @@ def privacy_report(
     ledger: Ledger,
     task_id: str,
     *,
-    planned_rounds: Sequence[Sequence[GaussianRelease]],
-    n_users: int,
+    planned_rounds: Sequence[Sequence[Event]] | None,
+    n_users: int | None,
     task_budget: Budget,
     population_budget: Budget,
-    minimum_cohort: int,
+    minimum_cohort: int | None,
     tuning_charged: bool = False,
-    emulated: bool = True,
+    emulated: bool | None = True,
     cross_check: bool = False,
+    hashes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
 
     Args:
         ledger: the population's ledger.
         task_id: the task, as in the ledger.
-        planned_rounds: events of every planned round, in order.
-        n_users: distinct enrolled devices, measured.
+        planned_rounds: events of every planned round, in order; None where only the ledger is known.
+        n_users: distinct enrolled devices, measured; None takes the ledger's own measurement.
         task_budget, population_budget: the limits; epsilon is stated at their deltas.
-        minimum_cohort: uploads below which a round closes unreleased.
+        minimum_cohort: uploads below which a round closes unreleased; None where it is not known.
         tuning_charged: whether all runs that chose the settings are in the ledger.
-        emulated: whether the enclaves are emulated.
+        emulated: whether the enclaves are emulated; None where no evidence was read.
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
+        hashes: further values to compare: digests of code, policy, model.
 
     Returns:
-        Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists.
+        Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists,
+        ``epsilon.mu`` where a round was sampled, and what is not known is None.
 
     Raises:
-        ConfigurationError: no planned rounds, or a number out of range.
+        ConfigurationError: no planned rounds, or a number out of range; no plan and no charge of the task.
         PrivacyError: delta times ``n_users`` is 1 or more, or ``task_budget`` is not the one that the ledger enforced.
     """
-    _validate.integer(low=1, high=10**9, minimum_cohort=minimum_cohort)
-    accounting.check_delta(task_budget.delta, n_users)
-    planned = [event for events in planned_rounds for event in events]
-    if not planned or not all(planned_rounds):
+    charged = [entry for entry in ledger.entries if entry.task_id == task_id and entry.state is ReleaseState.CHARGED]
+    if minimum_cohort is not None:
+        _validate.integer(low=1, high=10**9, minimum_cohort=minimum_cohort)
+    users = max((entry.population_size for entry in ledger.entries), default=1) if n_users is None else n_users
+    accounting.check_delta(task_budget.delta, users)
+    planned = None if planned_rounds is None else [event for events in planned_rounds for event in events]
+    if planned is not None and (not planned or not all(planned_rounds or ())):
         raise ConfigurationError("Expected at least one planned round, and privacy events in each: no release is free")
-    recorded = next((entry for entry in ledger.entries if entry.task_id == task_id), None)
-    if recorded is not None and recorded.task_budget != task_budget:
+    if planned is None and not charged:
+        raise ConfigurationError(f"Expected the ledger to hold charges of task {task_id}, or a plan to report on")
+    if charged and charged[0].task_budget != task_budget:
         raise PrivacyError(
-            f"task_budget={task_budget} is not {recorded.task_budget}, which the ledger holds for {task_id}"
+            f"task_budget={task_budget} is not {charged[0].task_budget}, which the ledger holds for {task_id}"
         )
     done = ledger.task_events(task_id)
-    basis: Sequence[GaussianRelease] = done or planned
+    basis: Sequence[Event] = done or planned or ()
     delta = task_budget.delta
-    states = {entry.round: entry.state for entry in ledger.entries if entry.task_id == task_id}
     left = ledger.remaining(task_id, task_budget=task_budget, population_budget=population_budget)
+    draws = sorted({event.sampling for event in basis if isinstance(event, SampledRound)}, key=str)
+    states = {entry.round: entry.state for entry in ledger.entries if entry.task_id == task_id}
     return {
-        "format": "odp-privacy-report-1",
+        "format": "odp-privacy-report-2",
         "task_id": task_id,
         "population": ledger.population,
         "unit": _UNIT,
         "adjacency": {"name": ADJACENCY, "in_words": _ADJACENCY_IN_WORDS},
-        "sampling": _SAMPLING,
+        "sampling": _sampling(draws),
         "status": "spent" if done else "planned",
         "epsilon": {
-            "mu": accounting.mu(basis),
+            "mu": None if draws else accounting.mu(basis),
             "delta": delta,
             "at_delta": accounting.epsilon(basis, delta=delta),
             "at_tenth": _epsilon_or_none(basis, delta / 10),
             "at_tenfold": _epsilon_or_none(basis, delta * 10),
-            "of_plan": accounting.epsilon(planned, delta=delta),
+            "of_plan": None if planned is None else accounting.epsilon(planned, delta=delta),
         },
-        "delta_times_users": delta * n_users,
+        "delta_times_users": delta * users,
         "added_delta": accounting.added_delta(basis),
-        "warnings": _warnings(basis, delta, n_users, population_budget),
+        "warnings": _warnings(basis, delta, users, population_budget),
         "events": _rows(planned, done),
         "rounds": {
-            "planned": len(planned_rounds),
+            "planned": None if planned_rounds is None else len(planned_rounds),
             "charged": len(states),
-            "sent": sum(state is ReleaseState.SENT for state in states.values()),
+            "released": sum(state in (ReleaseState.SEALED, ReleaseState.SENT) for state in states.values()),
             "void": sum(state is ReleaseState.VOID for state in states.values()),
+            "unreleased": sum(state is ReleaseState.CHARGED for state in states.values()),
         },
+        "cohorts": [_cohort(entry, states[entry.round]) for entry in charged],
         "budget": {
             "task": {"epsilon": task_budget.epsilon, "delta": delta, "left": left.task_epsilon},
             "population": {
@@ -108,31 +142,91 @@ def privacy_report(
                 "delta": population_budget.delta,
                 "spent": ledger.epsilon_of_population(delta=population_budget.delta),
                 "left": left.population_epsilon,
+                "tasks": len({entry.task_id for entry in ledger.entries}),
             },
         },
         "accountant": {
-            "name": accounting.ACCOUNTANT,
-            "discretisation": None,
-            "cross_check_library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
+            "name": accounting.SAMPLED_ACCOUNTANT if draws else accounting.ACCOUNTANT,
+            "discretisation": composition.interval_for(collections.Counter(basis)) if draws else None,
+            "library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
         },
         "cross_check": _cross_check(basis, delta) if cross_check else None,
-        "users": n_users,
+        "users": users,
         "minimum_cohort": minimum_cohort,
         "tuning_charged": tuning_charged,
-        "enclaves": "emulated" if emulated else "hardware",
+        "enclaves": "not checked" if emulated is None else "emulated" if emulated else "hardware",
+        "assumptions": [*_ASSUMED, *([_DRAW_ASSUMED] if draws else [])],
         "not_covered": list(_NOT_COVERED),
-        "ledger_head": ledger.head.hex(),
+        "not_charged": [{"what": what, "why": why} for what, why in _NOT_CHARGED],
+        "audit": _AUDIT,
+        "hashes": {"task": task_id, **(hashes or {}), "ledger_head": ledger.head.hex()},
+        "recompute": _RECOMPUTE,
     }
 
 
-def _epsilon_or_none(events: Sequence[GaussianRelease], delta: float) -> float | None:
+def report_of_ledger(ledger: Ledger, task_id: str, *, cross_check: bool = False) -> dict[str, Any]:
+    """The report that a stored ledger alone allows: no plan, no minimum, no evidence; the rest as ``privacy_report``.
+
+    ``task_id`` may be its first digits.
+
+    Raises:
+        ConfigurationError: none or several tasks of the ledger have such an id.
+    """
+    found = sorted({entry.task_id for entry in ledger.entries if entry.task_id.startswith(task_id.lower())})
+    if len(found) != 1:
+        known = ", ".join(sorted({entry.task_id[:12] for entry in ledger.entries})) or "none"
+        raise ConfigurationError(
+            f"{len(found)} tasks of the ledger have an id that starts with {task_id!r}; its tasks: {known}"
+        )
+    last = next(entry for entry in reversed(ledger.entries) if entry.task_id == found[0])
+    return privacy_report(
+        ledger,
+        found[0],
+        planned_rounds=None,
+        n_users=None,
+        task_budget=last.task_budget,
+        population_budget=ledger.entries[-1].population_budget,
+        minimum_cohort=None,
+        emulated=None,
+        cross_check=cross_check,
+    )
+
+
+def _sampling(draws: Iterable[Sampling]) -> dict[str, Any]:
+    found = [
+        {"probability": draw.probability, "population_bound": draw.population_bound, "cap": draw.cap} for draw in draws
+    ]
+    if not found:
+        return {"mode": "full", "in_words": _FULL_PARTICIPATION, "draws": []}
+    words = "; ".join(
+        f"each contribution counts with probability {draw['probability']:g}, drawn inside the enclave, at most"
+        f" {draw['cap']} of up to {draw['population_bound']}"
+        for draw in found
+    )
+    return {"mode": "enclave_poisson", "in_words": f"{words}; all releases of a round share one draw", "draws": found}
+
+
+def _cohort(entry: Entry, state: ReleaseState) -> dict[str, Any]:
+    """Uploads of a round; the number that was drawn is secret, its expectation is not."""
+    sampled = next((event.sampling for event in entry.events if isinstance(event, SampledRound)), None)
+    expected = None if sampled is None else sampled.probability * entry.contributions
+    return {
+        "round": entry.round,
+        "state": state.name,
+        "uploads": entry.contributions,
+        "expected_drawn": expected,
+        "epsilon_so_far": entry.task_epsilon,
+    }
+
+
+def _epsilon_or_none(events: Sequence[Event], delta: float) -> float | None:
     try:
         return accounting.epsilon(events, delta=delta)
     except (ConfigurationError, PrivacyError):  # ten delta is no probability, or sampling alone exceeds a tenth of it
         return None
 
 
-def _cross_check(events: Sequence[GaussianRelease], delta: float) -> dict[str, float]:
+def _cross_check(events: Sequence[Event], delta: float) -> dict[str, float]:
     return {
         "pld": accounting.epsilon_pld(events, delta=delta),
         "pld_discretisation": 1e-4,
@@ -141,7 +235,7 @@ def _cross_check(events: Sequence[GaussianRelease], delta: float) -> dict[str, f
     }
 
 
-def _warnings(events: Sequence[GaussianRelease], delta: float, n_users: int, population_budget: Budget) -> list[str]:
+def _warnings(events: Sequence[Event], delta: float, n_users: int, population_budget: Budget) -> list[str]:
     found = []
     for whose, value in (("task", delta), ("population", population_budget.delta)):
         if value * n_users > _ADVISED_EXPECTED_LOSS:
@@ -154,68 +248,42 @@ def _warnings(events: Sequence[GaussianRelease], delta: float, n_users: int, pop
     return found
 
 
-def _rows(planned: Sequence[GaussianRelease], done: Sequence[GaussianRelease]) -> list[dict[str, Any]]:
-    """One row per distinct event in the order of the plan; the shares are of what was done, or else of the plan."""
-    total = accounting.mu(done or planned) ** 2
-    in_plan, in_ledger = collections.Counter(planned), collections.Counter(done)
-    rows = []
-    for event in dict.fromkeys((*planned, *done)):
-        counts = {"planned": in_plan[event], "done": in_ledger[event]}
-        count = counts["done"] if done else counts["planned"]
-        rows.append(
-            {**event.to_json(), **counts, "mu_each": event.mu, "share_of_mu_squared": count * event.mu**2 / total}
+def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[str, Any]]:
+    """One row per distinct released tensor in the order of the plan; the shares are of what was done, or of the plan.
+
+    Shares are of mu^2, of sampled rounds before amplification.
+    """
+    flat_plan = [release for event in planned or () for release in releases_of(event)]
+    flat_done = [release for event in done for release in releases_of(event)]
+    total = sum(release.mu**2 for release in flat_done or flat_plan)
+    draws = {
+        release: event.sampling
+        for event in (*(planned or ()), *done)
+        if isinstance(event, SampledRound)
+        for release in releases_of(event)
+    }
+    in_plan, in_ledger = collections.Counter(flat_plan), collections.Counter(flat_done)
+    return [
+        _row(
+            release,
+            draws.get(release),
+            planned=None if planned is None else in_plan[release],
+            done=in_ledger[release],
+            share=(in_ledger[release] if done else in_plan[release]) * release.mu**2 / total,
         )
-    return rows
-
-
-def render_text(report: dict[str, Any]) -> str:
-    """The report for a person, one screen; every number is one of ``report``."""
-    epsilon, rounds, budget = report["epsilon"], report["rounds"], report["budget"]
-    lines = [
-        f"Privacy of task {report['task_id']} in population {report['population']} ({report['status']})",
-        "",
-        f"  epsilon  {epsilon['at_delta']:.4f} at delta {epsilon['delta']:g}   (mu {epsilon['mu']:.6f}; whole plan"
-        f" {epsilon['of_plan']:.4f})",
-        f"           {_four_digits(epsilon['at_tenth'])} at delta/10,"
-        f" {_four_digits(epsilon['at_tenfold'])} at 10 delta;"
-        f" delta times users {report['delta_times_users']:.3g}",
-        f"  budget   task {budget['task']['epsilon']:g}, left {budget['task']['left']:.4f};"
-        f" population {budget['population']['epsilon']:g} at delta {budget['population']['delta']:g},"
-        f" left {budget['population']['left']:.4f}",
-        f"  rounds   {rounds['planned']} planned, {rounds['charged']} charged, {rounds['void']} void",
-        *(f"  WARNING  {warning}" for warning in report["warnings"]),
-        "",
-        f"  {'release':<24}{'sensitivity':>13}{'noise std':>13}{'numbers':>11}{'planned':>9}{'done':>6}"
-        f"{'% of mu^2':>11}",
-        *(
-            f"  {row['name'][:24]:<24}{row['sensitivity']:>13.6g}{row['noise_std']:>13.6g}{row['coordinates']:>11}"
-            f"{row['planned']:>9}{row['done']:>6}{100 * row['share_of_mu_squared']:>11.1f}"
-            for row in report["events"]
-        ),
-        "  Gaussian mechanism, sensitivities in L2 norm, enforced by the enclave; noise as integers of the exact law",
-        "",
-        f"  unit       {report['unit']}",
-        f"  adjacency  {report['adjacency']['name']}: {report['adjacency']['in_words']}",
-        f"  sampling   {report['sampling']}",
-        f"  computed   {report['accountant']['name']}; no discretisation;"
-        f" added numerical delta {report['added_delta']:.2e} included",
-        f"  library    {report['accountant']['cross_check_library']}{_cross_check_text(report['cross_check'])}",
-        f"  cohort     {report['users']} users; a round below {report['minimum_cohort']} uploads is not released",
-        f"  tuning     {'charged' if report['tuning_charged'] else 'not charged'}; enclaves {report['enclaves']}",
-        *(f"  NOT covered: {item}" for item in report["not_covered"]),
-        f"  ledger     {report['ledger_head']}",
+        for release in dict.fromkeys((*flat_plan, *flat_done))
     ]
-    return "\n".join(lines) + "\n"
 
 
-def _four_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
-def _cross_check_text(values: dict[str, float] | None) -> str:
-    if values is None:
-        return " (cross-check not run)"
-    return (
-        f": PLD {values['pld']:.4f} (interval {values['pld_discretisation']:g}), RDP {values['rdp']:.4f};"
-        f" for information, replacing one user {values['replace_one_pld']:.4f}"
-    )
+def _row(
+    release: GaussianRelease, draw: Sampling | None, *, planned: int | None, done: int, share: float
+) -> dict[str, Any]:
+    return {
+        **release.to_json(),
+        "noise_multiplier": release.noise_multiplier,
+        "sampling_probability": None if draw is None else draw.probability,
+        "planned": planned,
+        "done": done,
+        "mu_each": release.mu,
+        "share_of_mu_squared": share,
+    }

@@ -1,6 +1,7 @@
 """A simulation's place on disk after each round, so that it can go on after an interruption as if there was none.
 
-One file, ``simulation.checkpoint``: a line of JSON and the server's state. It names what it belongs to (task, data,
+One file, ``simulation.checkpoint``: a line of JSON (rounds and what their releases told as a whole) and the server's
+state. It names what it belongs to (task, data,
 seed, noise) by a digest, and is replaced at once or not at all.
 """
 
@@ -20,15 +21,16 @@ from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
 
 _NAME = "simulation.checkpoint"
-_FORMAT = "odp-simulation-1"
+_FORMAT = "odp-simulation-2"
 _CHUNK = 2**22
 
 
 @dataclass(frozen=True)
 class Place:
-    """Rounds done, as JSON-able records, and the server's state after the last one."""
+    """Rounds done and totals of their releases, as JSON-able records; the server's state after the last round."""
 
     rounds: list[dict[str, Any]]
+    totals: list[dict[str, Any]]
     state: bytes
 
 
@@ -58,17 +60,19 @@ class Checkpoint:
         head, _, state = content.partition(b"\n")
         try:
             found = json.loads(head)
-            form, identity, rounds, digest = (found[key] for key in ("format", "identity", "rounds", "state"))
+            form, identity, digest = (found[key] for key in ("format", "identity", "state"))
+            rounds, totals = found["rounds"], found["totals"]
         except (ValueError, KeyError, TypeError):
-            form = identity = rounds = digest = None
-        if form != _FORMAT or digest != hashlib.sha256(state).hexdigest() or not isinstance(rounds, list):
+            form = identity = digest = rounds = totals = None
+        lists = isinstance(rounds, list) and isinstance(totals, list)
+        if form != _FORMAT or digest != hashlib.sha256(state).hexdigest() or not lists:
             raise StateError(f"{self._path}: not a readable checkpoint; remove it to start again")
         if identity != self._identity:
             raise StateError(
                 f"{self._path}: belongs to a run of another task, data set, seed or noise; "
                 "give another --checkpoint folder, or remove it"
             )
-        return Place(rounds=rounds, state=state)
+        return Place(rounds=rounds, totals=totals, state=state)
 
     def write(self, place: Place) -> None:
         """Replaces the file.
@@ -77,7 +81,13 @@ class Checkpoint:
           StateError: it cannot be written.
         """
         digest = hashlib.sha256(place.state).hexdigest()
-        head = {"format": _FORMAT, "identity": self._identity, "rounds": place.rounds, "state": digest}
+        head = {
+            "format": _FORMAT,
+            "identity": self._identity,
+            "rounds": place.rounds,
+            "totals": place.totals,
+            "state": digest,
+        }
         with state_errors(self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(head).encode() + b"\n" + place.state)

@@ -1,7 +1,7 @@
 """Many methods at many budgets on the same splits: one table, one figure, one JSON.
 
-A method is a function of (task, split, seed). Those that do not depend on ε run once per seed. The methods of another
-kind of data (rankings of implicit feedback) are another tuple of ``Method``.
+A method is a function of (task, split, seed); see ``methods.py``. Those that do not depend on ε run once per seed, on
+the task of the largest ε.
 """
 
 from __future__ import annotations
@@ -10,67 +10,45 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
-from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split, random_split
 from odp.errors import ConfigurationError, DataError
-from odp.simulation import baselines
-from odp.simulation.dp_sgd import dp_sgd
-from odp.simulation.engine import simulate
+from odp.simulation.methods import Contest, Method, Metric, contest_for
 from odp.simulation.presets import preset_task
-from odp.task import Task
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Method:
-    """One row of the comparison.
-
-    Attributes:
-      name: for people; unique in a comparison.
-      privacy: for people, in a few words.
-      spends: whether it uses the task's ε, so that its score changes with ε.
-      score: the metric on the test part.
-    """
-
-    name: str
-    privacy: str
-    spends: bool
-    score: Callable[[Task, Split, int], float]
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Scores of ``methods`` [method][epsilon][seed], by name; one inner list per ε also where ε does not matter."""
+    """Scores [method][metric][epsilon][seed], by names; one inner list per ε also where ε does not matter."""
 
     data: str
     preset: str
-    metric: str
-    lower_is_better: bool
+    metrics: tuple[Metric, ...]
     epsilons: tuple[float, ...]
     delta: float
     seeds: tuple[int, ...]
     methods: tuple[Method, ...]
-    scores: dict[str, list[list[float]]]
+    scores: dict[str, dict[str, list[list[float]]]]
     seconds: float
 
-    def mean(self, method: str, place: int) -> float:
-        """Mean over seeds of ``method`` at ``epsilons[place]``."""
-        return statistics.fmean(self.scores[method][place])
+    def mean(self, method: str, place: int, *, metric: str | None = None) -> float:
+        """Mean over seeds of ``method`` at ``epsilons[place]``; of the first metric where none is named."""
+        return statistics.fmean(self.scores[method][metric or self.metrics[0].name][place])
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able value; an infinite ε is the string "inf"."""
         return {
             "data": self.data,
             "preset": self.preset,
-            "metric": self.metric,
-            "lower_is_better": self.lower_is_better,
+            "metrics": [asdict(metric) for metric in self.metrics],
             "delta": self.delta,
             "seeds": list(self.seeds),
             "epsilons": ["inf" if math.isinf(value) else value for value in self.epsilons],
@@ -78,51 +56,15 @@ class Comparison:
                 {
                     "name": method.name,
                     "privacy": method.privacy,
-                    "mean": [self.mean(method.name, place) for place in range(len(self.epsilons))],
-                    "by_seed": self.scores[method.name],
+                    "scores": {
+                        metric: {"mean": [statistics.fmean(seeds) for seeds in by_epsilon], "by_seed": by_epsilon}
+                        for metric, by_epsilon in self.scores[method.name].items()
+                    },
                 }
                 for method in self.methods
             ],
             "seconds": round(self.seconds, 2),
         }
-
-
-def _dpam(task: Task, split: Split, seed: int) -> float:
-    return simulate(task, split, seed=seed).test_rmse
-
-
-def _dp_sgd(task: Task, split: Split, seed: int) -> float:
-    baselines.check_parts(split)
-    privacy = task.privacy
-    done = dp_sgd(split, split.test, epsilon=privacy.epsilon, delta=privacy.delta, seed=seed)
-    return baselines.rmse(done.predictions, split.test)
-
-
-_DPAM = Method("DPAM", "ε, δ", True, _dpam)
-RATING_METHODS = (
-    Method("global mean", "not private", False, baselines.global_mean),
-    Method("user mean", "nothing leaves the device", False, baselines.user_mean),
-    Method("DP item mean", "ε, δ", True, baselines.dp_item_mean),
-    Method("DP item mean + user bias", "ε, δ", True, baselines.dp_item_user_bias),
-    Method("DP-SGD on the item table", "ε, δ", True, _dp_sgd),
-    _DPAM,
-    Method("ALS, all data in one place", "not private", False, baselines.als_ceiling),
-)
-
-
-def rating_methods(ratings: Ratings, *, preset: str) -> tuple[Method, ...]:
-    """``RATING_METHODS``, and DPAM with the public item features of ``ratings`` where there are any."""
-    if not has_item_features(ratings):
-        return RATING_METHODS
-
-    def with_features(task: Task, split: Split, seed: int) -> float:
-        privacy = task.privacy
-        richer = preset_task(preset, ratings, epsilon=privacy.epsilon, delta=privacy.delta, features=True)
-        return simulate(richer, split, seed=seed).test_rmse
-
-    place = RATING_METHODS.index(_DPAM) + 1
-    method = Method("DPAM with public item features", "ε, δ", True, with_features)
-    return (*RATING_METHODS[:place], method, *RATING_METHODS[place:])
 
 
 def compare(
@@ -132,22 +74,21 @@ def compare(
     delta: float,
     seeds: Sequence[int] = (1, 2, 3),
     preset: str = "auto",
-    methods: Sequence[Method] | None = None,
-    metric: str = "test RMSE",
-    lower_is_better: bool = True,
-    on_score: Callable[[str, float, int, float], None] | None = None,
+    contest: Contest | None = None,
+    split_of: Callable[[int], Split] | None = None,
+    on_score: Callable[[str, float, int, tuple[float, ...]], None] | None = None,
 ) -> Comparison:
-    """Scores every method at every ε, on the random 80/10/10 split of every seed.
+    """Scores every method at every ε, on a split for every seed.
 
     Args:
       ratings: the data set.
       epsilons: distinct budgets, each of a whole task; infinity is without privacy.
       delta: of every budget.
-      seeds: each decides a split and the noise on it.
+      seeds: each decides a split, where it is random, and the noise on it.
       preset: of DPAM, see ``presets.py``.
-      methods: rows of the table, in order; None for those of ratings.
-      metric, lower_is_better: what ``Method.score`` returns.
-      on_score: called with (method, epsilon, seed, score), for progress.
+      contest: rows of the table, in order, and what they are scored by; None is what suits the data.
+      split_of: from a seed to a split; None is the random 80/10/10 split.
+      on_score: called with (method, epsilon, seed, scores), for progress.
 
     Raises:
       ConfigurationError: an ε, a seed or a name is out of range or named twice.
@@ -158,62 +99,65 @@ def compare(
         raise ConfigurationError("Expected epsilons and seeds to be one or more distinct numbers each")
     for seed in seeds:
         _validate.integer(seed=seed, low=0, high=2**62)
-    if methods is None:
-        methods = rating_methods(ratings, preset=preset)
+    if contest is None:
+        contest = contest_for(ratings, preset=preset)
+    methods, metrics = contest.methods, contest.metrics
     order = sorted(epsilons)
     tasks = [preset_task(preset, ratings, epsilon=value, delta=delta) for value in order]
-    scores: dict[str, list[list[float]]] = {method.name: [[] for _ in order] for method in methods}
+    scores: dict[str, dict[str, list[list[float]]]] = {
+        method.name: {metric.name: [[] for _ in order] for metric in metrics} for method in methods
+    }
     for seed in seeds:
-        split = random_split(ratings, seed=seed)
+        split = random_split(ratings, seed=seed) if split_of is None else split_of(seed)
         for method in methods:
-            score = math.nan
+            found: tuple[float, ...] = ()
             for place, task in enumerate(tasks):
                 if method.spends or not place:
-                    score = method.score(task, split, seed)
-                    if not math.isfinite(score):
+                    found = method.score(task if method.spends else tasks[-1], split, seed)
+                    if len(found) != len(metrics) or not all(math.isfinite(score) for score in found):
                         raise DataError(
                             f"{method.name} has no finite score on {ratings.name!r} at epsilon={order[place]}"
                         )
                     if on_score is not None:
-                        on_score(method.name, order[place], seed, score)
-                scores[method.name][place].append(score)
+                        on_score(method.name, order[place], seed, found)
+                for metric, score in zip(metrics, found, strict=True):
+                    scores[method.name][metric.name][place].append(score)
     return Comparison(
         data=ratings.name,
         preset=preset,
-        metric=metric,
-        lower_is_better=lower_is_better,
+        metrics=metrics,
         epsilons=tuple(order),
         delta=delta,
         seeds=tuple(seeds),
-        methods=tuple(methods),
+        methods=methods,
         scores=scores,
         seconds=time.perf_counter() - started,
     )
 
 
-def comparison_rows(found: Comparison) -> Table:
+def comparison_rows(found: Comparison, metric: Metric) -> Table:
     """Mean over seeds: one row per method, one column per ε; the best private method of a column is bold."""
     from rich.table import Table
 
     seeds = f"mean of {len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
-    better = "lower" if found.lower_is_better else "higher"
-    table = Table(title=f"{found.metric} on {found.data}, {seeds}, δ = {found.delta:g}; {better} is better")
+    better = "lower" if metric.lower_is_better else "higher"
+    table = Table(title=f"{metric.name} on {found.data}, {seeds}, δ = {found.delta:g}; {better} is better")
     for head in ("method", "privacy", *(f"ε = {value:g}" for value in found.epsilons)):
         table.add_column(head)
-    choose = min if found.lower_is_better else max
+    choose = min if metric.lower_is_better else max
     private = [method.name for method in found.methods if method.spends]
     for method in found.methods:
         cells = []
         for place in range(len(found.epsilons)):
-            value = found.mean(method.name, place)
-            best = bool(private) and value == choose(found.mean(name, place) for name in private)
+            value = found.mean(method.name, place, metric=metric.name)
+            best = bool(private) and value == choose(found.mean(name, place, metric=metric.name) for name in private)
             cells.append(f"[bold]{value:.4f}[/bold]" if best else f"{value:.4f}")
         table.add_row(method.name, method.privacy, *cells)
     return table
 
 
 def draw_comparison(path: Path, found: Comparison) -> None:
-    """A PNG of the metric against ε (logarithmic): a line per method that spends, a level for each that does not.
+    """A PNG of each metric against ε (logarithmic): a line per method that spends, a level for each that does not.
 
     An infinite ε is drawn at the right, apart from the others.
     """
@@ -222,17 +166,28 @@ def draw_comparison(path: Path, found: Comparison) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    count = len(found.metrics)
+    figure, panels = pyplot.subplots(1, count, figsize=(5.5 * count + 2.5, 4.5), layout="constrained", squeeze=False)
+    for axes, metric in zip(panels[0], found.metrics, strict=True):
+        _draw_metric(axes, found, metric)
+    panels[0][-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
     finite = [value for value in found.epsilons if math.isfinite(value)]
     apart = 3.0 * max(finite, default=1.0)
     places = [value if math.isfinite(value) else apart for value in found.epsilons]
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for number, method in enumerate(found.methods):
-        means = [found.mean(method.name, place) for place in range(len(places))]
+        scores = found.scores[method.name][metric.name]
+        means = [statistics.fmean(seeds) for seeds in scores]
         color = f"C{number % 10}"
         if not method.spends:
             axes.axhline(means[0], color=color, linestyle="--", linewidth=1, label=method.name)
             continue
-        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in found.scores[method.name]]
+        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in scores]
         known = [index for index, value in enumerate(found.epsilons) if math.isfinite(value)]
         axes.errorbar(
             [places[index] for index in known],
@@ -248,9 +203,5 @@ def draw_comparison(path: Path, found: Comparison) -> None:
     axes.set_xscale("log")
     axes.set_xticks(places, ["∞" if math.isinf(value) else f"{value:g}" for value in found.epsilons])
     axes.minorticks_off()
-    axes.set(xlabel="ε per user (logarithmic)", ylabel=found.metric, title=f"{found.data}, δ = {found.delta:g}")
+    axes.set(xlabel="ε per user (logarithmic)", ylabel=metric.name, title=f"{found.data}, δ = {found.delta:g}")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)

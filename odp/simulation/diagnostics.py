@@ -8,10 +8,12 @@ nobody could compute on a real population. What the releases themselves tell abo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.algorithms.registry import algorithm_for
@@ -41,11 +43,14 @@ class Clipping:
       users_over_bound: share of users with more items than ``max_items_per_user``.
       ratings_left_out: share of ratings that no single round uses because of that bound.
       targets_clipped: share of ratings further from the biases' prediction than the clip of the last round's targets.
+      users_shortened: share of users whose differences from that prediction have a root mean square above the bound of
+        the last round on all targets together; weights aside.
     """
 
     users_over_bound: float
     ratings_left_out: float
     targets_clipped: float
+    users_shortened: float
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,11 @@ class NoisyTotals:
 
     Attributes:
       round, name: of the release.
-      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed).
+      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed); of the
+        Gramian of all users its trace.
       std: of the noise in that sum.
-      mean_square_row: of Gram matrices alone: weighted mean of the users' squared row norms; near ``row_clip`` squared
-        most rows were clipped. None elsewhere.
+      mean_square_row: mean of the users' squared row norms, weighted as in the sums; near ``row_clip`` squared most
+        rows were clipped. Only of Gram matrices with a constant, and of the Gramian of all users; None elsewhere.
     """
 
     round: int
@@ -83,11 +89,15 @@ class NoisyTotals:
 def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
     """Sums of a round's releases: post-processing, so they cost no privacy."""
     found = []
+    implicit = any(release.name == "gramian" for release in releases)
     for release in releases:
+        if release.name == "gramian":
+            found.append(_gramian_totals(tensors, release))
+            continue
         values = tensors.tensors[release.name].reshape(release.shape[0], -1)
         first = float(values[:, 0].sum())
         square = None
-        if release.name == "gram":
+        if release.name == "gram" and not implicit:
             width = (math.isqrt(8 * values.shape[1] + 1) - 1) // 2
             rows, columns = np.triu_indices(width)
             diagonal = values[:, rows == columns].sum(axis=0)
@@ -102,6 +112,20 @@ def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -
             )
         )
     return tuple(found)
+
+
+def _gramian_totals(tensors: NoisyTensors, release: DeclaredRelease) -> NoisyTotals:
+    packed = tensors.tensors[release.name].ravel()
+    rows, columns = np.triu_indices((math.isqrt(8 * len(packed) + 1) - 1) // 2)
+    diagonal = rows == columns
+    trace = float(packed[diagonal].sum())
+    return NoisyTotals(
+        round=tensors.round,
+        name=release.name,
+        total=trace,
+        std=math.sqrt(float((release.column_std[diagonal] ** 2).sum())),
+        mean_square_row=trace / max(tensors.contributions, 1),
+    )
 
 
 def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
@@ -119,7 +143,10 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
     biases = Broadcast(min(model.version, BIASES_ROUND), model.tables)
     off = np.abs(train.values - population.predict(biases, train, train))
     training = definition.dpam
-    clip = training.factor_target_clip if training.steps else training.bias_target_clip
+    clip, together = training.bias_target_clip, training.bias_vector_clip
+    if training.steps:
+        clip, together = training.factor_target_clip, training.factor_vector_clip
+    mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
     return Diagnostics(
         popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares),
@@ -128,8 +155,20 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
             targets_clipped=_share(float((off > clip).sum()), train),
+            users_shortened=float((mean_squares > together**2).mean()) if train.n_users else 0.0,
         ),
     )
+
+
+def fifths(sizes: Float64Array) -> Iterator[npt.NDArray[np.bool_]]:
+    """Members cut by size into at most five parts of about the same number, smallest first; equal sizes stay together.
+
+    Each part is a mask bool [len(sizes)]; none is empty.
+    """
+    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
+    place = np.searchsorted(edges[1:-1], sizes, side="left")
+    for number in np.unique(place):
+        yield place == number
 
 
 def _share(count: float, ratings: Ratings) -> float:
@@ -137,12 +176,9 @@ def _share(count: float, ratings: Ratings) -> float:
 
 
 def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array) -> tuple[Bucket, ...]:
-    """Members cut into fifths by size (equal sizes stay together), with the error of the entries of each."""
-    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
-    place = np.searchsorted(edges[1:-1], sizes, side="left")
+    """Members cut into fifths by size, with the error of the entries of each."""
     found = []
-    for number in np.unique(place):
-        own = place == number
+    for own in fifths(sizes):
         entries = squares[own[member]]
         found.append(
             Bucket(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import charges_of, draw_noise, to_values
+from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
     Broadcast,
     DeclaredRelease,
@@ -34,10 +34,11 @@ from odp.algorithms.seam import (
 from odp.datasets.ratings import Ratings, Split, merge, random_split
 from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
+from odp.simulation.diagnostics import NoisyTotals, noisy_totals
 from odp.simulation.inputs import check_rank
 from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.simulation.ranking import Ranking
@@ -60,7 +61,8 @@ _USERS_PER_ROUND = 4096
 class RoundResult:
     """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced.
 
-    For implicit feedback both RMSEs are NaN, and ``validation_recall`` is Recall@20 over at most 4,096 users.
+    For implicit feedback both RMSEs are NaN, and ``validation_recall`` and ``validation_ndcg`` are Recall@20 and
+    NDCG@20 over at most 4,096 users.
     """
 
     round: int
@@ -70,6 +72,7 @@ class RoundResult:
     test_rmse: float
     seconds: float
     validation_recall: float = math.nan
+    validation_ndcg: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,13 @@ class RunResult:
       test_ranking, validation_ranking: Of implicit feedback, on all users with such items; None elsewhere.
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
+      totals: What every release told as a whole, in order; also of rounds that a checkpoint had.
+      item_counts: Of the items, as the server knows them from the noisy counts; float64 [m].
     """
 
     task: Task
     rounds: tuple[RoundResult, ...]
-    charges: tuple[tuple[GaussianRelease, ...], ...]
+    charges: tuple[tuple[Event, ...], ...]
     model: Broadcast
     test_rmse: float
     validation_rmse: float
@@ -95,6 +100,8 @@ class RunResult:
     delta: float
     seconds: float
     history: Ratings = field(repr=False)
+    totals: tuple[NoisyTotals, ...]
+    item_counts: Float64Array = field(repr=False)
     test_ranking: Ranking | None = None
     validation_ranking: Ranking | None = None
 
@@ -138,6 +145,18 @@ def _number(value: float) -> float | None:
 def user_seeds(n_users: int, seed: int) -> np.ndarray:
     """Seeds uint64 [n_users] of simulated users; a real device draws its own from the operating system."""
     return np.random.default_rng([seed, 1]).integers(0, 2**64, size=n_users, dtype=np.uint64)
+
+
+def draw_users(n_users: int, sampling: Sampling, *, round: int, seed: int) -> np.ndarray:
+    """The users int64 [k], ascending, whose contributions count in ``round``; unlike the enclave's draw, no secret.
+
+    A function of its arguments, so that a run that goes on from a checkpoint draws as it would have.
+    """
+    coins = np.random.default_rng([seed, 3, round]).random(n_users)
+    drawn = np.flatnonzero(coins < sampling.probability)
+    if len(drawn) > sampling.cap:
+        drawn = np.sort(drawn[np.argsort(coins[drawn])[: sampling.cap]])
+    return drawn
 
 
 @overload
@@ -203,6 +222,7 @@ def simulate(
     check_population(task, split.train)
     definition = task.definition()
     algorithm = algorithm_for(definition)
+    sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
         noise = False
@@ -213,17 +233,19 @@ def simulate(
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
     state = server.start()
     rounds: list[RoundResult] = []
+    told: list[NoisyTotals] = []
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
         place = saved.read()
         if place is not None:
             state, rounds = place.state, [_restored(record) for record in place.rounds]
+            told = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
-    charges: list[tuple[GaussianRelease, ...]] = []
+    charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
-        charges.append(() if silent else charges_of(query))
+        charges.append(() if silent else round_charges(query, sampling))
         source.skip(number, query)
         if on_round is not None:
             on_round(done)
@@ -231,11 +253,18 @@ def simulate(
         began = time.perf_counter()
         query = algorithm.query(number)
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
-        totals = population_side.contribute(broadcast, split.train, round=number, seeds=seeds, progress=progress)
-        charges.append(() if silent else charges_of(query))  # no noise was asked for: no charge would be true
+        users, of_users = split.train, seeds
+        if sampling is not None:
+            drawn = draw_users(split.train.n_users, sampling, round=number, seed=seed)
+            users, of_users = users.select_users(drawn), seeds[drawn]
+        totals = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
+        charges.append(
+            () if silent else round_charges(query, sampling)
+        )  # no noise was asked for: no charge would be true
         tensors = _released(query, totals, source.of(number, query))
         del totals
         released = NoisyTensors(number, tensors, split.train.n_users)
+        told += noisy_totals(released, query.releases)
         if on_release is not None:
             on_release(released, query.releases)
         state = server.step(state, released)
@@ -250,7 +279,7 @@ def simulate(
             )
         )
         if saved is not None:
-            saved.write(Place([_record(result) for result in rounds], state))
+            saved.write(Place([_record(result) for result in rounds], [asdict(total) for total in told], state))
         if on_round is not None:
             on_round(rounds[-1])
     return RunResult(
@@ -264,6 +293,8 @@ def simulate(
         delta=task.privacy.delta,
         seconds=time.perf_counter() - started,
         history=history,
+        totals=tuple(told),
+        item_counts=server.counts(state),
         test_ranking=_ranking(task, broadcast, history, split.test),
         validation_ranking=_ranking(task, broadcast, split.train, split.validation),
     )
@@ -280,8 +311,10 @@ def _quality(task: Task, population: Population, model: Broadcast, split: Split,
 
     users = sampled(split.train, _USERS_PER_ROUND)
     found = _ranking(task, model, split.train.select_users(users), split.validation.select_users(users), cutoffs=(20,))
-    recall = math.nan if found is None else next(iter(found.recall.values()))
-    return {"validation_rmse": math.nan, "test_rmse": math.nan, "validation_recall": recall}
+    quality = {"validation_rmse": math.nan, "test_rmse": math.nan}
+    if found is not None:
+        (quality["validation_recall"],), (quality["validation_ndcg"],) = found.recall.values(), found.ndcg.values()
+    return quality
 
 
 def _ranking(
@@ -303,7 +336,7 @@ class _Source:
 
     def __init__(self, noise: bool | IntegerNoise, seed: int) -> None:
         self._given = noise if not isinstance(noise, bool) else None if noise else NoNoise()
-        self._stream = GaussianNoise(SeededNoise(seed))
+        self._stream = GaussianNoise(SeededNoise(seed), compiled=True)
         self._seed = seed
 
     @property
@@ -334,10 +367,15 @@ def noisy_release(query: Query, totals: Mapping[str, Int64Array], *, seed: int, 
 
 
 def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoise) -> dict[str, Float64Array]:
+    """The values of a round's releases; ``totals`` may be overwritten."""
     tensors: dict[str, Float64Array] = {}
     for release in query.releases:
+        sums = totals[release.name].reshape(release.shape)
+        if isinstance(source, RoundedNormals):
+            tensors[release.name] = source.added(sums, release.column_std / release.step, release.step)
+            continue
         noisy = draw_noise(release, source)
-        noisy += totals[release.name].reshape(release.shape)
+        noisy += sums
         tensors[release.name] = to_values(release, noisy)
     return tensors
 
@@ -379,12 +417,18 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"low={task.data.low}, high={task.data.high}; "
             "set the bounds that the data declares"
         )
+    most = task.cohort.most_contributions
+    if most is not None and ratings.n_users > most:
+        raise DataError(
+            f"the data set {ratings.name!r} has {ratings.n_users} users, more than most_contributions={most} of the "
+            "task's cohort; raise it"
+        )
     check_rank(task)
     check_delta_for(task.privacy.delta, ratings.n_users)
 
 
 def _spent(
-    charges: list[tuple[GaussianRelease, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
+    charges: list[tuple[Event, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
 ) -> float:
     if noise is False or isinstance(noise, NoNoise):
         return math.inf

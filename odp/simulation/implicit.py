@@ -43,6 +43,10 @@ class RankingBaselines:
     dp_popularity: Ranking
     ials_ceiling: Ranking
 
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {"dp_popularity": self.dp_popularity.to_json(), "ials_ceiling": self.ials_ceiling.to_json()}
+
 
 def rank_model(
     task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = CUTOFFS

@@ -71,25 +71,38 @@ def notes(ratings: Ratings) -> list[str]:
     return found
 
 
+def sampling_note(task: Task) -> list[str]:
+    """What a simulation of a sampled task assumes and cannot provide; nothing for full participation."""
+    if task.cohort.sampling_probability is None:
+        return []
+    return [
+        f"sampling assumed secret: each user counts in a round with probability {task.cohort.sampling_probability:g}, "
+        "and epsilon holds against whoever cannot see which; on the platform the enclave draws them (enclave_poisson)"
+    ]
+
+
 def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
     """Whether the item sums drown in noise; None where they do not, without noise, or for implicit feedback.
 
-    The rule: a sum with noise of standard deviation s B beats it from about ``s B / rms`` raters of weight 1 on, with
-    B the clip of the targets and rms their public guess, a 4.5th of the declared range. Reads the population's mean
-    number of ratings per user, so it is a diagnostic of a simulation, not a release.
+    The rule: a sum with noise of standard deviation s C beats it from about ``s C / rms`` raters of weight 1 on, with
+    rms the size of targets: at most C, to which those of a user together are shortened, and by a public guess a 4.5th
+    of the declared range. Reads the population's mean number of ratings per user, so it is a diagnostic of a
+    simulation, not a release.
     """
     if task.privacy.epsilon == math.inf or not train.n_ratings or not isinstance(task.data, RatingsData):
         return None
-    query = algorithm_for(task.definition()).query(1)
+    definition = task.definition()
+    query = algorithm_for(definition).query(1)
     sums = {event.name: event for event in charges_of(query)}.get("sums")
     if sums is None:
         return None
-    needed = sums.noise_std / ((task.data.high - task.data.low) / 4.5)
+    needed = sums.noise_std / min((task.data.high - task.data.low) / 4.5, definition.dpam.bias_vector_clip)
     bound = task.privacy.bound(task.model.items)
     used = np.minimum(train.counts(), bound).astype(np.float64)
     # A user's squared weights add up to the bound when weights adapt; uniform weights are 1.
     weights = np.sqrt(used * bound) if task.training.weighting == "adaptive" else used
-    raters = float(weights.sum()) / task.model.items
+    # Of a sampled task, only the drawn users' weights are in a sum.
+    raters = (task.cohort.sampling_probability or 1.0) * float(weights.sum()) / task.model.items
     if raters >= needed:
         return None
     return WeakSignal(needed, raters, math.ceil(train.n_users * needed / raters))

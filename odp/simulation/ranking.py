@@ -92,6 +92,23 @@ def evaluate(
     )
 
 
+def found_targets(scores: Scores, history: Ratings, targets: Ratings, *, cutoff: int = 20) -> npt.NDArray[np.bool_]:
+    """Whether each held-out item is among its user's first ``cutoff``: bool [targets.n_ratings].
+
+    Arguments and errors: as of :func:`evaluate`.
+    """
+    if (history.n_users, history.n_items) != (targets.n_users, targets.n_items):
+        raise DataError(f"Expected history and targets of {targets.name!r} to have the same users and items")
+    _validate.integer(low=1, high=targets.n_items, cutoff=cutoff)
+    found = np.zeros(targets.n_ratings, dtype=np.bool_)
+    for start in range(0, targets.n_users, _BLOCK):
+        users = np.arange(start, min(start + _BLOCK, targets.n_users))
+        here = slice(int(targets.offsets[users[0]]), int(targets.offsets[users[-1] + 1]))
+        own = targets.select_users(users)
+        found[here] = np.isin(_keys(own), _ranked(scores(users), history.select_users(users), own, cutoff))
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class StrongSplit:
     """Users for training, and held-out users whose items are cut into ``history`` and ``targets``."""
@@ -138,12 +155,19 @@ def item_scores(values: npt.NDArray[np.floating]) -> Scores:
 
 def _hits(scores: Float32Array, history: Ratings, targets: Ratings, most: int) -> npt.NDArray[np.bool_]:
     """Whether the item at each of the first ``most`` places is a target, bool [b, most]."""
+    return np.isin(_ranked(scores, history, targets, most), _keys(targets))
+
+
+def _ranked(scores: Float32Array, history: Ratings, targets: Ratings, most: int) -> Int64Array:
+    """The first ``most`` items of each user outside of its history, as (user, item) keys [b, most]."""
     scores = np.array(scores, dtype=np.float32)
     # Places that only history is left for hold no hit, since history and targets are disjoint.
     scores[history.users(), history.items] = -np.inf
-    width = np.int64(targets.n_items)
-    ranked = first_places(scores, most) + np.arange(len(scores))[:, None] * width
-    return np.isin(ranked, targets.users() * width + targets.items)
+    return first_places(scores, most) + np.arange(len(scores))[:, None] * np.int64(targets.n_items)
+
+
+def _keys(ratings: Ratings) -> Int64Array:
+    return np.asarray(ratings.users() * np.int64(ratings.n_items) + ratings.items)
 
 
 def first_places(scores: Float32Array, most: int) -> Int64Array:

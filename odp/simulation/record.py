@@ -18,15 +18,27 @@ import numpy as np
 
 from odp.datasets.ratings import Split
 from odp.errors import DataError
-from odp.privacy.events import GaussianRelease
-from odp.simulation.baselines import Baselines
+from odp.privacy.events import Event
 from odp.simulation.diagnostics import Diagnostics, NoisyTotals
+from odp.simulation.ranking import Ranking
+from odp.simulation.ranking_diagnostics import RankingDiagnostics
 from odp.simulation.spending import spending
 from odp.task import Task
 
 FORMAT = "odp-run-1"
 _NAME = "run.json"
-_REQUIRED = ("format", "kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "versions")
+_REQUIRED = (
+    "format",
+    "kind",
+    "task",
+    "data",
+    "rounds",
+    "spending",
+    "delta",
+    "test_rmse",
+    "test_ranking",
+    "versions",
+)
 
 
 def run_record(
@@ -35,12 +47,13 @@ def run_record(
     task: Task,
     split: Split,
     rounds: Sequence[Mapping[str, Any]],
-    charges: Sequence[Sequence[GaussianRelease]],
-    test_rmse: float,
+    charges: Sequence[Sequence[Event]],
+    test_rmse: float | None = None,
+    ranking: Ranking | None = None,
     seed: int,
     noise: bool = True,
-    found: Baselines | None = None,
-    diagnostics: Diagnostics | None = None,
+    found: Mapping[str, Any] | None = None,
+    diagnostics: Diagnostics | RankingDiagnostics | None = None,
     totals: Sequence[NoisyTotals] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -49,11 +62,12 @@ def run_record(
     Args:
       kind: "simulation" or "platform".
       task, split, seed: what was run.
-      rounds: at least ``round``, ``epsilon`` and ``test_rmse`` each.
+      rounds: at least ``round`` and ``epsilon`` each, and the figures by name.
       charges: one sequence per round.
-      test_rmse: of the final model.
+      test_rmse: of the final model, where it predicts ratings.
+      ranking: of the held-out items by the final model, where it ranks.
       noise: whether there was any; without it nothing was spent, and nothing is protected.
-      found: baselines on the same split.
+      found: baselines on the same split, by name: an RMSE each, or a ranking.
       diagnostics: of the final model.
       totals: of the releases.
       notes: lines for people.
@@ -82,7 +96,8 @@ def run_record(
         "epsilon": spent[-1].epsilon_so_far if spent else None,
         "delta": task.privacy.delta,
         "test_rmse": test_rmse,
-        "baselines": None if found is None else asdict(found),
+        "test_ranking": None if ranking is None else ranking.to_json(),
+        "baselines": None if found is None else dict(found),
         "diagnostics": None if diagnostics is None else diagnostics.to_json(),
         "noisy_totals": [asdict(total) for total in totals],
         "notes": list(notes),

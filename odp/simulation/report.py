@@ -7,6 +7,7 @@ import html
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +30,44 @@ _BASELINES = {
     "dp_item_mean": "DP item mean, same ε and δ",
     "dp_item_user_bias": "DP item mean + user bias, same ε and δ",
     "als_ceiling": "ALS, all data in one place, not private",
+    "dp_popularity": "DP popularity, same ε and δ",
+    "ials_ceiling": "iALS, all data in one place, not private",
 }
+
+
+@dataclass(frozen=True)
+class _Quality:
+    """How a kind of model is measured.
+
+    Attributes:
+      title: of the section on rounds.
+      entries: what is held out.
+      rounds: (key of a round, label), drawn over the rounds.
+      buckets: (key of a bucket, label); the first is drawn.
+    """
+
+    title: str
+    entries: str
+    rounds: tuple[tuple[str, str], ...]
+    buckets: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> _Quality:
+        return _RATINGS if record.get("test_ranking") is None else _RANKINGS
+
+
+_RATINGS = _Quality(
+    title="Error",
+    entries="ratings",
+    rounds=(("test_rmse", "test RMSE"), ("validation_rmse", "validation RMSE")),
+    buckets=(("rmse", "test RMSE"),),
+)
+_RANKINGS = _Quality(
+    title="Recall and NDCG",
+    entries="items",
+    rounds=(("validation_recall", "validation Recall@20"), ("validation_ndcg", "validation NDCG@20")),
+    buckets=(("recall", "test Recall@20"), ("ndcg", "test NDCG@20")),
+)
 
 
 def render_html(record: Mapping[str, Any]) -> str:
@@ -38,29 +76,29 @@ def render_html(record: Mapping[str, Any]) -> str:
     Raises:
       KeyError: the record lacks a section that ``read_record`` requires.
     """
-    data, diagnostics = record["data"], record.get("diagnostics")
+    data, diagnostics, quality = record["data"], record.get("diagnostics"), _Quality.of(record)
     name = html.escape(str(record["task"].get("name", "")))
     parts = [
         f"<h1>Run {name} on {html.escape(str(data['name']))}</h1>",
         _summary(record),
         *(f'<p class="note">{html.escape(str(note))}</p>' for note in record.get("notes", ())),
-        "<h2>Error and ε by round</h2>",
-        _image(_draw_rounds(record)),
-        _rounds(record),
+        f"<h2>{quality.title} and ε by round</h2>",
+        _image(_draw_rounds(record, quality)),
+        _rounds(record, quality),
         "<h2>What ε was spent on</h2>",
         _spending(record),
     ]
     if diagnostics is not None:
         parts += [
-            "<h2>Error by popularity of the item</h2>",
-            '<p class="only">Buckets by the released, noisy counts; errors on the researcher\'s own test ratings '
-            "(simulation only).</p>",
-            _image(_draw_buckets(diagnostics["popularity"], "noisy count of the item")),
-            _buckets(diagnostics["popularity"], "items"),
-            "<h2>Error by activity of the user</h2>",
+            f"<h2>{quality.title} by popularity of the item</h2>",
+            '<p class="only">Buckets by the noisy counts; figures on the researcher\'s own test '
+            f"{quality.entries} (simulation only).</p>",
+            _image(_draw_buckets(diagnostics["popularity"], "noisy count of the item", quality)),
+            _buckets(diagnostics["popularity"], "items", quality),
+            f"<h2>{quality.title} by activity of the user</h2>",
             f'<p class="only">{_SIMULATION_ONLY}</p>',
-            _image(_draw_buckets(diagnostics["activity"], "ratings in the user's history")),
-            _buckets(diagnostics["activity"], "users"),
+            _image(_draw_buckets(diagnostics["activity"], f"{quality.entries} in the user's history", quality)),
+            _buckets(diagnostics["activity"], "users", quality),
         ]
     parts += ["<h2>What was clipped</h2>", _clipping(record)]
     if record.get("baselines"):
@@ -79,27 +117,38 @@ def _summary(record: Mapping[str, Any]) -> str:
         spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, adding or removing one, all releases included"
     what = "simulated on one machine" if record["kind"] == "simulation" else "trained by devices and enclaves"
     return (
-        f"<p><b>Test RMSE {record['test_rmse']:.4f}</b>; {spent}.<br>"
-        f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training ratings; {what}; "
+        f"<p><b>Test {_headline(record)}</b>; {spent}.<br>"
+        f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training "
+        f"{_Quality.of(record).entries}; {what}; "
         f"seed {record.get('seed')}.</p>"
     )
 
 
-def _rounds(record: Mapping[str, Any]) -> str:
-    rows = []
-    for entry in record["rounds"]:
-        validation, seconds = entry.get("validation_rmse"), entry.get("seconds")
-        rows.append(
-            (
-                str(entry["round"]),
-                _number(entry.get("contributions"), ",.0f"),
-                _number(entry.get("epsilon"), ".4f"),
-                _number(validation, ".4f"),
-                _number(entry["test_rmse"], ".4f"),
-                _number(seconds, ".2f"),
-            )
+def _headline(record: Mapping[str, Any]) -> str:
+    ranking = record.get("test_ranking")
+    if ranking is None:
+        return f"RMSE {record['test_rmse']:.4f}"
+    return ", ".join(f"{_metric(key)} {value:.4f}" for key, value in ranking.items() if key != "users")
+
+
+def _metric(key: str) -> str:
+    """ "recall@20" as people write it."""
+    name, _, cutoff = key.partition("@")
+    return f"{'NDCG' if name == 'ndcg' else name.capitalize()}@{cutoff}"
+
+
+def _rounds(record: Mapping[str, Any], quality: _Quality) -> str:
+    rows = [
+        (
+            str(entry["round"]),
+            _number(entry.get("contributions"), ",.0f"),
+            _number(entry.get("epsilon"), ".4f"),
+            *(_number(entry.get(key), ".4f") for key, _ in quality.rounds),
+            _number(entry.get("seconds"), ".2f"),
         )
-    return _table(("round", "users", "ε so far", "validation RMSE", "test RMSE", "seconds"), rows)
+        for entry in record["rounds"]
+    ]
+    return _table(("round", "users", "ε so far", *(label for _, label in quality.rounds), "seconds"), rows)
 
 
 def _spending(record: Mapping[str, Any]) -> str:
@@ -119,17 +168,18 @@ def _spending(record: Mapping[str, Any]) -> str:
     return text + _table(("round", "release", "μ", "share of μ²", "ε so far"), rows)
 
 
-def _buckets(buckets: Sequence[Mapping[str, Any]], members: str) -> str:
+def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, quality: _Quality) -> str:
+    measured = [(key, label) for key, label in quality.buckets if any(entry[key] is not None for entry in buckets)]
     rows = [
         (
             f"{entry['low']:.0f} to {entry['high']:.0f}",
             f"{entry['members']:,}",
-            f"{entry['ratings']:,}",
-            _number(entry["rmse"], ".4f"),
+            f"{entry['ratings' if 'ratings' in entry else 'targets']:,}",
+            *(_number(entry[key], ".4f") for key, _ in measured),
         )
         for entry in buckets
     ]
-    return _table(("count", members, "test ratings", "test RMSE"), rows)
+    return _table(("count", members, f"test {quality.entries}", *(label for _, label in measured)), rows)
 
 
 def _clipping(record: Mapping[str, Any]) -> str:
@@ -137,7 +187,7 @@ def _clipping(record: Mapping[str, Any]) -> str:
     rows = []
     for entry in record.get("noisy_totals", ()):
         square = entry.get("mean_square_row")
-        if entry["name"] == "gram" and square is not None and clip:
+        if entry["name"] in ("gram", "gramian") and square is not None and clip:
             text = f"{math.sqrt(max(square, 0.0)):.3f} of at most {clip:.3f}"
             rows.append((str(entry["round"]), "root mean square of users' row norms, after the clip", text))
         elif entry["name"] == "counts":
@@ -147,18 +197,28 @@ def _clipping(record: Mapping[str, Any]) -> str:
             rows.append((str(entry["round"]), "items counted per user", text))
     text = "<p>From the noisy releases alone:</p>" + _table(("round", "what", "value"), rows) if rows else ""
     diagnostics = record.get("diagnostics")
-    if diagnostics is None:
+    if diagnostics is None or "clipping" not in diagnostics:
         return text or "<p>Not recorded.</p>"
     shares = diagnostics["clipping"]
     rows = [
         ("", "users with more items than the bound", f"{100 * shares['users_over_bound']:.1f} %"),
         ("", "ratings beyond the bound, left out of a round", f"{100 * shares['ratings_left_out']:.1f} %"),
         ("", "targets beyond their clip", f"{100 * shares['targets_clipped']:.1f} %"),
+        ("", "users whose targets together are beyond their clip", f"{100 * shares['users_shortened']:.1f} %"),
     ]
     return text + f'<p class="only">{_SIMULATION_ONLY}</p>' + _table(("", "what", "share"), rows)
 
 
 def _baselines(record: Mapping[str, Any]) -> str:
+    ranking = record.get("test_ranking")
+    if ranking is not None:
+        keys = [key for key in ranking if key != "users"]
+        found = {_BASELINES.get(name, name): values for name, values in record["baselines"].items()}
+        ranked = [
+            (name, *(_number(values[key], ".4f") for key in keys))
+            for name, values in (found | {"this model": ranking}).items()
+        ]
+        return _table(("method", *(_metric(key) for key in keys)), ranked)
     rows = [(_BASELINES.get(name, name), _number(value, ".4f")) for name, value in record["baselines"].items()]
     return _table(("method", "test RMSE"), [*rows, ("this model", f"{record['test_rmse']:.4f}")])
 
@@ -196,19 +256,20 @@ def _number(value: Any, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _draw_rounds(record: Mapping[str, Any]) -> bytes:
+def _draw_rounds(record: Mapping[str, Any], quality: _Quality) -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     rounds = [entry["round"] for entry in record["rounds"]]
-    left.plot(rounds, [entry["test_rmse"] for entry in record["rounds"]], marker="o", label="test")
-    validation = [entry.get("validation_rmse") for entry in record["rounds"]]
-    if all(value is not None for value in validation):
-        left.plot(rounds, validation, marker=".", linestyle=":", label="validation")
-    left.set(xlabel="round", ylabel="RMSE")
-    left.legend(fontsize=8)
+    for (key, label), marker, style in zip(quality.rounds, ("o", "."), ("-", ":"), strict=True):
+        values = [entry.get(key) for entry in record["rounds"]]
+        if all(value is not None for value in values):
+            left.plot(rounds, values, marker=marker, linestyle=style, label=label)
+    left.set(xlabel="round", ylabel=quality.title)
+    if left.lines:
+        left.legend(fontsize=8)
     spent = [entry.get("epsilon") for entry in record["rounds"]]
     if all(value is not None for value in spent):
         right.step(rounds, spent, where="mid", marker="o")
@@ -219,16 +280,17 @@ def _draw_rounds(record: Mapping[str, Any]) -> bytes:
     return _png(figure)
 
 
-def _draw_buckets(buckets: Sequence[Mapping[str, Any]], label: str) -> bytes:
+def _draw_buckets(buckets: Sequence[Mapping[str, Any]], label: str, quality: _Quality) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 2.8), layout="constrained")
     axes: Axes = figure.subplots()
     names = [f"{entry['low']:.0f}–{entry['high']:.0f}" for entry in buckets]
-    heights = [entry["rmse"] or 0.0 for entry in buckets]
+    key, drawn = quality.buckets[0]
+    heights = [entry[key] or 0.0 for entry in buckets]
     bars = axes.bar(names, heights, color="C0")
     axes.bar_label(bars, [f"{height:.3f}" if height else "" for height in heights], fontsize=8)
-    axes.set(xlabel=label, ylabel="test RMSE")
+    axes.set(xlabel=label, ylabel=drawn)
     axes.margins(y=0.12)
     return _png(figure)
 

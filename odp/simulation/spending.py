@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odp.privacy.accounting import epsilon
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event, SampledRound
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,9 @@ class Spend:
 
     Attributes:
       round: from 0.
-      name: of the release.
-      mu: sensitivity over noise; 0 where there was no noise to account for.
+      name: of the release; of a sampled round, the names of all its releases, which are one event.
+      mu: sensitivity over noise; 0 where there was no noise to account for. Of a sampled round, that of all its
+        releases together, before amplification by sampling.
       share: of the sum of mu^2 of all releases, from 0 to 1; the shares add up to 1.
       epsilon_so_far: of all releases up to this one, at the run's delta.
     """
@@ -29,7 +30,7 @@ class Spend:
     epsilon_so_far: float
 
 
-def spending(charges: Sequence[Sequence[GaussianRelease]], *, delta: float) -> tuple[Spend, ...]:
+def spending(charges: Sequence[Sequence[Event]], *, delta: float) -> tuple[Spend, ...]:
     """One entry per release of ``charges`` (one sequence per round), in order.
 
     Raises:
@@ -37,13 +38,14 @@ def spending(charges: Sequence[Sequence[GaussianRelease]], *, delta: float) -> t
       PrivacyError: so many numbers were noised that sampling alone uses up ``delta``.
     """
     flat = [(number, event) for number, events in enumerate(charges) for event in events]
-    total = math.fsum(event.mu**2 for _, event in flat)
+    mus = [event.joint_mu if isinstance(event, SampledRound) else event.mu for _, event in flat]
+    total = math.fsum(mu**2 for mu in mus)
     return tuple(
         Spend(
             round=number,
             name=event.name,
-            mu=event.mu,
-            share=event.mu**2 / total,
+            mu=mus[place],
+            share=mus[place] ** 2 / total,
             epsilon_so_far=epsilon([before for _, before in flat[: place + 1]], delta=delta),
         )
         for place, (number, event) in enumerate(flat)

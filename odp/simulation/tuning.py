@@ -22,14 +22,14 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.terms import DERIVED_FACTORS
+from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_RANK
 from odp.algorithms.registry import algorithm_for
+from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split, random_split
-from odp.errors import ConfigurationError, OdpError
-from odp.models.matrix_factorization import MatrixFactorization
+from odp.errors import ConfigurationError, DataError, OdpError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.accounting import mu_for
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import Event, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.noise import SeededNoise
@@ -61,13 +61,15 @@ class Trial:
 
     task: Task
     score: float
-    charges: tuple[GaussianRelease, ...]
+    charges: tuple[Event, ...]
 
     def settings(self) -> dict[str, Any]:
         """What the search varies."""
         training = cast("DPAM", self.task.training)  # the search makes no other
+        features = self.task.model.features
         return {
             "rank": self.task.model.rank,
+            "features": 0 if features is None else features.shape[1],
             "max_items_per_user": self.task.privacy.bound(self.task.model.items),
             "steps": training.steps,
             "bias_share": training.bias_share,
@@ -131,6 +133,7 @@ def tune(
     trials: int = 10,
     seed: int = 1,
     private: bool,
+    features: bool | None = None,
     on_trial: Callable[[int, Trial], None] | None = None,
 ) -> Search:
     """Random search; the first trial is ``DPAM.recommended``.
@@ -142,16 +145,24 @@ def tune(
       trials: how many.
       seed: of the search, the split and the noise.
       private: whether ``ratings`` are private, so that every trial is charged and its score noised.
+      features: whether all models use the public item features of the data; None is where there are any.
       on_trial: called after each, for progress.
 
     Raises:
       ConfigurationError: a number is out of range.
-      DataError, PrivacyError: as ``preset_task`` and ``simulate``.
+      DataError: the data set holds implicit feedback, or is asked for features that it does not have.
+      PrivacyError: as ``preset_task``.
     """
     started = time.perf_counter()
     _validate.integer(trials=trials, low=1, high=10_000)
     _validate.positive(epsilon=epsilon)
-    base = preset_task("auto", ratings, epsilon=epsilon, delta=delta)
+    if ratings.implicit:
+        raise DataError(
+            f"the data set {ratings.name!r} holds implicit feedback; the search is for ratings, "
+            "and `odp simulate --preset auto` takes the recommended settings"
+        )
+    used = has_item_features(ratings) if features is None else features
+    base = preset_task("auto", ratings, epsilon=epsilon, delta=delta, features=used)
     split = random_split(ratings, seed=seed)
     rng = np.random.default_rng([seed, 7])
     done: list[Trial] = []
@@ -175,10 +186,13 @@ def tune(
 
 def _drawn(base: Task, rng: np.random.Generator) -> Task:
     """A task with random settings; those that the rules refuse are drawn again."""
-    items = base.model.items
+    items, features = base.model.items, base.model.features
+    # Factors that need no round of their own: with features there may be many of them.
+    ready = DERIVED_FACTORS + (0 if features is None else features.shape[1])
+    ranks = sorted({*_RANKS, min(ready, MAX_RANK)})
     for _ in range(1000):
-        rank = int(rng.choice(_RANKS))
-        steps = 0 if rank == 0 or (rank <= DERIVED_FACTORS and rng.random() < 0.5) else int(rng.choice(_STEPS))
+        rank = int(rng.choice(ranks))
+        steps = 0 if rank == 0 or (rank <= ready and rng.random() < 0.5) else int(rng.choice(_STEPS))
         bound = min(int(rng.choice(_BOUNDS)), items)
         training = DPAM(
             steps=steps,
@@ -189,7 +203,7 @@ def _drawn(base: Task, rng: np.random.Generator) -> Task:
         )
         task = dataclasses.replace(
             base,
-            model=MatrixFactorization(items=items, rank=min(rank, items)),
+            model=dataclasses.replace(base.model, rank=min(rank, items)),
             privacy=dataclasses.replace(base.privacy, max_items_per_user=bound),
             training=training,
         )
@@ -214,7 +228,7 @@ def _scored(task: Task, run: RunResult, split: Split, *, seed: int, private: boo
     counts = validation.counts()
     means = np.bincount(validation.users(), weights=errors, minlength=validation.n_users) / np.maximum(counts, 1)
     score, event = noisy_score(means[counts > 0], epsilon=privacy.epsilon, delta=privacy.delta, seed=seed)
-    charges = tuple(event for events in run.charges for event in events)
+    charges = tuple(charge for events in run.charges for charge in events)
     return Trial(task, math.sqrt(largest * score), (*charges, event))
 
 

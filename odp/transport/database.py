@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 
-from odp.errors import StateError
+from odp.errors import DiskFull, StateError
 from odp.transport.state_folder import state_errors
 
 _BUSY_SECONDS = 30
@@ -58,9 +58,7 @@ def database_errors(path: Path) -> Iterator[None]:
     except sqlalchemy.exc.DatabaseError as error:
         reason = str(error.orig).lower()
         if "full" in reason or "disk i/o" in reason:
-            raise StateError(
-                f"database {path}: disk full; free some space and start again, nothing was lost"
-            ) from error
+            raise DiskFull(f"database {path}: disk full; free some space and start again, nothing was lost") from error
         if "malformed" in reason or "not a database" in reason:
             raise StateError(f"database {path} is damaged ({error.orig}); restore it from a backup") from error
         if "locked" in reason:

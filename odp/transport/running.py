@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.2
 
 
 class Failure:
-    """The first thing that could not be stored: from then on the program's memory is ahead of its files."""
+    """The first thing that must end the program: it could not store something, or what it depends on is gone."""
 
     def __init__(self, log: Log) -> None:
         self.happened = threading.Event()
@@ -25,7 +25,7 @@ class Failure:
         with self._lock:
             if self.error is None:
                 self.error = error
-                self._log.error("storage_failed", why=str(error))
+                self._log.error("failed", why=str(error))
         self.happened.set()
 
 
@@ -57,8 +57,8 @@ class Running:
     def wait(self, asked: threading.Event | None = None) -> None:
         """Blocks until ``asked`` (default: SIGINT or SIGTERM), ``stop`` or a failure, then stops.
 
-        Call from the main thread. Raises StateError where something could not be stored (disk full): a new start goes
-        on from what was stored.
+        Call from the main thread. Raises StateError where something could not be stored (disk full) or the enclave is
+        gone: a new start goes on from what was stored.
         """
         end = asked if asked is not None else stop_event()
         # Waiting in slices lets the signal handler run.

@@ -14,7 +14,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from odp.crypto.signing import SignatureError
-from odp.errors import AttestationError, ConfigurationError, OdpError, PrivacyError, ServiceUnavailable
+from odp.errors import (
+    AttestationError,
+    ConfigurationError,
+    OdpError,
+    PrivacyError,
+    ServiceUnavailable,
+    TransparencyError,
+)
 from odp.transport.channel import MAX_MESSAGE_BYTES, SAID_BY_SERVICE, parse_address
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
@@ -149,6 +156,7 @@ _CODES: list[tuple[type[OdpError], grpc.StatusCode]] = [
     (SignatureError, grpc.StatusCode.PERMISSION_DENIED),
     (ConfigurationError, grpc.StatusCode.INVALID_ARGUMENT),
     (PrivacyError, grpc.StatusCode.FAILED_PRECONDITION),
+    (TransparencyError, grpc.StatusCode.FAILED_PRECONDITION),
     (AttestationError, grpc.StatusCode.FAILED_PRECONDITION),
     (ServiceUnavailable, grpc.StatusCode.UNAVAILABLE),
 ]

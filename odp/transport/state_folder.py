@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from odp.errors import StateError
+from odp.errors import DiskFull, StateError
 
 _FORMAT = "1"
 _LOCK = "lock"
@@ -50,7 +50,7 @@ class StateFolder:
                 _remove_unfinished(root)
                 free = shutil.disk_usage(root).free
             if free < _MIN_FREE_BYTES:
-                raise StateError(
+                raise DiskFull(
                     f"state folder {root}: disk full ({free // 2**20} MiB free, 16 MiB needed); free some space"
                 )
             folder = cls(root, role, lock)
@@ -126,7 +126,7 @@ def state_errors(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StateError(
+            raise DiskFull(
                 f"state folder {where}: disk full; free some space and start again, nothing was lost"
             ) from error
         raise StateError(

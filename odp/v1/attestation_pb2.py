@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18odp/v1/attestation.proto\x12\x06odp.v1\"#\n\x12GetEvidenceRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"4\n\x13GetEvidenceResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\x0c\x32\\\n\x12\x41ttestationService\x12\x46\n\x0bGetEvidence\x12\x1a.odp.v1.GetEvidenceRequest\x1a\x1b.odp.v1.GetEvidenceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18odp/v1/attestation.proto\x12\x06odp.v1\"#\n\x12GetEvidenceRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"G\n\x13GetEvidenceResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\x0c\x12\x11\n\tevent_log\x18\x03 \x01(\x0c\x32\\\n\x12\x41ttestationService\x12\x46\n\x0bGetEvidence\x12\x1a.odp.v1.GetEvidenceRequest\x1a\x1b.odp.v1.GetEvidenceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETEVIDENCEREQUEST']._serialized_start=36
   _globals['_GETEVIDENCEREQUEST']._serialized_end=71
   _globals['_GETEVIDENCERESPONSE']._serialized_start=73
-  _globals['_GETEVIDENCERESPONSE']._serialized_end=125
-  _globals['_ATTESTATIONSERVICE']._serialized_start=127
-  _globals['_ATTESTATIONSERVICE']._serialized_end=219
+  _globals['_GETEVIDENCERESPONSE']._serialized_end=144
+  _globals['_ATTESTATIONSERVICE']._serialized_start=146
+  _globals['_ATTESTATIONSERVICE']._serialized_end=238
 # @@protoc_insertion_point(module_scope)

@@ -11,9 +11,11 @@ class GetEvidenceRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class GetEvidenceResponse(_message.Message):
-    __slots__ = ("token", "policy")
+    __slots__ = ("token", "policy", "event_log")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    EVENT_LOG_FIELD_NUMBER: _ClassVar[int]
     token: str
     policy: bytes
-    def __init__(self, token: _Optional[str] = ..., policy: _Optional[bytes] = ...) -> None: ...
+    event_log: bytes
+    def __init__(self, token: _Optional[str] = ..., policy: _Optional[bytes] = ..., event_log: _Optional[bytes] = ...) -> None: ...

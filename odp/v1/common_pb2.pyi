@@ -79,7 +79,7 @@ class PrivacyTerms(_message.Message):
     def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., max_items_per_user: _Optional[int] = ...) -> None: ...
 
 class DpamTraining(_message.Message):
-    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "unobserved_weight", "gramian_noise", "head_items", "item_grams")
+    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "bias_vector_clip", "factor_vector_clip", "unobserved_weight", "gramian_noise", "head_items", "item_grams")
     class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WEIGHTING_UNSPECIFIED: _ClassVar[DpamTraining.Weighting]
@@ -105,6 +105,8 @@ class DpamTraining(_message.Message):
     ITEM_RIDGE_FIELD_NUMBER: _ClassVar[int]
     START_SEED_FIELD_NUMBER: _ClassVar[int]
     SLICES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    BIAS_VECTOR_CLIP_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_VECTOR_CLIP_FIELD_NUMBER: _ClassVar[int]
     UNOBSERVED_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     GRAMIAN_NOISE_FIELD_NUMBER: _ClassVar[int]
     HEAD_ITEMS_FIELD_NUMBER: _ClassVar[int]
@@ -126,21 +128,35 @@ class DpamTraining(_message.Message):
     item_ridge: float
     start_seed: int
     slices_per_device: int
+    bias_vector_clip: float
+    factor_vector_clip: float
     unobserved_weight: float
     gramian_noise: float
     head_items: int
     item_grams: bool
-    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ...) -> None: ...
+    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
-    __slots__ = ("minimum", "goal", "round_seconds")
+    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson")
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ENCLAVE_POISSON_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     goal: int
     round_seconds: int
-    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ...) -> None: ...
+    enclave_poisson: EnclavePoisson
+    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ...) -> None: ...
+
+class EnclavePoisson(_message.Message):
+    __slots__ = ("probability", "most_contributions", "cap")
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    MOST_CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
+    probability: float
+    most_contributions: int
+    cap: int
+    def __init__(self, probability: _Optional[float] = ..., most_contributions: _Optional[int] = ..., cap: _Optional[int] = ...) -> None: ...
 
 class ModelManifest(_message.Message):
     __slots__ = ("task_sha256", "version", "tables")

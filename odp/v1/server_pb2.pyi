@@ -1,4 +1,5 @@
 from odp.v1 import common_pb2 as _common_pb2
+from odp.v1 import log_pb2 as _log_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -23,18 +24,20 @@ class CheckInResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry: _Optional[_Union[RetryWindow, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address")
+    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     AGGREGATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     round: int
     model: _common_pb2.SignedManifest
     distributor_address: str
     aggregator_address: str
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ...) -> None: ...
+    log: _log_pb2.LogProof
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ...) -> None: ...
 
 class RetryWindow(_message.Message):
     __slots__ = ("min_seconds", "max_seconds")
@@ -51,14 +54,16 @@ class GetModelRequest(_message.Message):
     def __init__(self, population: _Optional[str] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("task", "model", "distributor_address")
+    __slots__ = ("task", "model", "distributor_address", "log")
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     model: _common_pb2.SignedManifest
     distributor_address: str
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ...) -> None: ...
+    log: _log_pb2.LogProof
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ...) -> None: ...
 
 class SubmitTaskRequest(_message.Message):
     __slots__ = ("definition", "item_features")

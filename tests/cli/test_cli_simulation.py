@@ -79,6 +79,24 @@ def test_a_run_becomes_a_page(tmp_path: Path) -> None:
     assert json.loads(Path(found["json"]).read_text())["spending"] == simulated["spending"]
 
 
+def test_the_report_of_a_resumed_run_is_that_of_one_never_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odp.simulation import record
+
+    options = ("simulate", "--data", DATA, "--preset", "auto", "--epsilon", "20", "--delta", "1e-4", "--no-baselines")
+    answer(*options, "--output", str(tmp_path / "whole"), "--checkpoint", str(tmp_path / "saved"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("all rounds were done before")
+
+    monkeypatch.setattr("odp.algorithms.dpam.population.DpamPopulation.contribute", refuse)
+    answer(*options, "--output", str(tmp_path / "again"), "--checkpoint", str(tmp_path / "saved"))
+    whole, again = (record.read_record(tmp_path / name) for name in ("whole", "again"))
+    assert len(again["noisy_totals"]) == len(again["charges"]) > 3
+    assert again == whole
+
+
 def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
     error = refusal("report", str(tmp_path))
     assert isinstance(error, DataError)
@@ -86,7 +104,9 @@ def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(
         json.dumps(
             {"format": "odp-run-1"}
-            | dict.fromkeys(("kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "versions"))
+            | dict.fromkeys(
+                ("kind", "task", "data", "rounds", "spending", "delta", "test_rmse", "test_ranking", "versions")
+            )
         )
     )
     assert "malformed" in str(refusal("report", str(tmp_path)))

@@ -18,8 +18,11 @@ from odp.algorithms.release import charges_of
 from odp.cli import demo
 from odp.cli.processes import ODP
 from odp.datasets import load, random_split
+from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger import Ledger
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
 
 pytestmark = pytest.mark.processes
 
@@ -94,6 +97,14 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     assert len(picture) > 20_000
     assert "1e-06" in (tmp_path / "out" / "privacy.txt").read_text(encoding="utf-8")
     assert "all programs stopped" in done.stderr
+
+    assert "audit passed: 13 entries of the transparency log" in done.stderr
+    assert "the attested enclave signed the ledger" in done.stderr
+    pins = ReferenceValues.load(tmp_path / "out" / "reference_values.json")
+    audited = audit(LogFolder(tmp_path / "out" / "log"), pins)
+    assert found["log"]["entries"] == audited.counts
+    assert audited.tasks[0].epsilon == pytest.approx(found["epsilon"], rel=1e-9)
+    assert audited.tasks[0].contributions == (130, 130)
 
 
 def test_a_demo_that_is_told_to_end_stops_its_programs_and_says_how_to_go_on(tmp_path: Path) -> None:

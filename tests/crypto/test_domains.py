@@ -13,11 +13,12 @@ import pytest
 from odp.crypto import domains
 from odp.errors import ConfigurationError
 
-TASK, MODEL, SECRET = (bytes([value]) * 32 for value in (1, 2, 3))
+TASK, MODEL, SECRET, POLICY = (bytes([value]) * 32 for value in (1, 2, 3, 4))
 
 
 def test_the_built_strings_are_those_of_the_proto_files() -> None:
-    assert domains.contribution_info(TASK, 258, MODEL) == b"odp/v1/contribution" + TASK + b"\x00\x00\x01\x02" + MODEL
+    info = domains.contribution_info(TASK, 258, MODEL, POLICY)
+    assert info == b"odp/v1/contribution" + TASK + b"\x00\x00\x01\x02" + MODEL + POLICY
     assert domains.select_info(MODEL) == b"odp/v1/select" + MODEL
     assert domains.selected_aad(MODEL) == b"odp/v1/selected" + MODEL
     message = b"odp/v1/contribution-id" + TASK + b"\x00\x00\x00\x07"
@@ -51,8 +52,9 @@ def test_identifiers_differ_by_device_task_and_round() -> None:
 def test_a_hash_or_secret_of_a_wrong_length_is_refused(length: int) -> None:
     wrong = bytes(length)
     calls: list[Callable[[], bytes]] = [
-        lambda: domains.contribution_info(wrong, 0, MODEL),
-        lambda: domains.contribution_info(TASK, 0, wrong),
+        lambda: domains.contribution_info(wrong, 0, MODEL, POLICY),
+        lambda: domains.contribution_info(TASK, 0, wrong, POLICY),
+        lambda: domains.contribution_info(TASK, 0, MODEL, wrong),
         lambda: domains.select_info(wrong),
         lambda: domains.selected_aad(wrong),
         lambda: domains.contribution_id(wrong, TASK, 0),
@@ -68,4 +70,4 @@ def test_a_hash_or_secret_of_a_wrong_length_is_refused(length: int) -> None:
 @pytest.mark.parametrize("round", [-1, 2**32])
 def test_a_round_that_four_bytes_cannot_hold_is_refused(round: int) -> None:
     with pytest.raises(ConfigurationError, match="round"):
-        domains.contribution_info(TASK, round, MODEL)
+        domains.contribution_info(TASK, round, MODEL, POLICY)

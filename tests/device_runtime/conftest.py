@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,11 +67,10 @@ class Enclave(attestation_pb2_grpc.AttestationServiceServicer):
     ) -> attestation_pb2.GetEvidenceResponse:
         self.asked += 1
         policy = POLICIES[self.role].to_bytes()
-        launched = self.platform.launch(
-            image_digest=self.image, policy=policy, hpke_public=self.hpke.public, signing_public=self.signing.public,
-            name=self.role,
-        )  # fmt: skip
-        return attestation_pb2.GetEvidenceResponse(token=launched.token(request.nonce, time.time()), policy=policy)
+        guest = self.platform.launch(image_digest=self.image, policy=policy, name=self.role)
+        guest.bind_keys(hpke_public=self.hpke.public, signing_public=self.signing.public)
+        found = guest.evidence(request.nonce)
+        return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
 
 
 class Distributor(distributor_pb2_grpc.DistributorServiceServicer):
@@ -145,7 +143,9 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
 
     def _take(self, request: aggregator_pb2.SubmitRequest) -> int:
         world = self.world
-        info = domains.contribution_info(request.task_sha256, request.round, world.model_id)
+        info = domains.contribution_info(
+            request.task_sha256, request.round, world.model_id, POLICIES["aggregator"].sha256
+        )
         try:
             contribution = aggregator_pb2.Contribution.FromString(
                 self.enclave.hpke.open(request.sealed_contribution, info)

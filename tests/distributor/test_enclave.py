@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributor import enclave
-from distributor.enclave import DistributorCore, UnknownModel
+from distributor import enclave, header
+from distributor.enclave import DistributorCore
+from distributor.interface import UnknownModel
 from odp.algorithms.seam import Broadcast, Table
 from odp.algorithms.statistics.config import Histogram
 from odp.algorithms.statistics.server import StatisticsServer
@@ -254,7 +255,7 @@ def test_a_manifest_that_declares_what_no_model_may_hold_is_refused_by_its_heade
 ) -> None:
     model = developer.signed(developer.model().broadcast, change)
     with pytest.raises(ConfigurationError):
-        enclave.open_header(model.task, model.manifest)
+        header.open_header(model.task, model.manifest)
 
 
 def test_the_newest_three_versions_of_each_task_are_kept(core: Any, developer: Any, kit: Any) -> None:

@@ -15,9 +15,8 @@ import grpc
 import numpy as np
 import pytest
 
-from distributor import Config, Running, start
-from odp.enclave import host
-from odp.enclave.measurement import DISTRIBUTOR_PACKAGES, image_digest
+from distributor import Config, Running, enclave_process, start
+from odp.enclave.in_thread import InThread
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -28,20 +27,7 @@ from odp.transport.logs import Log
 from odp.v1 import attestation_pb2, attestation_pb2_grpc, distributor_pb2_grpc
 
 SECONDS = 20.0
-
-
-@pytest.fixture(scope="module")
-def measured() -> str:
-    """The digest of the code as it lies on disk, taken once: an edit while the tests run would change it half-way."""
-    return image_digest(DISTRIBUTOR_PACKAGES)
-
-
-@pytest.fixture(autouse=True)
-def image(measured: str, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], str]:
-    """What a program measures from now on, by packages."""
-    digests = {DISTRIBUTOR_PACKAGES: measured}
-    monkeypatch.setattr(host, "image_digest", lambda packages: digests[packages])
-    return digests
+IMAGE = "sha384:" + "0" * 96
 
 
 @pytest.fixture
@@ -49,8 +35,9 @@ def config(tmp_path: Path) -> Config:
     return Config(state=tmp_path / "state", platform=tmp_path / "platform", listen="127.0.0.1:0")
 
 
-def run(config: Config, kit: Any) -> Running:
-    return start(config, log=Log("distributor", stream=kit.Lines()))
+def run(config: Config, kit: Any, *, digest: str = IMAGE) -> Running:
+    launch = InThread(enclave_process.run, digest=digest)
+    return start(config, log=Log("distributor", stream=kit.Lines()), launch=launch)
 
 
 @pytest.fixture
@@ -60,7 +47,7 @@ def running(config: Config, kit: Any) -> Iterator[Running]:
     distributor.stop()
 
 
-def attested(channel: grpc.Channel, platform: Path, digest: str) -> VerifiedEnclave:
+def attested(channel: grpc.Channel, platform: Path, digest: str = IMAGE) -> VerifiedEnclave:
     """What a device knows of the enclave behind ``channel`` once its evidence is accepted."""
     nonce = secrets.token_bytes(32)
     stub = attestation_pb2_grpc.AttestationServiceStub(channel)
@@ -73,26 +60,24 @@ def attested(channel: grpc.Channel, platform: Path, digest: str) -> VerifiedEncl
         allow_emulated=True,
     )
     return verify_evidence(
-        token=evidence.token, policy=evidence.policy, nonce=nonce, role="distributor", reference_values=values,
-        now=time.time(),
+        token=evidence.token, policy=evidence.policy, event_log=evidence.event_log, nonce=nonce, role="distributor",
+        reference_values=values, now=time.time(),
     )  # fmt: skip
 
 
-def test_a_device_attests_then_selects(
-    running: Running, config: Config, measured: str, developer: Any, kit: Any
-) -> None:
+def test_a_device_attests_then_selects(running: Running, config: Config, developer: Any, kit: Any) -> None:
     model = developer.model()
     with connect(running.address, running.ca_pem) as channel:
         stub = distributor_pb2_grpc.DistributorServiceStub(channel)
         stub.Publish(model.stream(), timeout=SECONDS)
-        public = attested(channel, config.platform, measured).hpke_key
+        public = attested(channel, config.platform).hpke_key
         question = kit.ask(model, public, range(8))
         sealed = stub.Select(question.request, timeout=SECONDS).sealed_rows
     rows = kit.answered_rows(model, question, sealed)
     np.testing.assert_array_equal(rows, model.broadcast.keyed.rows[:8])
 
 
-def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, measured: str, developer: Any, kit: Any) -> None:
+def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, developer: Any, kit: Any) -> None:
     model = developer.model()
     keys = []
     question = None
@@ -100,7 +85,7 @@ def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, measured: 
         running = run(config, kit)
         with connect(running.address, running.ca_pem) as channel:
             stub = distributor_pb2_grpc.DistributorServiceStub(channel)
-            keys.append(attested(channel, config.platform, measured).hpke_key)
+            keys.append(attested(channel, config.platform).hpke_key)
             if question is None:
                 stub.Publish(model.stream(), timeout=SECONDS)
                 question = kit.ask(model, keys[0], range(8))
@@ -110,14 +95,11 @@ def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, measured: 
     assert keys[0] == keys[1]
 
 
-def test_another_image_starts_with_new_keys_and_the_same_models(
-    config: Config, image: dict[tuple[str, ...], str], measured: str, developer: Any, kit: Any
-) -> None:
+def test_another_image_starts_with_new_keys_and_the_same_models(config: Config, developer: Any, kit: Any) -> None:
     model = developer.model()
     keys = []
-    for digest in (measured, "sha384:" + "ab" * 48):
-        image[DISTRIBUTOR_PACKAGES] = digest
-        running = run(config, kit)
+    for digest in (IMAGE, "sha384:" + "ab" * 48):
+        running = run(config, kit, digest=digest)
         with connect(running.address, running.ca_pem) as channel:
             stub = distributor_pb2_grpc.DistributorServiceStub(channel)
             stub.Publish(model.stream(), timeout=SECONDS)
@@ -129,18 +111,18 @@ def test_another_image_starts_with_new_keys_and_the_same_models(
 
 
 def test_another_platform_starts_with_new_keys_and_the_same_models(
-    config: Config, tmp_path: Path, measured: str, developer: Any, kit: Any
+    config: Config, tmp_path: Path, developer: Any, kit: Any
 ) -> None:
     model = developer.model()
     first = run(config, kit)
     with connect(first.address, first.ca_pem) as channel:
-        old = attested(channel, config.platform, measured).hpke_key
+        old = attested(channel, config.platform).hpke_key
         distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=SECONDS)
     first.stop()
     moved = Config(state=config.state, platform=tmp_path / "other", listen="127.0.0.1:0")
     second = run(moved, kit)
     with connect(second.address, second.ca_pem) as channel:
-        new = attested(channel, moved.platform, measured).hpke_key
+        new = attested(channel, moved.platform).hpke_key
         assert new != old
         stub = distributor_pb2_grpc.DistributorServiceStub(channel)
         question = kit.ask(model, new, range(8))
@@ -206,7 +188,7 @@ running.wait()
 @pytest.mark.processes
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_kill_9_around_the_rename_leaves_the_whole_model_or_nothing(
-    moment: str, config: Config, measured: str, developer: Any, kit: Any
+    moment: str, config: Config, developer: Any, kit: Any
 ) -> None:
     model = developer.model()
     process = subprocess.Popen(
@@ -230,6 +212,6 @@ def test_kill_9_around_the_rename_leaves_the_whole_model_or_nothing(
     with connect(again.address, again.ca_pem) as channel:
         stub = distributor_pb2_grpc.DistributorServiceStub(channel)
         stub.Publish(model.stream(), timeout=SECONDS)
-        question = kit.ask(model, attested(channel, config.platform, measured).hpke_key, range(8))
+        question = kit.ask(model, attested(channel, config.platform).hpke_key, range(8))
         kit.answered_rows(model, question, stub.Select(question.request, timeout=SECONDS).sealed_rows)
     again.stop()

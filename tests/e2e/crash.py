@@ -1,47 +1,91 @@
-"""Runs `odp` in a process that kills itself at one exact step: ``python crash.py POINT [POINT ..] -- ARGUMENTS``.
+"""Runs `odp` so that one of its processes ends at one exact step: ``python crash.py POINT [POINT ..] -- ARGUMENTS``.
 
-A point is ``module:Class.method:before`` or ``..:after``, and optionally ``:N`` for the N-th call of this process. The
-process ends by SIGKILL, so nothing is flushed, closed or unlocked by it.
+A point is one of ``crashing.arming``, in the process that runs `odp`; or with ``enclave/`` or ``platform/`` before it,
+in the enclave or the platform process that it starts. With ``--image`` as the first argument the enclave is the test
+image whether it is armed or not: what one image sealed, no other image opens.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
-import itertools
-import os
-import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+IMAGES = Path(__file__).parent / "images"
+IMAGE = "--image"
+ENCLAVE, PLATFORM = "enclave/", "platform/"
+#: role -> (entry, packages) of the armed images.
+ARMED = {
+    "aggregator": ("crashing.aggregator", ("odp", "trusted_aggregator", "crashing")),
+    "distributor": ("crashing.distributor", ("odp", "distributor", "crashing")),
+}
+_PLATFORM_MAIN = "--platform-process"
 
-def arm(point: str) -> None:
-    """Makes this process end by SIGKILL before or after the N-th call of a method."""
-    module, path, when, *rest = point.split(":")
-    wanted = int(rest[0]) if rest else 1
-    owner_name, method_name = path.split(".")
-    owner = getattr(importlib.import_module(module), owner_name)
-    method = getattr(owner, method_name)
-    calls = itertools.count(1)
 
-    @functools.wraps(method)
-    def armed(*arguments: Any, **keywords: Any) -> Any:
-        number = next(calls)
-        if when == "before" and number == wanted:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = method(*arguments, **keywords)
-        if when == "after" and number == wanted:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+def use_armed_images(points: list[str]) -> None:
+    """Every enclave that this process starts is the armed one."""
+    from crashing.arming import send_points
 
-    setattr(owner, method_name, armed)
+    from odp.enclave import launcher
+    from odp.enclave.policy import EnclavePolicy
+
+    launch = launcher.launch
+
+    def armed(*, platform_folder: Path, entry: str, policy: bytes) -> Any:
+        entry, packages = ARMED[EnclavePolicy.from_bytes(policy).role]
+        launched = launch(platform_folder=platform_folder, entry=entry, policy=policy, packages=packages)
+        send_points(launched.channel, points)
+        return launched
+
+    launcher.launch = armed
+
+
+def arm_platform(points: list[str]) -> None:
+    """The platform process that this process starts is armed."""
+    from odp.enclave import launcher
+
+    class Armed(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, command: list[str], **keywords: Any) -> None:
+            at = command.index("odp.enclave.platform_process")
+            command = [*command[: at - 1], __file__, _PLATFORM_MAIN, *points, "--", *command[at + 1 :]]
+            super().__init__(command, **keywords)
+
+    class Module:
+        Popen = Armed
+        DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    launcher.subprocess = Module  # type: ignore[assignment]
+
+
+def main() -> None:
+    sys.path.insert(0, str(IMAGES))
+    from crashing.arming import arm
+
+    end = sys.argv.index("--")
+    given, rest = sys.argv[1:end], sys.argv[end + 1 :]
+    if given[:1] == [_PLATFORM_MAIN]:
+        from odp.enclave import platform_process
+
+        for point in given[1:]:
+            arm(point)
+        sys.argv = ["platform_process", *rest]
+        platform_process.main()
+        return
+    inside = [point.removeprefix(ENCLAVE) for point in given if point.startswith(ENCLAVE)]
+    below = [point.removeprefix(PLATFORM) for point in given if point.startswith(PLATFORM)]
+    if inside or IMAGE in given:
+        use_armed_images(inside)
+    if below:
+        arm_platform(below)
+    for point in given:
+        if not point.startswith((ENCLAVE, PLATFORM, IMAGE)):
+            arm(point)
+    sys.argv = ["odp", *rest]
+    from odp.cli.main import main as odp
+
+    odp()
 
 
 if __name__ == "__main__":
-    end = sys.argv.index("--")
-    for given in sys.argv[1:end]:
-        arm(given)
-    sys.argv = ["odp", *sys.argv[end + 1 :]]
-    from odp.cli.main import main
-
     main()

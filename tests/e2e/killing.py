@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import psutil
 import pytest
 from e2e import crash
 from e2e.world import POPULATION, small_task
@@ -26,12 +28,17 @@ from odp.algorithms.release import charges_of
 from odp.cli.processes import ODP, Child, Services
 from odp.client import Connection, TaskHandle, connect
 from odp.datasets import load
+from odp.enclave.measurement import measure
 from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger import Ledger
 from odp.signed_task import open_task
 from odp.task import Task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogServer
+from odp.transport.channel import connect as connect_channel
 from odp.v1 import common_pb2, server_pb2
 from server.releases import noisy_tensors
 
@@ -40,20 +47,46 @@ DATA = f"synthetic:n_users={DEVICES},n_items=20,ratings_per_user=8,seed=5"
 SECONDS = 90.0
 DEVICE_HOST = "devices"
 
+_ENDED = re.compile(r"the (enclave|platform|platform process) ended")
+
 Found = TypeVar("Found")
 
 
 def crashing_at(*points: str) -> list[str]:
-    """The command that runs `odp` and ends it by SIGKILL at the first of ``points``."""
+    """The command that runs `odp` and ends it, its enclave or its platform process at the first of ``points``."""
     return [sys.executable, "-P", crash.__file__, *points, "--"]
 
 
-class Platform:
-    """Distributor, aggregator, server and device host as processes; every release that was seen must stay as it was."""
+class ArmedServices(Services):
+    """Services whose enclaves are the test images of crash.py, armed or not."""
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack) -> None:
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        if name in crash.ARMED and command is ODP:
+            command = crashing_at(crash.IMAGE)
+        return super().start_child(name, port, command=command)
+
+    def write_reference_values(self) -> None:
+        super().write_reference_values()
+        folder = str(crash.IMAGES)
+        sys.path.insert(0, folder)
+        try:
+            digests = {role: (measure(*image).digest,) for role, image in crash.ARMED.items()}
+        finally:
+            sys.path.remove(folder)
+        values = ReferenceValues.load(self.reference_values)
+        dataclasses.replace(values, image_digests=digests).save(self.reference_values)
+
+
+class Platform:
+    """Distributor, aggregator, server and device host as processes; every release that was seen must stay as it was.
+
+    With ``armed``, points inside the enclaves can be given as well (crash.py).
+    """
+
+    def __init__(self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False) -> None:
         policy = EnclavePolicy(role="aggregator", minimum_cohort=20)
-        self.services = stack.enter_context(Services(root, policy=policy))
+        self._armed = armed
+        self.services = stack.enter_context((ArmedServices if armed else Services)(root, policy=policy))
         self.root = root
         self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
@@ -81,8 +114,9 @@ class Platform:
             self.died(child)
 
     def start(self, name: str, *points: str) -> Child:
-        """Starts a program (again), on its folder and its port; it ends by SIGKILL at the first of ``points``."""
-        command = crashing_at(*points) if points else ODP
+        """Starts a program (again), on its folder and its port; it ends at the first of ``points``."""
+        image = [crash.IMAGE] if self._armed and name in crash.ARMED else []
+        command = crashing_at(*image, *points) if points else ODP
         if name != DEVICE_HOST:
             child = self.services.start_child(name, self.ports[name], command=command)
             child.address = f"127.0.0.1:{self.ports[name]}"
@@ -100,10 +134,27 @@ class Platform:
         return found
 
     def kill(self, name: str) -> None:
-        """SIGKILL, from outside; returns when the process is gone."""
+        """SIGKILL, from outside; returns when the process is gone, and with it its enclave and platform process."""
         child = self.child(name)
+        below = psutil.Process(child.process.pid).children(recursive=True)
         child.process.kill()
         self.died(child)
+        self._all_gone(below)
+
+    def kill_inside(self, name: str, which: str) -> None:
+        """SIGKILL to the ``enclave`` or the ``platform`` process of a service; returns when all three are gone."""
+        child = self.child(name)
+        (platform,) = psutil.Process(child.process.pid).children()
+        (enclave,) = platform.children()
+        {"platform": platform, "enclave": enclave}[which].kill()
+        self.ended(child)
+        self._all_gone([platform, enclave])
+
+    def _all_gone(self, processes: Sequence[psutil.Process]) -> None:
+        def gone() -> bool:
+            return not any(process.is_running() and process.status() != "zombie" for process in processes)
+
+        self.until(gone, what="the end of enclave and platform process")
 
     def kill_and_restart(self, name: str, *points: str) -> None:
         self.kill(name)
@@ -132,6 +183,13 @@ class Platform:
         assert child.process.returncode == -signal.SIGKILL, f"{child.name} ended by itself: {child.last_line()}"
         child.stop()
 
+    def ended(self, child: Child) -> None:
+        """Waits until a program ended because its enclave or its platform process did, with the line that says so."""
+        self.until(lambda: child.process.poll() is not None, what=f"the end of {child.name} after its enclave")
+        assert child.process.returncode == 1, f"{child.name}: {child.process.returncode}, {child.last_line()}"
+        assert _ENDED.search(child.last_line()), child.last_line()
+        child.stop()
+
     def serving(self, name: str) -> None:
         """Waits until a restarted service answers; fails with its last line where it ends instead."""
         self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
@@ -142,7 +200,8 @@ class Platform:
         ``also`` is killed and started each time as well: it has no memory of the failures before.
         """
         for point in points:
-            self.died(self.start(name, point))
+            child = self.start(name, point)
+            (self.ended if point.startswith((crash.ENCLAVE, crash.PLATFORM)) else self.died)(child)
             if also is not None:
                 self.kill_and_restart(also)
 
@@ -219,6 +278,17 @@ class Platform:
         model = self.until(self.handle.model) if self.handle is not None else pytest.fail("no task")
         for published, recomputed in zip(model.tables, server.broadcast(state).tables, strict=True):
             np.testing.assert_array_equal(published.rows, recomputed.rows, "each release applied once")
+
+        # The log's own process still runs and may sign again: what is audited is what it shows.
+        with connect_channel(self.services.server_address, self.services.ca) as channel:
+            source = LogServer(channel, self.services.server_address)
+            report = self.until(
+                lambda: audit(source, ReferenceValues.load(self.services.reference_values)), what="the log"
+            )
+        assert report.counts["release"] == report.counts["ledger"] == rounds, "each round logged once"
+        assert report.counts["model"] == rounds + 1, "each model logged once"
+        assert report.counts["task"] == report.counts["evidence"] == 1
+        assert report.tasks[0].epsilon == pytest.approx(releases[-1].epsilon_spent, rel=1e-9)
 
         assert self.devices is not None
         self.devices.stop()

@@ -7,10 +7,9 @@ import math
 from pathlib import Path
 
 import numpy as np
-from e2e.world import World, small_task
+from e2e.world import World, device_seeds, released_charges, small_task
 
 import odp
-from device_runtime import Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings, Split
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -18,14 +17,6 @@ from odp.signed_task import open_task
 from odp.simulation import engine
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
-
-
-def _seeds(world: World, users: int) -> np.ndarray:
-    seeds = np.empty(users, dtype=np.uint64)
-    for user in range(users):
-        with Store.open(store_path(world.root / "devices", user)) as store:
-            seeds[user] = store.identity().seed
-    return seeds
 
 
 def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
@@ -38,7 +29,7 @@ def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     networked = handle.model()
     assert [entry.contributions for entry in status.rounds] == [ratings.n_users] * 4
 
-    seeds = _seeds(world, ratings.n_users)
+    seeds = device_seeds(world, ratings.n_users)
     monkeypatch.setattr(engine, "user_seeds", lambda n_users, seed: seeds)  # type: ignore[attr-defined]
     nothing = ratings.take(np.zeros(ratings.n_ratings, dtype=bool))
     simulated = odp.simulate(task, Split(train=ratings, validation=nothing, test=ratings), noise=NoNoise())
@@ -61,7 +52,7 @@ def test_networked_and_simulated_releases_have_the_declared_noise_distribution(
     status = world.finish(handle, world.devices(ratings))
     definition = open_task(status.task)
     algorithm = algorithm_for(definition)
-    seeds = _seeds(world, ratings.n_users)
+    seeds = device_seeds(world, ratings.n_users)
 
     server, population = algorithm.server(), algorithm.population()
     state, networked = server.start(), []
@@ -98,18 +89,10 @@ def test_the_signed_charges_recompute_to_the_stated_epsilon(
     task = small_task(ratings)
     handle = world.connection.submit(task)
     status = world.finish(handle, world.devices(ratings))
-    events = []
+    events: list[engine.GaussianRelease] = []
     for entry in status.rounds:
         release = common_pb2.Release.FromString(entry.release.release)
-        events += [
-            engine.GaussianRelease(
-                name=charge.name,
-                sensitivity=charge.sensitivity,
-                noise_std=charge.noise_std,
-                coordinates=charge.coordinates,
-            )
-            for charge in release.charges
-        ]
+        events += released_charges(release)
         assert math.isclose(release.epsilon_spent, epsilon_of(events, delta=task.privacy.delta), rel_tol=1e-9)
     assert [event.name for event in events] == ["counts", "mass", "sums"]
     assert release.epsilon_spent <= task.privacy.epsilon

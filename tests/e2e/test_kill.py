@@ -18,7 +18,13 @@ CLIENTS = "server.clients"
 SERVER = "server.storage:Storage"
 MODELS = "distributor.model_store:IncomingModel"
 DISTRIBUTOR = "distributor.servicer:DistributorService"
+CORE = "trusted_aggregator.enclave:AggregatorCore"
+COUNTER = "odp.enclave.platform:EmulatedCounter"
+UPLOAD = "distributor.enclave:Upload"
+SELECT = "distributor.enclave:DistributorCore.select"
+EVIDENCE = "odp.enclave.platform:EmulatedGuest.evidence"
 CALLS = "device_runtime.services:Services"
+LOG = "odp.transparency.log_files:LogFiles"
 STORE = "device_runtime.store:Store"
 
 
@@ -71,6 +77,7 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
             f"{SERVER}.add_first_version:before",
             f"{SERVER}.add_first_version:after",
             f"{CLIENTS}:DistributorClient.publish:after",
+            f"{LOG}.append:after:3",  # the model is in the log, and not in the database
             f"{SERVER}.mark_published:after",
             f"{CLIENTS}:AggregatorClient.open_round:after",
             f"{SERVER}.open_round:after",
@@ -87,6 +94,8 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
         [
             f"{SERVER}.set_contributions:after:2",
             f"{CLIENTS}:AggregatorClient.close_round:after",
+            f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
+            f"{LOG}._store:after:2",  # the release is in the log, and not in the database
             f"{SERVER}.release_round:after",
             f"{SERVER}.apply_round:before",
             f"{SERVER}.apply_round:after",
@@ -136,6 +145,63 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(platfo
         ],
     )
     platform.start(DEVICE_HOST)
+    platform.check(task)
+
+
+def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_nothing_changes(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    """All three of a service end together, whichever dies; started again, they go on where they were."""
+    platform = Platform(tmp_path, stack, armed=True)
+    task = a_task(rank=2)
+    for name in ("aggregator", "distributor"):
+        platform.kill(name)
+    distributor = platform.start("distributor", f"enclave/{UPLOAD}.add:after")  # half a model is in the enclave
+    aggregator = platform.start("aggregator", f"enclave/{CORE}.open_round:after")  # opened in its memory alone
+    platform.submit(task)
+    platform.ended(distributor)
+    platform.crash_through("distributor", [f"enclave/{UPLOAD}.finish:after", f"{MODELS}.commit:after"])
+    platform.start("distributor")
+    platform.ended(aggregator)
+    aggregator = platform.start("aggregator", f"enclave/{CORE}.submit_batch:before:2")
+    platform.start(DEVICE_HOST)
+    platform.ended(aggregator)
+    platform.crash_through(
+        "aggregator",
+        [
+            f"platform/{EVIDENCE}:before",  # a device waits for evidence
+            f"enclave/{CORE}.submit_batch:after:2",  # counted in its memory, the host does not know
+            f"enclave/{SPENDING}.charge:before",
+            f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
+            f"platform/{COUNTER}.advance:before",  # the charge is stored, the counters do not know
+            f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
+            f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
+            f"enclave/{CORE}.release:after",  # the release is made, the host does not know
+            f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
+            f"{AGGREGATOR}.erase:before",
+        ],
+        also="server",
+    )
+    platform.start("aggregator")
+    platform.kill_and_restart("server", f"{SERVER}.apply_round:before")
+    platform.died(platform.child("server"))
+    platform.crash_through("server", [f"{SERVER}.apply_round:after"])
+    # In the second round, from outside.
+    distributor = platform.child("distributor")
+    platform.start("server")
+    platform.until(lambda: platform.contributions(1) > 0, what="the second round")
+    platform.kill_inside("aggregator", "enclave")
+    platform.start("aggregator")
+    platform.serving("aggregator")
+    platform.kill_inside("aggregator", "platform")
+    platform.start("aggregator")
+    platform.until_logged("aggregator", "round_charged", round=1)
+    platform.kill_inside("distributor", "enclave")
+    # In the third.
+    distributor = platform.start("distributor", f"enclave/{SELECT}:before:5")
+    platform.ended(distributor)
+    platform.crash_through("distributor", [f"enclave/{SELECT}:after:5", f"platform/{EVIDENCE}:after"])
+    platform.start("distributor")
     platform.check(task)
 
 

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import device_runtime
+import distributor.enclave_process
 import distributor.program
 import odp
 import server.program
+import trusted_aggregator.enclave_process
 import trusted_aggregator.program
 from odp.cli.enclave import write_reference_values
+from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
+from odp.enclave.in_thread import InThread
+from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.enclave.policy import EnclavePolicy
+from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
-from odp.v1 import server_pb2
+from odp.v1 import common_pb2, server_pb2
 
 POPULATION = "films"
 SECONDS = 120.0
 
 
+@functools.cache
+def measured(entry: str) -> str:
+    """The digest of an enclave, measured once: it takes a while, and an edit during the tests would change it."""
+    return measure(entry).digest
+
+
 @dataclass
 class World:
-    """Three services in this process, over real TLS; ``logs`` holds what they and the devices logged."""
+    """Three services in this process, over real TLS; ``logs`` holds what they and the devices logged.
+
+    The enclaves are threads, so that noise can be injected and a failure debugged; killing.py has them as processes.
+    """
 
     root: Path
     noise: IntegerNoise | None = None
@@ -42,16 +59,22 @@ class World:
         """Starts them; they stop when ``stack`` closes."""
         shared = {"platform": self.root / "platform", "ca_folder": self.root / "ca", "listen": "127.0.0.1:0"}
         self.distributor = distributor.program.start(
-            distributor.program.Config(state=self.root / "distributor", **shared), log=self.log("distributor")
+            distributor.program.Config(state=self.root / "distributor", **shared),
+            log=self.log("distributor"),
+            launch=InThread(distributor.enclave_process.run, digest=measured(DISTRIBUTOR_ENTRY)),
         )
         stack.callback(self.distributor.stop)
         self.aggregator = trusted_aggregator.program.start(
             trusted_aggregator.program.Config(state=self.root / "aggregator", policy=self.policy, **shared),
-            noise=self.noise,
             log=self.log("aggregator"),
+            launch=InThread(
+                functools.partial(trusted_aggregator.enclave_process.run, noise=self.noise),
+                digest=measured(AGGREGATOR_ENTRY),
+            ),
         )
         stack.callback(self.aggregator.stop)
         write_reference_values(self.root / "platform", self.policy, self.reference_values)
+        pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
             server.program.Config(
                 state=self.root / "server",
@@ -60,6 +83,8 @@ class World:
                 aggregator=self.aggregator.address,
                 ca_folder=self.root / "ca",
                 reference_values=self.reference_values,
+                log_key=self.root / LOG_KEY,
+                endorsements=self.root / ENDORSEMENTS,
             ),
             log=self.log("server"),
         )
@@ -120,13 +145,42 @@ def wait_finished(handle: TaskHandle, *, polls: int = 600) -> server_pb2.TaskSta
     pytest.fail(f"not finished: {status.rounds[-1] if status.rounds else 'no round'}")
 
 
-def small_task(ratings: Ratings, *, rank: int = 0, training: odp.DPAM | None = None, epsilon: float = 8.0) -> Task:
-    """A task for a small population; every user is awaited."""
+def device_seeds(world: World, users: int) -> np.ndarray:
+    """The seeds uint64 [users] that the devices of ``world`` drew, out of their stores."""
+    seeds = np.empty(users, dtype=np.uint64)
+    for user in range(users):
+        with device_runtime.Store.open(device_runtime.store_path(world.root / "devices", user)) as store:
+            seeds[user] = store.identity().seed
+    return seeds
+
+
+def released_charges(release: common_pb2.Release) -> list[GaussianRelease]:
+    """The charges that a release states, as the ledger counts them."""
+    return [
+        GaussianRelease(
+            name=charge.name,
+            sensitivity=charge.sensitivity,
+            noise_std=charge.noise_std,
+            coordinates=charge.coordinates,
+        )
+        for charge in release.charges
+    ]
+
+
+def small_task(
+    ratings: Ratings,
+    *,
+    rank: int = 0,
+    training: odp.DPAM | odp.ImplicitDPAM | None = None,
+    epsilon: float = 8.0,
+    places: int = 15,
+) -> Task:
+    """A task for a small population, of the data's kind; every user is awaited."""
     return Task(
         name=POPULATION,
         model=odp.MatrixFactorization(items=ratings.n_items, rank=rank),
-        data=RatingsData(low=ratings.low, high=ratings.high),
-        privacy=UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=15),
+        data=ImplicitData() if ratings.implicit else RatingsData(low=ratings.low, high=ratings.high),
+        privacy=UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=places),
         training=training if training is not None else odp.DPAM(),
         cohort=Cohort(minimum=20, goal=ratings.n_users, round_seconds=600),
     )

@@ -41,6 +41,7 @@ class Spec:
     constraints: bool = True
     critical: bool = True
     extra: x509.ExtensionType | None = None
+    chip: dict[str, bytes] | None = None
     extra_critical: bool = True
     signer: int | None = None
 
@@ -48,6 +49,23 @@ class Spec:
 ARK = Spec("ark", "ark", 1)
 ASK = Spec("ask", "ark", 0)
 CHIP = Spec("vcek", "ask", None)
+
+AMD = "1.3.6.1.4.1.3704.1"
+TCB_PLACES = {"boot_loader": "3.1", "tee": "3.2", "snp": "3.3", "microcode": "3.8"}
+CHIP_ID = bytes(range(64))
+
+
+def chip_extensions() -> dict[str, bytes]:
+    """What a chip's certificate says of chip and firmware, by the last arcs of AMD's identifiers."""
+    return {**dict.fromkeys(TCB_PLACES.values(), b"\x02\x01\x03"), "4": CHIP_ID}
+
+
+def naming(builder: x509.CertificateBuilder, values: dict[str, bytes]) -> x509.CertificateBuilder:
+    """The builder with the extensions of a chip's certificate."""
+    for arcs, value in values.items():
+        extension = x509.UnrecognizedExtension(x509.ObjectIdentifier(f"{AMD}.{arcs}"), value)
+        builder = builder.add_extension(extension, critical=False)
+    return builder
 
 
 def name(text: str) -> x509.Name:
@@ -86,6 +104,8 @@ def build(*specs: Spec) -> list[x509.Certificate]:
             builder = builder.add_extension(constraints, critical=spec.critical)
         if spec.usage:
             builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+        if spec.subject == CHIP.subject:
+            builder = naming(builder, chip_extensions() if spec.chip is None else spec.chip)
         if spec.extra is not None:
             builder = builder.add_extension(spec.extra, critical=spec.extra_critical)
         made.append(builder.sign(signer, spec.hash()))
@@ -116,6 +136,9 @@ def test_a_chain_of_this_shape_verifies_so_that_the_rows_below_fail_for_their_ow
     assert found.key == chip.public_key()
     assert found.expires == NOW + YEAR
     assert not found.emulated
+    assert found.tcb == chain.Tcb(boot_loader=3, tee=3, snp=3, microcode=3)
+    assert found.chip_id == CHIP_ID
+    assert found.serials == tuple(f"{certificate.serial_number:x}" for certificate in (chip, ask, ark))
 
 
 def test_a_harmless_extension_that_is_not_critical_is_accepted() -> None:
@@ -225,12 +248,12 @@ def test_an_ed25519_chip_key_is_refused() -> None:
         usage = x509.KeyUsage(
             spec.depth is None, False, False, False, False, spec.depth is not None, False, False, False
         )
-        return (
+        builder = (
             x509.CertificateBuilder(name(spec.issuer), name(spec.subject), public, 7, start, end)
             .add_extension(x509.BasicConstraints(spec.depth is not None, spec.depth), critical=True)
             .add_extension(usage, critical=True)
-            .sign(signer, hashes.SHA384())
         )
+        return (naming(builder, chip_extensions()) if spec is CHIP else builder).sign(signer, hashes.SHA384())
 
     ark = certify(ARK, ark_key.public_key(), ark_key)
     ask = certify(ASK, ask_key.public_key(), ark_key)
@@ -250,3 +273,48 @@ def test_an_issued_chain_verifies_for_seven_years_and_is_marked_as_emulated() ->
     assert (
         reason(lambda: chain.verify(issued.certificates, roots=roots, now=NOW + 7 * YEAR + 1)) == Reason.CHAIN_EXPIRED
     )
+
+
+WITHOUT = [(f"without {place}", {key: value for key, value in chip_extensions().items() if key != place})
+           for place in chip_extensions()]  # fmt: skip
+WRONG = [
+    ("negative version", {**chip_extensions(), "3.1": b"\x02\x01\xff"}),
+    ("version above 255", {**chip_extensions(), "3.2": b"\x02\x02\x01\x00"}),
+    ("version in text", {**chip_extensions(), "3.3": b"\x0c\x013"}),
+    ("version with more behind it", {**chip_extensions(), "3.8": b"\x02\x01\x03\x00"}),
+    ("empty version", {**chip_extensions(), "3.8": b""}),
+    ("short chip id", {**chip_extensions(), "4": CHIP_ID[:-1]}),
+    ("long chip id", {**chip_extensions(), "4": CHIP_ID + b"x"}),
+]
+
+
+@pytest.mark.parametrize("named", [row[1] for row in (*WITHOUT, *WRONG)], ids=[row[0] for row in (*WITHOUT, *WRONG)])
+def test_a_chip_that_does_not_say_what_it_is_is_refused(named: dict[str, bytes]) -> None:
+    made = build(ARK, ASK, dataclasses.replace(CHIP, chip=named))
+    assert reason(lambda: check(*made)) == Reason.CHAIN_INVALID
+
+
+@pytest.mark.parametrize("version", [0, 1, 127, 128, 255])
+def test_firmware_versions_survive_the_certificate(version: int) -> None:
+    tcb = chain.Tcb(boot_loader=version, tee=0, snp=1, microcode=2)
+    issued = chain.issue(now=NOW, tcb=tcb)
+    root = x509.load_der_x509_certificate(issued.certificates[-1])
+    found = chain.verify(issued.certificates, roots=[pem(root)], now=NOW)
+    assert found.tcb == tcb
+    assert len(found.chip_id) == 64
+
+
+def test_two_chips_have_two_ids() -> None:
+    first, second = (chain.issue(now=NOW) for _ in range(2))
+    ids = [
+        chain.verify(one.certificates, roots=[pem(x509.load_der_x509_certificate(one.certificates[-1]))], now=NOW)
+        for one in (first, second)
+    ]
+    assert ids[0].chip_id != ids[1].chip_id
+
+
+@pytest.mark.parametrize("component", list(TCB_PLACES))
+def test_each_component_has_its_own_minimum(component: str) -> None:
+    tcb = chain.Tcb(boot_loader=3, tee=3, snp=3, microcode=3)
+    assert tcb.below(dict.fromkeys(TCB_PLACES, 3)) is None
+    assert tcb.below({component: 4}) == component

@@ -29,6 +29,7 @@ CLAIMS = Claims(
     software_name="odp-aggregator",
     emulated=True,
     image_digest="sha384:" + "aa" * 48,
+    registers={"configuration": bytes(48), "sandbox": b"s" * 48, "runtime": b"r" * 48},
     report_data=report_data(nonce=NONCE, hpke_key=HPKE, signing_key=SIGNING, policy=b"{}"),
     hpke_key=HPKE,
     signing_key=SIGNING,
@@ -82,7 +83,7 @@ def test_a_written_token_reads_back(genuine: Genuine, issued: chain.IssuedChain)
 
 def test_reasons_are_a_closed_set_that_equals_its_strings() -> None:
     assert str(Reason.WRONG_NONCE) == "wrong_nonce"
-    assert len(Reason) == 14
+    assert len(Reason) == 20
 
 
 def test_report_data_is_64_bytes_that_depend_on_each_input() -> None:
@@ -117,6 +118,11 @@ MALFORMED_CLAIMS: list[tuple[str, dict[str, Any]]] = [
     ("lone surrogate", {"iss": "\ud800"}),
     ("submods of list", {"submods": []}),
     ("empty submods", {"submods": {}}),
+    ("no register", {"registers": {}}),
+    ("a register less", {"registers": {"configuration": encode(bytes(48)), "sandbox": encode(bytes(48))}}),
+    ("a register more", {"registers": dict.fromkeys(("configuration", "sandbox", "runtime", "x"), encode(bytes(48)))}),
+    ("short registers", {"registers": dict.fromkeys(("configuration", "sandbox", "runtime"), encode(bytes(47)))}),
+    ("registers as a list", {"registers": [encode(bytes(48))] * 3}),
     ("null image", {"submods": {"container": {"image_digest": None}}}),
 ]
 

@@ -23,13 +23,14 @@ NONCE = bytes(range(32))
 
 @pytest.fixture
 def platform(tmp_path: Path) -> EmulatedPlatform:
-    return EmulatedPlatform.open(tmp_path / "chip", now=NOW)
+    return EmulatedPlatform.open(tmp_path / "chip", clock=lambda: NOW)
 
 
 def _start(
     platform: EmulatedPlatform, sealed: bytes | None = None, *, image: str = IMAGE, policy: EnclavePolicy = POLICY
 ) -> tuple[EnclaveIdentity, bytes]:
-    return EnclaveIdentity.restore_or_create(platform=platform, image_digest=image, policy=policy, sealed=sealed)
+    guest = platform.launch(image_digest=image, policy=policy.to_bytes(), name=policy.role)
+    return EnclaveIdentity.restore_or_create(guest=guest, sealed=sealed)
 
 
 def test_a_restart_gets_the_same_keys_and_stores_nothing_new(platform: EmulatedPlatform) -> None:
@@ -57,7 +58,7 @@ def test_another_image_chip_or_policy_cannot_open_the_keys(platform: EmulatedPla
     relaxed = EnclavePolicy(role="aggregator", minimum_cohort=1)
     for start in (
         lambda: _start(platform, sealed, image="sha384:" + "ac" * 48),
-        lambda: _start(EmulatedPlatform.open(tmp_path / "other", now=NOW), sealed),
+        lambda: _start(EmulatedPlatform.open(tmp_path / "other", clock=lambda: NOW), sealed),
         lambda: _start(platform, sealed, policy=relaxed),
     ):
         with pytest.raises(DecryptionError):
@@ -84,8 +85,9 @@ def test_evidence_binds_the_keys_the_image_the_policy_and_the_nonce(platform: Em
     )
 
     def check(nonce: bytes = NONCE, policy: bytes = identity.policy_bytes):
+        evidence = identity.evidence(NONCE)
         return verify_evidence(
-            token=identity.token(NONCE, NOW), policy=policy, nonce=nonce, role="aggregator",
+            token=evidence.token, policy=policy, event_log=evidence.event_log, nonce=nonce, role="aggregator",
             reference_values=reference, now=NOW + 1,
         )  # fmt: skip
 

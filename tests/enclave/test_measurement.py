@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from odp.enclave.measurement import image_digest
+from odp.enclave.measurement import (
+    COMPONENTS,
+    Measurement,
+    image_digest,
+    interpreter_digest,
+    measure,
+    measure_all,
+    packages_of,
+)
 from odp.errors import ConfigurationError
 
 
@@ -120,3 +128,70 @@ def test_what_cannot_be_measured_is_refused_by_name(tmp_path: Path, monkeypatch:
     for packages in without_names:
         with pytest.raises(ConfigurationError, match="at least one package"):
             image_digest(packages)
+
+
+# Interpreter, libraries and entry: each alone changes the whole.
+
+
+def test_a_measurement_has_one_digest_over_all_of_its_components() -> None:
+    found = measure("odp.enclave.evidence")
+    assert tuple(found.components) == COMPONENTS
+    assert found == measure("odp.enclave.evidence")
+    assert found.components["code"] == image_digest(["odp"])
+    digests = {found.digest}
+    for name in COMPONENTS:
+        other = Measurement({**found.components, name: "sha384:" + "0" * 96}, found.dependencies)
+        digests.add(other.digest)
+    assert len(digests) == 1 + len(COMPONENTS)
+
+
+def test_entry_and_packages_are_measured_and_what_is_shared_is_the_same() -> None:
+    found = measure_all({"odp.one": ("odp",), "odp.two": ("odp",), "distributor.x": packages_of("distributor.x")})
+    one, two, other = found.values()
+    assert packages_of("distributor.x") == ("distributor", "odp")
+    assert {name for name in COMPONENTS if one.components[name] != two.components[name]} == {"entry"}
+    assert {name for name in COMPONENTS if one.components[name] != other.components[name]} == {"entry", "code"}
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> tuple[Path, Path]:
+    """A binary, and a standard library with parts that count and parts that do not."""
+    binary, library = tmp_path / "python", tmp_path / "lib"
+    binary.write_bytes(b"ELF")
+    for name in ("os.py", "json/decoder.py", "lib-dynload/_x.so", "test/test_os.py", "site-packages/a.py",
+                 "json/__pycache__/decoder.pyc", "json/test/inner.py"):  # fmt: skip
+        (library / name).parent.mkdir(parents=True, exist_ok=True)
+        (library / name).write_text("1")
+    return binary, library
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        ("os.py", True),
+        ("json/decoder.py", True),
+        ("lib-dynload/_x.so", True),
+        ("json/test/inner.py", True),
+        ("added.py", True),
+        ("test/test_os.py", False),
+        ("site-packages/a.py", False),
+        ("json/__pycache__/decoder.pyc", False),
+    ],
+)
+def test_the_standard_library_counts_as_far_as_it_can_be_imported(
+    interpreter: tuple[Path, Path], changed: str, counts: bool
+) -> None:
+    binary, library = interpreter
+    first = interpreter_digest([binary], library)
+    (library / changed).write_text("2")
+    assert (interpreter_digest([binary], library) != first) == counts
+
+
+def test_binary_and_version_of_the_interpreter_count(interpreter: tuple[Path, Path]) -> None:
+    binary, library = interpreter
+    first = interpreter_digest([binary], library, "3.11.1")
+    assert interpreter_digest([binary], library, "3.11.1") == first
+    assert interpreter_digest([binary], library, "3.11.2") != first
+    assert interpreter_digest([binary, binary], library, "3.11.1") != first
+    binary.write_bytes(b"FLE")
+    assert interpreter_digest([binary], library, "3.11.1") != first

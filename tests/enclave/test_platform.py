@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from odp.enclave.platform import EmulatedPlatform, Platform
+from odp.enclave.chain import Tcb
+from odp.enclave.guest import Guest
+from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.registers import read
 from odp.errors import ConfigurationError, StateError
 
 NOW = 1_750_000_000.0
@@ -17,7 +21,7 @@ DIGEST = "sha384:" + "ab" * 48
 
 
 def test_the_folder_and_every_file_in_it_are_private(tmp_path: Path) -> None:
-    platform = EmulatedPlatform.open(tmp_path / "p", now=NOW)
+    platform = EmulatedPlatform.open(tmp_path / "p", clock=lambda: NOW)
     platform.counter("ledger").advance(expected=0, to=1)
     assert stat.S_IMODE((tmp_path / "p").stat().st_mode) == 0o700
     files = list((tmp_path / "p").iterdir())
@@ -26,51 +30,51 @@ def test_the_folder_and_every_file_in_it_are_private(tmp_path: Path) -> None:
 
 
 def test_a_platform_is_the_same_after_it_was_opened_again(tmp_path: Path) -> None:
-    first = EmulatedPlatform.open(tmp_path, now=NOW)
+    first = EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     before = (tmp_path / "platform.json").read_bytes()
-    again: Platform = EmulatedPlatform.open(tmp_path, now=NOW + 1e6)
+    again = EmulatedPlatform.open(tmp_path, clock=lambda: NOW + 1e6)
     assert again.root_certificate_pem == first.root_certificate_pem
     assert again.sealing_key(DIGEST) == first.sealing_key(DIGEST)
     assert (tmp_path / "platform.json").read_bytes() == before
 
 
 def test_two_platforms_share_neither_root_nor_sealing_key(tmp_path: Path) -> None:
-    first, second = (EmulatedPlatform.open(tmp_path / name, now=NOW) for name in "ab")
+    first, second = (EmulatedPlatform.open(tmp_path / name, clock=lambda: NOW) for name in "ab")
     assert first.root_certificate_pem != second.root_certificate_pem
     assert first.sealing_key(DIGEST) != second.sealing_key(DIGEST)
 
 
 def test_a_sealing_key_belongs_to_one_measurement(tmp_path: Path) -> None:
-    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    platform = EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     assert len(platform.sealing_key(DIGEST)) == 32
     assert platform.sealing_key(DIGEST) != platform.sealing_key("sha384:" + "ac" * 48)
 
 
 def test_a_platform_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    EmulatedPlatform.open(tmp_path, now=NOW)
+    EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     (tmp_path / "platform.json").chmod(0o640)
     with pytest.raises(StateError, match="chmod 600"):
-        EmulatedPlatform.open(tmp_path, now=NOW)
+        EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 2}', b'{"format": 1}', b'"format"', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 2}', b'"format"', b"\xff"])
 def test_a_damaged_platform_is_reported_and_left_alone(tmp_path: Path, content: bytes) -> None:
-    EmulatedPlatform.open(tmp_path, now=NOW)
+    EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     (tmp_path / "platform.json").write_bytes(content)
     with pytest.raises(StateError, match=r"platform\.json"):
-        EmulatedPlatform.open(tmp_path, now=NOW)
+        EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     assert (tmp_path / "platform.json").read_bytes() == content
 
 
 def test_a_chip_key_that_the_certificate_does_not_name_is_corruption(tmp_path: Path) -> None:
     for name in "ab":
-        EmulatedPlatform.open(tmp_path / name, now=NOW)
+        EmulatedPlatform.open(tmp_path / name, clock=lambda: NOW)
     first, second = ((tmp_path / name / "platform.json").read_text().splitlines() for name in "ab")
     mixed = [b if '"chip_key"' in b else a for a, b in zip(first, second, strict=True)]
     assert mixed != first
     (tmp_path / "a" / "platform.json").write_text("\n".join(mixed))
     with pytest.raises(StateError, match="do not belong together"):
-        EmulatedPlatform.open(tmp_path / "a", now=NOW)
+        EmulatedPlatform.open(tmp_path / "a", clock=lambda: NOW)
 
 
 def test_a_crash_before_the_last_write_leaves_a_folder_that_opens(
@@ -86,14 +90,14 @@ def test_a_crash_before_the_last_write_leaves_a_folder_that_opens(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", crash)
         with pytest.raises(StateError, match="disk full"):
-            EmulatedPlatform.open(tmp_path, now=NOW)
+            EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     assert not (tmp_path / "platform.json").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    assert EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").value == 0
+    assert EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger").value == 0
 
 
 def _open(folder: Path) -> str:
-    return EmulatedPlatform.open(folder, now=NOW).root_certificate_pem
+    return EmulatedPlatform.open(folder, clock=lambda: NOW).root_certificate_pem
 
 
 def test_openers_of_a_new_platform_at_the_same_time_get_the_same_one(tmp_path: Path) -> None:
@@ -104,17 +108,17 @@ def test_openers_of_a_new_platform_at_the_same_time_get_the_same_one(tmp_path: P
 
 
 def test_a_counter_starts_at_zero_goes_up_and_survives(tmp_path: Path) -> None:
-    counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
+    counter = EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger")
     assert counter.value == 0
     counter.advance(expected=0, to=3)
     counter.advance(expected=0, to=3)
-    again = EmulatedPlatform.open(tmp_path, now=NOW)
+    again = EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     assert again.counter("ledger").value == 3
     assert again.counter("other").value == 0
 
 
 def test_a_counter_never_goes_down(tmp_path: Path) -> None:
-    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    platform = EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     first, second = platform.counter("ledger"), platform.counter("ledger")
     first.advance(expected=0, to=5)
     for value in (0, 4):
@@ -128,12 +132,12 @@ def test_a_counter_never_goes_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [-1, True, 1.5, 2**63])
 def test_a_counter_counts_in_whole_numbers(tmp_path: Path, value: int) -> None:
     with pytest.raises(ConfigurationError, match="to="):
-        EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").advance(expected=0, to=value)
+        EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger").advance(expected=0, to=value)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"ledger": -1}', b'{"ledger": "5"}', b'{"ledger": 4.0}', b"\xff"])
 def test_damaged_counters_are_never_read_as_zero(tmp_path: Path, content: bytes) -> None:
-    counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
+    counter = EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger")
     counter.advance(expected=0, to=5)
     (tmp_path / "counters.json").write_bytes(content)
     with pytest.raises(StateError, match="corrupt"):
@@ -141,9 +145,9 @@ def test_damaged_counters_are_never_read_as_zero(tmp_path: Path, content: bytes)
 
 
 def test_lost_counters_do_not_start_again_at_zero(tmp_path: Path) -> None:
-    EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").advance(expected=0, to=5)
+    EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger").advance(expected=0, to=5)
     (tmp_path / "counters.json").unlink()
-    counter = EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger")
+    counter = EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger")
     with pytest.raises(StateError, match="is gone"):
         _ = counter.value
     with pytest.raises(StateError, match="is gone"):
@@ -152,44 +156,86 @@ def test_lost_counters_do_not_start_again_at_zero(tmp_path: Path) -> None:
 
 def _advances(folder: Path, to: int) -> bool:
     try:
-        EmulatedPlatform.open(folder, now=NOW).counter("ledger").advance(expected=0, to=to)
+        EmulatedPlatform.open(folder, clock=lambda: NOW).counter("ledger").advance(expected=0, to=to)
     except StateError:
         return False
     return True
 
 
 def test_of_many_sides_that_move_one_counter_from_one_value_exactly_one_succeeds(tmp_path: Path) -> None:
-    EmulatedPlatform.open(tmp_path, now=NOW)
+    EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     values = (7, 3, 40, 12, 1, 25, 39, 2)
     with ThreadPoolExecutor(4) as pool:
         won = list(pool.map(lambda value: _advances(tmp_path, value), values))
     assert sum(won) == 1
-    assert EmulatedPlatform.open(tmp_path, now=NOW).counter("ledger").value == values[won.index(True)]
+    assert EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger").value == values[won.index(True)]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "a" * 65])
 def test_names_are_identifiers(tmp_path: Path, name: str) -> None:
-    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+    platform = EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     with pytest.raises(ConfigurationError, match="name"):
         platform.counter(name)
     with pytest.raises(ConfigurationError, match="name"):
-        platform.launch(DIGEST, b"", bytes(32), bytes(32), name)
+        platform.launch(image_digest=DIGEST, policy=b"", name=name)
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Guest:
+    return EmulatedPlatform.open(tmp_path, clock=lambda: NOW).launch(
+        image_digest=DIGEST, policy=b"policy", name="aggregator"
+    )
 
 
 @pytest.mark.parametrize("length", [0, 15, 65])
-def test_a_nonce_of_a_wrong_length_gets_no_evidence(tmp_path: Path, length: int) -> None:
-    launched = EmulatedPlatform.open(tmp_path, now=NOW).launch(DIGEST, b"", bytes(32), bytes(32), "aggregator")
+def test_a_nonce_of_a_wrong_length_gets_no_evidence(guest: Guest, length: int) -> None:
+    guest.bind_keys(hpke_public=bytes(32), signing_public=bytes(32))
     with pytest.raises(ConfigurationError, match=f"16 to 64 bytes, got {length}"):
-        launched.token(bytes(length), NOW)
+        guest.evidence(bytes(length))
 
 
-def test_a_key_of_a_wrong_length_is_not_launched(tmp_path: Path) -> None:
-    platform = EmulatedPlatform.open(tmp_path, now=NOW)
+def test_an_enclave_without_keys_gets_no_evidence(guest: Guest) -> None:
+    with pytest.raises(StateError, match="no keys"):
+        guest.evidence(bytes(32))
+
+
+def test_keys_are_bound_once(guest: Guest) -> None:
+    for _ in range(2):
+        guest.bind_keys(hpke_public=bytes(32), signing_public=b"s" * 32)
+    with pytest.raises(StateError, match="other keys"):
+        guest.bind_keys(hpke_public=bytes(32), signing_public=b"t" * 32)
     with pytest.raises(ConfigurationError, match="signing_public"):
-        platform.launch(DIGEST, b"", bytes(32), bytes(31), "aggregator")
+        guest.bind_keys(hpke_public=bytes(32), signing_public=bytes(31))
+    assert sum(event.startswith("keys ") for _, event in read(guest.evidence(bytes(32)).event_log)) == 1
 
 
-def test_a_launch_shows_no_secret_in_its_repr(tmp_path: Path) -> None:
-    launched = EmulatedPlatform.open(tmp_path, now=NOW).launch(DIGEST, b"p", bytes(32), bytes(32), "aggregator")
-    assert "EllipticCurve" not in repr(launched)
-    assert "IssuedChain" not in repr(launched)
+def test_the_log_begins_with_the_configuration_and_goes_on_with_what_the_enclave_says(guest: Guest) -> None:
+    guest.extend("task ab")
+    guest.bind_keys(hpke_public=bytes(32), signing_public=bytes(32))
+    log = guest.evidence(bytes(32)).event_log
+    assert [register for register, _ in read(log)] == ["configuration", "configuration", "runtime", "runtime"]
+    assert read(log)[2] == ("runtime", "task ab")
+
+
+def test_the_configuration_register_is_the_platforms_alone(tmp_path: Path) -> None:
+    guest = EmulatedPlatform.open(tmp_path).launch(image_digest=DIGEST, policy=b"", name="aggregator")
+    with pytest.raises(ConfigurationError, match="register='configuration'"):
+        guest.extend_register("configuration", "policy of another")
+
+
+def test_a_sealing_key_belongs_to_measurement_debug_bit_and_firmware(tmp_path: Path) -> None:
+    platform = EmulatedPlatform.open(tmp_path)
+    keys = {
+        platform.launch(image_digest=digest, policy=policy, name="aggregator", debug=debug).sealing_key()
+        for digest, debug in ((DIGEST, False), (DIGEST, True), ("sha384:" + "ac" * 48, False))
+        for policy in (b"", b"another")
+    }
+    assert len(keys) == 3
+    platform._issued = dataclasses.replace(platform._issued, tcb=Tcb(boot_loader=1, tee=1, snp=2, microcode=1))
+    assert platform.launch(image_digest=DIGEST, policy=b"", name="aggregator").sealing_key() not in keys
+
+
+def test_a_platform_keeps_the_firmware_that_it_was_made_with(tmp_path: Path) -> None:
+    tcb = Tcb(boot_loader=0, tee=127, snp=128, microcode=255)
+    EmulatedPlatform.open(tmp_path, tcb=tcb)
+    assert EmulatedPlatform.open(tmp_path)._issued.tcb == tcb

@@ -9,7 +9,10 @@ import pytest
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 
-CANONICAL = b'{"minimum_cohort":100,"population_delta":1e-05,"population_epsilon":20.0,"role":"aggregator"}'
+CANONICAL = (
+    b'{"accumulation":"oblivious","minimum_cohort":100,"population_delta":1e-05,"population_epsilon":20.0,'
+    b'"role":"aggregator"}'
+)
 
 
 def test_the_bytes_are_canonical_json_and_come_back() -> None:
@@ -46,6 +49,8 @@ def test_a_whole_epsilon_and_its_float_are_one_policy() -> None:
         CANONICAL.replace(b'"aggregator"', b"1"),
         CANONICAL.replace(b"aggregator", b"auditor"),
         CANONICAL.replace(b'"role"', b'"rule"'),
+        CANONICAL.replace(b"oblivious", b"fast"),
+        CANONICAL.replace(b'"accumulation":"oblivious",', b""),
         CANONICAL.replace(b"{", b'{"extra":1,'),
         CANONICAL.replace(b"{", b'{"minimum_cohort":1,'),
         CANONICAL.replace(b',"role":"aggregator"', b""),

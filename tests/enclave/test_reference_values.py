@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.errors import ConfigurationError
 
 NOW = 1_750_000_000.0
@@ -18,7 +18,7 @@ POLICY = "cd" * 32
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return EmulatedPlatform.open(tmp_path_factory.mktemp("platform"), now=NOW).root_certificate_pem
+    return EmulatedPlatform.open(tmp_path_factory.mktemp("platform"), clock=lambda: NOW).root_certificate_pem
 
 
 def make(root: str) -> ReferenceValues:
@@ -29,6 +29,29 @@ def test_a_saved_file_comes_back_equal(root: str, tmp_path: Path) -> None:
     values = make(root)
     values.save(tmp_path / "reference.json")
     assert ReferenceValues.load(tmp_path / "reference.json") == values
+
+
+def test_the_later_keys_may_be_left_out_and_come_back_when_given(root: str, tmp_path: Path) -> None:
+    path = tmp_path / "reference.json"
+    plain = make(root)
+    plain.save(path)
+    later = {
+        "image_validity": {DIGEST: {"not_before": 1.0, "not_after": 2.0}},
+        "withdrawn_images": [DIGEST],
+        "minimum_tcb": {"snp": 3},
+        "revoked_certificates": ["a1"],
+        "revoked_chips": ["cd" * 64],
+        "required_restrictions": ["seccomp"],
+    }
+    short = {key: value for key, value in json.loads(path.read_text()).items() if key not in later}
+    path.write_text(json.dumps(short))
+    assert ReferenceValues.load(path) == plain
+    path.write_text(json.dumps({**short, **later}))
+    found = ReferenceValues.load(path)
+    assert found.image_validity == {DIGEST: Validity(not_before=1, not_after=2)}
+    assert (found.minimum_tcb, found.required_restrictions) == ({"snp": 3}, ("seccomp",))
+    found.save(path)
+    assert ReferenceValues.load(path) == found
 
 
 def test_debug_and_emulation_are_never_allowed_by_silence(root: str, tmp_path: Path) -> None:
@@ -60,6 +83,21 @@ def test_debug_and_emulation_are_never_allowed_by_silence(root: str, tmp_path: P
         ({"allow_debug": "no"}, "allow_debug"),
         ({"max_age_seconds": 0}, "max_age_seconds"),
         ({"max_age_seconds": 1e9}, "max_age_seconds"),
+        ({"image_validity": {DIGEST: {"not_befor": 1}}}, "did you mean 'not_before'"),
+        ({"image_validity": {DIGEST: {"not_before": -1}}}, "not_before"),
+        ({"image_validity": {DIGEST: 1}}, "not_before and not_after"),
+        ({"image_validity": {"aggregator": {}}}, "sha384"),
+        ({"image_validity": [DIGEST]}, "map measurements"),
+        ({"withdrawn_images": [DIGEST[:-1]]}, "withdrawn_images"),
+        ({"withdrawn_images": DIGEST}, "list of strings"),
+        ({"minimum_tcb": {"microcod": 1}}, "did you mean 'microcode'"),
+        ({"minimum_tcb": {"snp": 256}}, "snp"),
+        ({"minimum_tcb": {"snp": True}}, "snp"),
+        ({"minimum_tcb": [1]}, "minimum_tcb"),
+        ({"revoked_certificates": ["0A"]}, "revoked_certificates"),
+        ({"revoked_certificates": ["0a"]}, "revoked_certificates"),
+        ({"revoked_chips": ["ab"]}, "revoked_chips"),
+        ({"required_restrictions": ["Seccomp"]}, "required_restrictions"),
         ({"alow_debug": True}, "did you mean 'allow_debug'"),
     ],
 )

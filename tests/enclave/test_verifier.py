@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from hypothesis import HealthCheck, given, settings
@@ -20,9 +21,9 @@ from hypothesis import strategies as st
 
 from odp.enclave import chain
 from odp.enclave.evidence import Reason
-from odp.enclave.platform import TOKEN_SECONDS, EmulatedPlatform
+from odp.enclave.platform import TOKEN_SECONDS, EmulatedGuest, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.enclave.verifier import CLOCK_SKEW_SECONDS, VerifiedEnclave, verify_evidence
 from odp.errors import AttestationError, ConfigurationError
 
@@ -46,7 +47,7 @@ class Rig:
     """A chip under test: its private key is at hand, so a test can sign whatever a lying platform might."""
 
     def __init__(self, folder: Path) -> None:
-        self.platform = EmulatedPlatform.open(folder, now=NOW)
+        self.platform = EmulatedPlatform.open(folder, clock=lambda: NOW)
         self.issued = self.platform._issued
         self.pinned = ReferenceValues(
             roots=(self.platform.root_certificate_pem,),
@@ -57,7 +58,17 @@ class Rig:
 
     def token(self, *, role: str = "aggregator", policy: bytes | None = None, at: float = NOW) -> str:
         policy = POLICIES[role] if policy is None else policy
-        return self.platform.launch(DIGESTS[role], policy, HPKE, SIGNING, role).token(NONCE, at)
+        return self.launched(role, policy=policy, at=at).evidence(NONCE).token
+
+    def launched(
+        self, role: str, *, image: str | None = None, policy: bytes, at: float = NOW, debug: bool = False
+    ) -> EmulatedGuest:
+        """A new launch, with keys, at a platform whose clock stands at ``at``."""
+        self.platform.clock = lambda: at
+        digest = DIGESTS[role] if image is None else image
+        guest = self.platform.launch(image_digest=digest, policy=policy, name=role, debug=debug)
+        guest.bind_keys(hpke_public=HPKE, signing_public=SIGNING)
+        return guest
 
     def claims(self) -> dict[str, Any]:
         return dict(parts(self.token())[1])
@@ -77,7 +88,8 @@ class Rig:
             "reference_values": self.pinned,
             "now": NOW,
         }
-        return verify_evidence(**{**given, **changes})
+        given |= changes
+        return verify_evidence(**{"event_log": log(given["policy"]), **given})
 
 
 def encode(data: bytes) -> str:
@@ -104,6 +116,26 @@ def report(*, hpke: bytes = HPKE, signing: bytes = SIGNING, nonce: bytes = NONCE
     policy_sha256 = hashlib.sha256(POLICIES["aggregator"] if policy is None else policy).digest()
     data = b"odp/v1/report" + hashlib.sha256(nonce).digest() + hpke + signing + policy_sha256
     return encode(hashlib.sha512(data).digest())
+
+
+def log(policy: bytes, *more: str, debug: str = "off", keys: tuple[bytes, bytes] = (HPKE, SIGNING)) -> bytes:
+    """The event log of an enclave under ``policy``, and further lines."""
+    lines = [
+        f"configuration policy {hashlib.sha256(policy).hexdigest()}",
+        f"configuration debug {debug}",
+        f"runtime keys {keys[0].hex()} {keys[1].hex()}",
+        *more,
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def registers(event_log: bytes) -> dict[str, str]:
+    """The claim for a log, by the formula of docs/protocol.md, written apart from the code under test."""
+    values = dict.fromkeys(("configuration", "sandbox", "runtime"), bytes(48))
+    for line in event_log.decode().splitlines():
+        register, event = line.split(" ", 1)
+        values[register] = hashlib.sha384(values[register] + hashlib.sha384(event.encode()).digest()).digest()
+    return {name: encode(value) for name, value in values.items()}
 
 
 def reason(call: Callable[[], object]) -> str:
@@ -134,7 +166,10 @@ def test_genuine_evidence_gives_the_attested_keys_policy_and_measurement(rig: Ri
         image_digest=DIGESTS[role],
         expires=NOW + TOKEN_SECONDS,
         emulated=True,
+        chip_id=found.chip_id,
+        restrictions=(),
     )
+    assert len(found.chip_id) == 64
 
 
 def test_the_token_is_a_jwt_in_the_shape_of_confidential_space(rig: Rig) -> None:
@@ -153,6 +188,7 @@ def test_the_token_is_a_jwt_in_the_shape_of_confidential_space(rig: Rig) -> None
         "swname": "odp-aggregator",
         "emulated": True,
         "submods": {"container": {"image_digest": DIGESTS["aggregator"]}},
+        "registers": registers(log(POLICIES["aggregator"])),
         "report_data": report(),
         "hpke_key": encode(HPKE),
         "signing_key": encode(SIGNING),
@@ -232,7 +268,7 @@ def test_a_distributor_cannot_stand_in_for_an_aggregator_nor_the_other_way_round
 
 def test_a_distributors_code_that_calls_itself_aggregator_is_refused_by_its_measurement(rig: Rig) -> None:
     policy = POLICIES["aggregator"]
-    token = rig.platform.launch(DIGESTS["distributor"], policy, HPKE, SIGNING, "aggregator").token(NONCE, NOW)
+    token = rig.launched("aggregator", image=DIGESTS["distributor"], policy=policy).evidence(NONCE).token
     assert reason(lambda: rig.verify(token)) == Reason.WRONG_IMAGE
 
 
@@ -292,7 +328,14 @@ def test_every_claim_has_to_be_there(rig: Rig) -> None:
 
 def test_debugging_is_accepted_only_where_it_is_pinned(rig: Rig) -> None:
     pinned = dataclasses.replace(rig.pinned, allow_debug=True)
-    assert rig.verify(rig.sign({**rig.claims(), "dbgstat": "enabled"}), reference_values=pinned).hpke_key == HPKE
+    launched = rig.launched("aggregator", policy=POLICIES["aggregator"], debug=True).evidence(NONCE)
+    assert launched.event_log == log(POLICIES["aggregator"], debug="on")
+    assert reason(lambda: rig.verify(launched.token, event_log=launched.event_log)) == Reason.DEBUG_ENABLED
+    found = rig.verify(launched.token, event_log=launched.event_log, reference_values=pinned)
+    assert found.hpke_key == HPKE
+    # The debug bit is told twice: in the token, and in the log.
+    silent = rig.sign({**rig.claims(), "dbgstat": "enabled"})
+    assert reason(lambda: rig.verify(silent, reference_values=pinned)) == Reason.EVENT_LOG
     assert reason(
         lambda: rig.verify(rig.sign({**rig.claims(), "dbgstat": "maybe"}), reference_values=pinned)
     ) == Reason.DEBUG_ENABLED  # fmt: skip
@@ -366,6 +409,127 @@ def test_the_callers_own_mistakes_are_not_blamed_on_the_evidence(rig: Rig) -> No
         rig.verify(role="agregator")
     with pytest.raises(ConfigurationError, match="now"):
         rig.verify(now=float("nan"))
+
+
+# Firmware, revocation, measurements that go out of use.
+
+
+@pytest.mark.parametrize("component", ["boot_loader", "tee", "snp", "microcode"])
+def test_a_platform_with_one_component_below_its_minimum_is_refused(rig: Rig, component: str) -> None:
+    at = dataclasses.replace(rig.pinned, minimum_tcb=dict.fromkeys(("boot_loader", "tee", "snp", "microcode"), 1))
+    assert rig.verify(reference_values=at).hpke_key == HPKE
+    above = dataclasses.replace(rig.pinned, minimum_tcb={component: 2})
+    with pytest.raises(AttestationError, match=component) as caught:
+        rig.verify(reference_values=above)
+    assert caught.value.reason == Reason.TCB_OUTDATED
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_nothing_below_a_revoked_certificate_is_accepted(rig: Rig, other: Rig, place: int) -> None:
+    def serial(of: Rig) -> str:
+        return f"{x509.load_der_x509_certificate(of.issued.certificates[place]).serial_number:x}"
+
+    pinned = dataclasses.replace(rig.pinned, revoked_certificates=(serial(rig),))
+    assert reason(lambda: rig.verify(reference_values=pinned)) == Reason.REVOKED
+    pinned = dataclasses.replace(rig.pinned, revoked_certificates=(serial(other),))
+    assert rig.verify(reference_values=pinned).hpke_key == HPKE
+
+
+def test_a_revoked_chip_is_refused(rig: Rig, other: Rig) -> None:
+    for found, expected in ((rig.verify(), Reason.REVOKED), (other.verify(), None)):
+        pinned = dataclasses.replace(rig.pinned, revoked_chips=(found.chip_id.hex(),))
+        if expected is None:
+            assert rig.verify(reference_values=pinned).hpke_key == HPKE
+        else:
+            assert reason(functools.partial(rig.verify, reference_values=pinned)) == expected
+
+
+def test_a_withdrawn_measurement_is_refused_listed_or_not(rig: Rig) -> None:
+    pinned = dataclasses.replace(rig.pinned, withdrawn_images=(DIGESTS["aggregator"],))
+    assert reason(lambda: rig.verify(reference_values=pinned)) == Reason.IMAGE_WITHDRAWN
+    pinned = dataclasses.replace(pinned, image_digests={})
+    assert reason(lambda: rig.verify(reference_values=pinned)) == Reason.IMAGE_WITHDRAWN
+    pinned = dataclasses.replace(rig.pinned, withdrawn_images=(DIGESTS["distributor"],))
+    assert rig.verify(reference_values=pinned).hpke_key == HPKE
+
+
+def test_a_measurement_is_accepted_within_its_validity_only_and_the_acceptance_ends_with_it(rig: Rig) -> None:
+    def verify(validity: Validity) -> VerifiedEnclave:
+        pinned = dataclasses.replace(rig.pinned, image_validity={DIGESTS["aggregator"]: validity})
+        return rig.verify(reference_values=pinned)
+
+    assert verify(Validity(not_before=NOW, not_after=NOW + 10)).expires == NOW + 10
+    for validity in (Validity(not_before=NOW + 1), Validity(not_after=NOW)):
+        assert reason(functools.partial(verify, validity)) == Reason.IMAGE_NOT_VALID
+    # A validity lists nothing by itself.
+    pinned = dataclasses.replace(rig.pinned, image_digests={}, image_validity={DIGESTS["aggregator"]: Validity()})
+    assert reason(lambda: rig.verify(reference_values=pinned)) == Reason.WRONG_IMAGE
+
+
+# The event log.
+
+GENUINE_LOG = log(POLICIES["aggregator"])
+LINES = GENUINE_LOG.splitlines(keepends=True)
+LOG_ATTACKS: list[tuple[str, bytes]] = [
+    ("no log", b""),
+    ("a line left out", b"".join(LINES[:-1])),
+    ("a line more", GENUINE_LOG + b"runtime task 00\n"),
+    ("a restriction that never held", GENUINE_LOG + b"sandbox held seccomp\n"),
+    ("two lines exchanged", LINES[1] + LINES[0] + LINES[2]),
+    ("a line twice", GENUINE_LOG + LINES[-1]),
+    ("another policy", log(RELAXED)),
+    ("other keys", log(POLICIES["aggregator"], keys=(SIGNING, HPKE))),
+    ("a cut line", GENUINE_LOG[:-1]),
+    ("an unknown register", GENUINE_LOG + b"other event\n"),
+    ("a line without an event", GENUINE_LOG + b"runtime\n"),
+    ("an empty line", GENUINE_LOG + b"\n"),
+    ("two spaces", GENUINE_LOG.replace(b"debug off", b"debug  off")),
+    ("not ASCII", GENUINE_LOG + "runtime \u00e9\n".encode()),
+    ("too long", GENUINE_LOG * 2000),
+]
+
+
+@pytest.mark.parametrize("event_log", [row[1] for row in LOG_ATTACKS], ids=[row[0] for row in LOG_ATTACKS])
+def test_a_log_that_does_not_lead_to_the_signed_registers_is_refused(rig: Rig, event_log: bytes) -> None:
+    assert rig.verify(event_log=GENUINE_LOG).hpke_key == HPKE
+    assert reason(lambda: rig.verify(event_log=event_log)) == Reason.EVENT_LOG
+
+
+@pytest.mark.parametrize(
+    "event_log",
+    [
+        log(RELAXED),
+        log(POLICIES["aggregator"], debug="on"),
+        log(POLICIES["aggregator"], keys=(SIGNING, HPKE)),
+        log(POLICIES["aggregator"], f"runtime keys {HPKE.hex()} {SIGNING.hex()}"),
+        log(POLICIES["aggregator"], "configuration debug off"),
+        b"".join(LINES[:-1]),
+        b"",
+    ],
+)
+def test_a_log_that_leads_to_the_registers_and_tells_of_another_launch_is_refused(rig: Rig, event_log: bytes) -> None:
+    token = rig.sign({**rig.claims(), "registers": registers(event_log)})
+    assert reason(lambda: rig.verify(token, event_log=event_log)) == Reason.EVENT_LOG
+
+
+def test_a_required_restriction_has_to_hold(rig: Rig) -> None:
+    event_log = log(POLICIES["aggregator"], "sandbox held seccomp", "sandbox refused namespace-user", "runtime held x")
+    token = rig.sign({**rig.claims(), "registers": registers(event_log)})
+    assert rig.verify(token, event_log=event_log).restrictions == ("seccomp",)
+
+    def verify(*required: str) -> VerifiedEnclave:
+        pinned = dataclasses.replace(rig.pinned, required_restrictions=required)
+        return rig.verify(token, event_log=event_log, reference_values=pinned)
+
+    assert verify("seccomp").hpke_key == HPKE
+    for missing in (("namespace-user",), ("seccomp", "landlock-no-files"), ("x",)):
+        assert reason(functools.partial(verify, *missing)) == Reason.UNRESTRICTED
+
+
+@FUZZ
+@given(event_log=st.binary(max_size=200) | st.text("configurandbxm \n", max_size=80).map(str.encode))
+def test_any_bytes_as_a_log_are_refused(rig: Rig, event_log: bytes) -> None:
+    assert reason(lambda: rig.verify(event_log=event_log)) == Reason.EVENT_LOG
 
 
 # What is not a token at all.

@@ -73,7 +73,7 @@ def test_every_integer_has_its_exact_frequency(ratio):
     assert per_integer_p(RoundedGaussian(ratio).sample(2_000_000, SeededNoise(1)), ratio) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("ratio", [5000.0, 1e10, 1e12])
+@pytest.mark.parametrize("ratio", [5000.0, 1e6, 1e10, 1e12])
 def test_large_ratios_follow_the_normal_law_in_a_thousand_bins(ratio):
     """Chi-square over bins of a normal sample, false alarm 1e-6; rounding moves a bin by less than 1e-4 of its mass."""
     sample = RoundedGaussian(ratio).sample(1_000_000, SeededNoise(2))
@@ -115,7 +115,7 @@ def test_mean_variance_and_sign_are_those_of_the_law(ratio):
     assert abs(np.sum(sample > 0) - np.sum(sample < 0)) < 4.9 * np.sqrt(count)
 
 
-@pytest.mark.parametrize("ratio", [64.0, 1000.0])
+@pytest.mark.parametrize("ratio", [64.0, 1000.0, 1e6])
 def test_the_tail_beyond_four_standard_deviations_has_its_mass(ratio):
     """Exact binomial test of each tail, false alarm 1e-6."""
     count, limit = 4_000_000, int(4 * ratio)
@@ -245,3 +245,33 @@ def test_added_delta_covers_the_measured_distances():
     assert (1 + np.exp(40.0)) * 2.0**-116 <= 2.0**-58
     assert RoundedGaussian(1000.0).added_delta(10) == 10 * ADDED_DELTA
     assert RoundedGaussian(64.0).added_delta(10) == 10 * 2.0**-58
+
+
+@pytest.mark.parametrize("ratio", [1.0, 100.0, 300.0, 5000.0, 1e10])
+def test_machine_code_draws_the_same_numbers_from_the_same_bytes(ratio, monkeypatch):
+    """Over more than one group of redraws, and whatever the threads; the source then stands at the same place."""
+    pytest.importorskip("numba")
+    count = 2**18 + 2**16 + 77
+    one, two, three = (SeededNoise(12) for _ in range(3))
+    plain = RoundedGaussian(ratio).sample(count, one)
+    np.testing.assert_array_equal(RoundedGaussian(ratio).sample(count, two, compiled=True), plain)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    np.testing.assert_array_equal(RoundedGaussian(ratio).sample(count, three, compiled=True), plain)
+    assert one.random_bytes(8) == two.random_bytes(8) == three.random_bytes(8)
+
+
+@pytest.mark.parametrize("ratio", [4.0, 1000.0])
+def test_machine_code_finds_the_cell_beside_every_boundary_and_tells_ties(ratio):
+    """Upper words just below, at and just above each boundary's; a tie is told even where numpy's answer would do."""
+    code = pytest.importorskip("odp.privacy.mechanisms.rounded_gaussian_kernels", reason="needs numba")
+    table = RoundedGaussian(ratio)._table
+    inner = table.high[(table.high > 0) & (table.high < 2**64 - 1)]
+    words = np.concatenate((inner - np.uint64(1), inner, inner + np.uint64(1)))
+    given = np.concatenate([words] * table.words)
+    out = np.empty((2, len(words)), dtype=np.int64)
+    plain = rounded_gaussian._first_tries(table, given, out[0])
+    compiled = code.first_tries(table, given, out[1])
+    np.testing.assert_array_equal(out[0], out[1])
+    for one, other in zip(plain, compiled, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert plain.tied.sum() >= len(inner)

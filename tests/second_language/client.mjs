@@ -90,8 +90,8 @@ class Enclaves {
     const known = this.verified.get(key);
     if (!fresh && known !== undefined && Date.now() / 1000 < known.expires) return known;
     const nonce = randomBytes(32);
-    const { token, policy } = await this.wire.call('AttestationService', 'GetEvidence', address, { nonce });
-    const found = verifyEvidence({ token, policy, nonce, role, values: this.values, now: Date.now() / 1000 });
+    const reply = await this.wire.call('AttestationService', 'GetEvidence', address, { nonce });
+    const found = verifyEvidence({ ...reply, nonce, role, values: this.values, now: Date.now() / 1000 });
     this.verified.set(key, found);
     return found;
   }
@@ -172,7 +172,8 @@ function contribution(work, device, payload) {
   };
 }
 
-const contributionInfo = (work, round = work.round) => domains.contributionInfo(work.taskId, round, work.modelId);
+const contributionInfo = (work, enclave, round = work.round) =>
+  domains.contributionInfo(work.taskId, round, work.modelId, enclave.policyHash);
 
 async function submit(wire, work, sealed, changes = {}) {
   const request = { task_sha256: work.taskId, round: work.round, sealed_contribution: sealed, ...changes };
@@ -196,7 +197,7 @@ async function prepare(wire, enclaves, request, device) {
   const selected = await select(wire, work, distributor, keysOf(terms, device.seed, work.round, device.items));
   const payload = payloadOf({ terms, round: work.round, ...device, ...selected });
   const plain = wire.bytes('Contribution', contribution(work, device, payload));
-  const sealed = seal(aggregator.hpkeKey, plain, contributionInfo(work));
+  const sealed = seal(aggregator.hpkeKey, plain, contributionInfo(work, aggregator));
   return { work, aggregator, payload, plain, sealed, selected };
 }
 
@@ -206,7 +207,7 @@ async function send(wire, enclaves, prepared) {
   if (refusal !== 'REFUSAL_MALFORMED') return refusal;
   const fresh = await enclaves.verify('aggregator', work.aggregator, { fresh: true });
   if (fresh.hpkeKey.equals(aggregator.hpkeKey)) return refusal;
-  return submit(wire, work, seal(fresh.hpkeKey, plain, contributionInfo(work)));
+  return submit(wire, work, seal(fresh.hpkeKey, plain, contributionInfo(work, fresh)));
 }
 
 /** What a dishonest or broken device might send; each answers with the refusal that it met. */
@@ -214,7 +215,7 @@ function attacks(wire, prepared, device) {
   const { work, aggregator, payload, plain, sealed } = prepared;
   const { terms, round } = work;
   const stranger = { ...device, secret: randomBytes(32) };
-  const sealBytes = (data, info = contributionInfo(work)) => seal(aggregator.hpkeKey, data, info);
+  const sealBytes = (data, info = contributionInfo(work, aggregator)) => seal(aggregator.hpkeKey, data, info);
   const bytesOf = (who, changes) => wire.bytes('Contribution', { ...contribution(work, who, payload), ...changes });
   const sealAs = (changes, info) => sealBytes(bytesOf(stranger, changes), info);
   const places = (...given) => ({ payload: encode(terms, round, new Array(rankOf(terms, round)).fill(0), given) });
@@ -227,7 +228,7 @@ function attacks(wire, prepared, device) {
       submit(wire, work, sealBytes(bytesOf(device, places({ item: 1, weight: 1, target: 0 })))),
     second_id: () => submit(wire, work, sealBytes(bytesOf(device, { contribution_id: randomBytes(32) }))),
     changed_byte: () => submit(wire, work, flipped),
-    other_context: () => submit(wire, work, sealAs({}, contributionInfo(work, round + 1))),
+    other_context: () => submit(wire, work, sealAs({}, contributionInfo(work, aggregator, round + 1))),
     spare_bytes: () => submit(wire, work, sealBytes(Buffer.concat([bytesOf(stranger, {}), spare]))),
     not_sealed: () => submit(wire, work, Buffer.concat([plain, Buffer.alloc(48)])),
     other_task: () => submit(wire, work, sealed, { task_sha256: randomBytes(32) }),

@@ -15,7 +15,8 @@ function bigEndian(round) {
 }
 
 /** HPKE info of a contribution. */
-export const contributionInfo = (taskId, round, modelId) => domain('contribution', taskId, bigEndian(round), modelId);
+export const contributionInfo = (taskId, round, modelId, policyHash) =>
+  domain('contribution', taskId, bigEndian(round), modelId, policyHash);
 
 /** One per device and round. */
 export const contributionId = (secret, taskId, round) =>

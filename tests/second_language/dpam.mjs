@@ -23,6 +23,8 @@ export function termsOf(definition) {
     centre: dpam.centre,
     biasClip: dpam.bias_target_clip,
     factorClip: dpam.factor_target_clip,
+    biasVectorClip: dpam.bias_vector_clip,
+    factorVectorClip: dpam.factor_vector_clip,
     fullRowBound: Math.hypot(1, dpam.row_clip),
     adaptive: dpam.weighting === 'WEIGHTING_ADAPTIVE',
     exponent: dpam.weight_exponent,
@@ -69,11 +71,13 @@ export function payloadOf({ terms, round, seed, items, values, rows, ridges }) {
   const first = entries.slice(0, terms.places);
   const weights = quantisedWeights(terms, first.map((entry) => entry.row[0]));
   const clip = rank ? terms.factorClip : terms.biasClip;
-  const places = first.map((entry, place) => {
+  const targets = first.map((entry) => {
     const residual = entry.value - terms.centre - entry.row[1] - bias;
-    const target = roundHalfEven(Math.min(1, Math.max(-1, residual / clip)) * TARGET_UNITS);
-    return { item: entry.item, weight: weights[place], target };
+    return roundHalfEven(Math.min(1, Math.max(-1, residual / clip)) * TARGET_UNITS);
   });
+  const ratio = (rank ? terms.factorVectorClip : terms.biasVectorClip) / clip;
+  const bounded = boundedTargets(weights, targets, Math.floor(ratio * ratio * (WEIGHT_UNITS * TARGET_UNITS) ** 2));
+  const places = first.map(({ item }, place) => ({ item, weight: weights[place], target: bounded[place] }));
   return encode(terms, round, quantisedRow(terms, row), places);
 }
 
@@ -110,6 +114,14 @@ function quantisedWeights(terms, counts) {
   const raw = counts.map((count) => Math.max(count, 1) ** -terms.exponent);
   const norm = Math.sqrt(raw.reduce((sum, weight) => sum + weight * weight, 0)) || 1;
   return raw.map((weight) => Math.floor((weight * WEIGHT_UNITS) / norm + GUARD));
+}
+
+/** All targets, scaled down toward zero where their weighted squares sum to more than `limit`, a number below 2^39. */
+function boundedTargets(weights, targets, limit) {
+  const squares = targets.reduce((sum, target, place) => sum + (weights[place] * target) ** 2, 0);
+  if (squares <= limit) return targets;
+  const scale = Math.sqrt(limit / squares);
+  return targets.map((target) => Math.trunc(target * scale));
 }
 
 function quantisedRow(terms, row) {

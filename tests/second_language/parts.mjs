@@ -22,8 +22,8 @@ const PARTS = {
       return null;
     }
   },
-  names: ({ secret, task, round, model }) => ({
-    info: hex(contributionInfo(bytes(task), round, bytes(model))),
+  names: ({ secret, task, round, model, policy }) => ({
+    info: hex(contributionInfo(bytes(task), round, bytes(model), bytes(policy))),
     id: hex(contributionId(bytes(secret), bytes(task), round)),
     pseudonym: hex(pseudonym(bytes(secret), bytes(task))),
   }),
@@ -36,9 +36,10 @@ const PARTS = {
       payload: hex(payloadOf({ terms, round, ...device, rows: given, ridges })),
     };
   },
-  evidence({ token, policy, nonce, role, values, now }) {
+  evidence({ token, policy, event_log: log, nonce, role, values, now }) {
     try {
-      const found = verifyEvidence({ token, policy: bytes(policy), nonce: bytes(nonce), role, values, now });
+      const given = { token, policy: bytes(policy), event_log: bytes(log), nonce: bytes(nonce), role, values, now };
+      const found = verifyEvidence(given);
       return { reason: null, keys: [hex(found.hpkeKey), hex(found.signingKey)], expires: found.expires };
     } catch (error) {
       if (!(error instanceof Refused)) throw error;

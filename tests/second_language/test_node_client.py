@@ -15,8 +15,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
 from enclave import test_chain as chains
-from enclave.test_verifier import DIGESTS, NONCE, NOW, POLICIES, RELAXED, SIGNED_ATTACKS, Rig, parts, sign_raw
+from enclave.test_verifier import (
+    DIGESTS,
+    LOG_ATTACKS,
+    NONCE,
+    NOW,
+    POLICIES,
+    RELAXED,
+    SIGNED_ATTACKS,
+    Rig,
+    log,
+    parts,
+    registers,
+    sign_raw,
+)
 from google.protobuf.json_format import MessageToDict
 
 import device_runtime
@@ -30,9 +44,11 @@ from odp.cli.processes import Services
 from odp.client import TaskHandle, connect
 from odp.crypto import DecryptionError, HpkeKey, domains, seal
 from odp.datasets import Ratings, synthetic_movielens
+from odp.enclave import chain
+from odp.enclave.chain import TCB_COMPONENTS
 from odp.enclave.evidence import Reason
 from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.enclave.verifier import verify_evidence
 from odp.errors import AttestationError
 from odp.privacy.accounting import epsilon
@@ -145,17 +161,24 @@ def test_node_opens_nothing_that_was_changed_or_sealed_in_another_context() -> N
 
 
 def test_identifiers_and_contexts_are_the_same_bytes() -> None:
-    secret, task, model = (hashlib.sha256(name).digest() for name in (b"secret", b"task", b"model"))
+    secret, task, model, policy = (hashlib.sha256(name).digest() for name in (b"secret", b"task", b"model", b"policy"))
     rounds = (0, 1, 256, 2**32 - 1)
     answers = node_parts(
         *(
-            {"part": "names", "secret": secret.hex(), "task": task.hex(), "model": model.hex(), "round": number}
+            {
+                "part": "names",
+                "secret": secret.hex(),
+                "task": task.hex(),
+                "model": model.hex(),
+                "round": number,
+                "policy": policy.hex(),
+            }
             for number in rounds
         )
     )
     for number, answer in zip(rounds, answers, strict=True):
         assert answer == {
-            "info": domains.contribution_info(task, number, model).hex(),
+            "info": domains.contribution_info(task, number, model, policy).hex(),
             "id": domains.contribution_id(secret, task, number).hex(),
             "pseudonym": domains.pseudonym(secret, task).hex(),
         }
@@ -166,7 +189,8 @@ def evidence_cases(rig: Rig, other: Rig) -> Iterator[tuple[ReferenceValues, dict
 
     def case(pinned: ReferenceValues = rig.pinned, **changes: Any) -> tuple[ReferenceValues, dict[str, Any]]:
         given = {"policy": POLICIES["aggregator"], "nonce": NONCE, "role": "aggregator", "now": NOW}
-        return pinned, {"token": rig.token(), **given, **changes}
+        given |= changes
+        return pinned, {"token": rig.token(), "event_log": log(given["policy"]), **given}
 
     def pinning(**changes: Any) -> ReferenceValues:
         return dataclasses.replace(rig.pinned, **changes)
@@ -175,6 +199,31 @@ def evidence_cases(rig: Rig, other: Rig) -> Iterator[tuple[ReferenceValues, dict
     yield case(token=rig.token(role="distributor"), role="distributor", policy=POLICIES["distributor"])
     yield case(token=rig.sign({**rig.claims(), "a claim of the future": [1, {"}": '"'}]}))
     yield case(token=rig.sign({**rig.claims(), "dbgstat": "enabled"}), pinned=pinning(allow_debug=True))
+    debugged = log(POLICIES["aggregator"], debug="on")
+    claims = {**rig.claims(), "dbgstat": "enabled", "registers": registers(debugged)}
+    yield case(token=rig.sign(claims), event_log=debugged, pinned=pinning(allow_debug=True))
+    for _, event_log in LOG_ATTACKS:
+        yield case(event_log=event_log)
+        with contextlib.suppress(ValueError, KeyError):
+            yield case(token=rig.sign({**rig.claims(), "registers": registers(event_log)}), event_log=event_log)
+    restricted = log(POLICIES["aggregator"], "sandbox held seccomp", "sandbox refused x")
+    token = rig.sign({**rig.claims(), "registers": registers(restricted)})
+    for required in ((), ("seccomp",), ("x",), ("seccomp", "namespace-user")):
+        yield case(token=token, event_log=restricted, pinned=pinning(required_restrictions=required))
+    image = DIGESTS["aggregator"]
+    for changes in (
+        {"withdrawn_images": (image,)}, {"withdrawn_images": (DIGESTS["distributor"],)},
+        {"image_validity": {image: Validity(not_after=NOW)}}, {"image_validity": {image: Validity(not_before=NOW + 1)}},
+        {"image_validity": {image: Validity(not_before=NOW, not_after=NOW + 5)}},
+        *({"minimum_tcb": {name: version}} for name in TCB_COMPONENTS for version in (1, 2)),
+    ):  # fmt: skip
+        yield case(pinned=pinning(**changes))
+    for one in (rig, other):
+        for certificate in one.issued.certificates:
+            serial = f"{x509.load_der_x509_certificate(certificate).serial_number:x}"
+            yield case(pinned=pinning(revoked_certificates=(serial,)))
+        chip = chain.verify(one.issued.certificates, roots=one.pinned.roots, now=NOW)
+        yield case(pinned=pinning(revoked_chips=(chip.chip_id.hex(),)))
     for _, changes, _ in SIGNED_ATTACKS:
         yield case(token=rig.sign({**rig.claims(), **changes}))
     for name in rig.claims():
@@ -207,6 +256,11 @@ def evidence_cases(rig: Rig, other: Rig) -> Iterator[tuple[ReferenceValues, dict
         token = rig.sign(rig.claims(), {**parts(rig.token())[0], "x5c": sent})
         yield case(token=token, pinned=pinning(roots=(chains.pem(made[0]),)))
         yield case(token=token)
+    for _, named in (*chains.WITHOUT, *chains.WRONG):
+        made = chains.build(chains.ARK, chains.ASK, dataclasses.replace(chains.CHIP, chip=named))
+        sent = [base64.b64encode(chains.der(certificate)).decode() for certificate in reversed(made)]
+        token = rig.sign(rig.claims(), {**parts(rig.token())[0], "x5c": sent})
+        yield case(token=token, pinned=pinning(roots=(chains.pem(made[0]),)))
 
     # Forms.
     head, body, signature = rig.token().split(".")
@@ -249,7 +303,7 @@ def test_both_verifiers_give_the_same_answer_to_genuine_evidence_and_to_every_ki
         *(
             {
                 **given, "part": "evidence", "values": dataclasses.asdict(pinned), "nonce": given["nonce"].hex(),
-                "policy": given["policy"].hex(),
+                "policy": given["policy"].hex(), "event_log": given["event_log"].hex(),
             }
             for pinned, given in cases
         )

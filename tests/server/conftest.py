@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import charges_of
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enclave.attestation_servicer import attestation_servicer
@@ -29,6 +29,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import BudgetExceeded, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.ledger import Budget, Ledger, ReleaseState
 from odp.signed_task import model_sha256, open_manifest, open_order, open_task, task_sha256
 from odp.tables import table_from_bytes
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
@@ -40,6 +41,7 @@ from odp.transport.tls import development_identity
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
+    attestation_pb2,
     attestation_pb2_grpc,
     common_pb2,
     distributor_pb2,
@@ -160,6 +162,30 @@ class FakeAggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
         self, request: aggregator_pb2.CloseRoundRequest, context: grpc.ServicerContext
     ) -> aggregator_pb2.CloseRoundResponse:
         return self._answer(self._close_round, request, context)
+
+    def GetLedger(
+        self, request: aggregator_pb2.GetLedgerRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.GetLedgerResponse:
+        return self._answer(self._get_ledger, request, context)
+
+    def _get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
+        population = self.opened[request.task_sha256, 0][0].population
+        ledger = Ledger(population)
+        for task, round in self.drawn:
+            definition = self.opened[task, round][0]
+            if definition.population == population:
+                ledger = ledger.charge(
+                    task_id=task.hex(),
+                    round=round,
+                    events=charges_of(algorithm_for(definition).query(round)),
+                    contributions=self.contributions,
+                    population_size=self.contributions,
+                    id_set_sha256=bytes(32),
+                    task_budget=Budget(definition.privacy.epsilon, definition.privacy.delta),
+                    population_budget=Budget(20.0, 1e-5),
+                ).advance(task_id=task.hex(), round=round, state=ReleaseState.SEALED)
+        data = ledger.encode()
+        return aggregator_pb2.GetLedgerResponse(ledger=data, signature=self._key.sign(domains.LEDGER, data))
 
     def _answer(self, method: Any, request: Any, context: grpc.ServicerContext) -> Any:
         if self.failures:
@@ -286,10 +312,11 @@ class Services:
         self.platform = EmulatedPlatform.open(folder / "platform")
         self.policy = EnclavePolicy(role="aggregator")
         self.identity, _sealed = EnclaveIdentity.restore_or_create(
-            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=None
+            guest=self.platform.launch(image_digest=IMAGE, policy=self.policy.to_bytes(), name="aggregator"),
+            sealed=None,
         )
         log = Log("fake", stream=Lines())  # type: ignore[arg-type]  # the two methods that Log calls
-        attestation = attestation_servicer(self.identity, clock=time.time, log=log)
+        attestation = attestation_servicer(self._evidence, log=log)
 
         def add_distributor(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(_Relay(self, "distributor"), server)
@@ -308,6 +335,10 @@ class Services:
         channels = [stack.enter_context(connect(server.address, self.ca_folder / "ca.pem")) for server in running]
         self.distributor_client = DistributorClient(channels[0], self.distributor_address)
         self.aggregator_client = AggregatorClient(channels[1], self.aggregator_address)
+
+    def _evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        found = self.identity.evidence(nonce)
+        return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
 
     def reference_values(self, *, image: str = IMAGE) -> ReferenceValues:
         return ReferenceValues(

@@ -11,7 +11,8 @@ import pytest
 
 from odp.datasets import Split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError
-from odp.simulation.comparing import RATING_METHODS, Method, compare, comparison_rows, draw_comparison, rating_methods
+from odp.simulation.comparing import compare, comparison_rows, draw_comparison
+from odp.simulation.methods import RATING_METHODS, RMSE, Contest, Method, contest_for
 from odp.task import Task
 
 DATA = synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
@@ -23,31 +24,32 @@ class Counted:
     def __init__(self) -> None:
         self.asked: list[tuple[float, int, int]] = []
 
-    def __call__(self, task: Task, split: Split, seed: int) -> float:
+    def __call__(self, task: Task, split: Split, seed: int) -> tuple[float, ...]:
         self.asked.append((task.privacy.epsilon, seed, split.test.n_ratings))
-        return 1.0 / task.privacy.epsilon + seed
+        return (1.0 / task.privacy.epsilon + seed,)
 
 
 def test_methods_that_spend_run_at_every_budget_and_others_once_per_seed() -> None:
     spends, local = Counted(), Counted()
     methods = (Method("spends", "ε, δ", True, spends), Method("local", "none", False, local))
-    found = compare(DATA, epsilons=[4.0, 1.0], delta=1e-4, seeds=(1, 2), methods=methods)
+    found = compare(DATA, epsilons=[4.0, 1.0], delta=1e-4, seeds=(1, 2), contest=Contest((RMSE,), methods))
     assert [(epsilon, seed) for epsilon, seed, _ in spends.asked] == [(1.0, 1), (4.0, 1), (1.0, 2), (4.0, 2)]
     assert [seed for _, seed, _ in local.asked] == [1, 2]
     assert found.epsilons == (1.0, 4.0)
     assert found.mean("spends", 0) == 2.5
-    assert found.scores["local"] == [[2.0, 3.0], [2.0, 3.0]]
+    assert found.scores["local"] == {"test RMSE": [[1.25, 2.25], [1.25, 2.25]]}, "of the largest budget"
 
 
 def test_table_json_and_figure_hold_every_method(tmp_path: Path) -> None:
     methods = (Method("spends", "ε, δ", True, Counted()), Method("local", "none", False, Counted()))
-    found = compare(DATA, epsilons=[2.0, math.inf], delta=1e-4, seeds=(1,), methods=methods)
-    assert comparison_rows(found).row_count == 2
+    found = compare(DATA, epsilons=[2.0, math.inf], delta=1e-4, seeds=(1,), contest=Contest((RMSE,), methods))
+    assert comparison_rows(found, RMSE).row_count == 2
     value = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert value["epsilons"] == [2.0, "inf"]
-    assert [(entry["name"], entry["mean"]) for entry in value["methods"]] == [
+    assert value["metrics"] == [{"name": "test RMSE", "lower_is_better": True}]
+    assert [(entry["name"], entry["scores"]["test RMSE"]["mean"]) for entry in value["methods"]] == [
         ("spends", [1.5, 1.0]),
-        ("local", [1.5, 1.5]),
+        ("local", [1.0, 1.0]),
     ]
     draw_comparison(tmp_path / "new" / "picture.png", found)
     assert (tmp_path / "new" / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -55,7 +57,7 @@ def test_table_json_and_figure_hold_every_method(tmp_path: Path) -> None:
 
 def test_the_rows_of_ratings_are_the_baselines_and_this_model_with_and_without_features() -> None:
     found = compare(DATA, epsilons=[2.0], delta=1e-4, seeds=(1,))
-    names = [method.name for method in rating_methods(DATA, preset="auto")]
+    names = [method.name for method in contest_for(DATA, preset="auto").methods]
     assert list(found.scores) == names
     assert len(names) == len(RATING_METHODS) + 1
     assert found.mean("ALS, all data in one place", 0) < found.mean("DPAM", 0) < found.mean("global mean", 0)
@@ -63,7 +65,7 @@ def test_the_rows_of_ratings_are_the_baselines_and_this_model_with_and_without_f
 
 def test_without_public_features_there_is_no_row_for_them() -> None:
     bare = dataclasses.replace(DATA, features=None, feature_names=None, titles=None)
-    assert rating_methods(bare, preset="auto") == RATING_METHODS
+    assert contest_for(bare, preset="auto").methods == RATING_METHODS
 
 
 def test_repeated_or_missing_budgets_and_seeds_are_refused() -> None:
@@ -73,6 +75,6 @@ def test_repeated_or_missing_budgets_and_seeds_are_refused() -> None:
 
 
 def test_a_method_without_a_score_is_named() -> None:
-    broken = Method("broken", "none", True, lambda task, split, seed: math.nan)
+    broken = Method("broken", "none", True, lambda task, split, seed: (math.nan,))
     with pytest.raises(DataError, match="broken has no finite score"):
-        compare(DATA, epsilons=[1.0], delta=1e-4, seeds=(1,), methods=(broken,))
+        compare(DATA, epsilons=[1.0], delta=1e-4, seeds=(1,), contest=Contest((RMSE,), (broken,)))

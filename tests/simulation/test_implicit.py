@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from odp.simulation.engine import simulate
 from odp.simulation.implicit import dp_popularity, ials_ceiling, strong_generalisation, training_split
 from odp.simulation.presets import preset_task
 from odp.simulation.ranking import strong_split
+from odp.simulation.ranking_diagnostics import diagnose_ranking
 
 USERS, ITEMS, TOWNS = 1500, 120, 6
 
@@ -118,3 +120,105 @@ def test_the_command_prints_the_model_between_popularity_and_ceiling(towns: Rati
     assert set(summary["baselines"]) == {"dp_popularity", "ials_ceiling"}
     assert summary["test_ranking"]["recall@20"] > summary["baselines"]["dp_popularity"]["recall@20"]
     assert summary["epsilon"] == pytest.approx(8.0, rel=1e-6)
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    run = CliRunner().invoke(app, [*arguments, "--json"])
+    assert run.exit_code == 0, run.output
+    found: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("held_out", [None, 100])
+def test_a_run_becomes_a_page_with_curves_buckets_charges_and_clips(
+    towns: Ratings, tmp_path: Path, held_out: int | None
+) -> None:
+    towns.save(tmp_path / "towns.npz")
+    options = ("--preset", "auto", "--epsilon", "8", "--output", str(tmp_path / "run"))
+    strong = () if held_out is None else ("--held-out", str(held_out))
+    simulated = answer("simulate", "--data", str(tmp_path / "towns.npz"), *options, *strong)
+    told = answer("report", str(tmp_path / "run"))
+    ranking = simulated["test_ranking" if held_out is None else "strong_ranking"]
+    assert told["test_rmse"] is None
+    assert told["test_ranking"] == ranking
+    values = json.loads(Path(told["json"]).read_text())
+    assert values["spending"] == simulated["spending"]
+    assert values["baselines"] == simulated.get("baselines")
+    assert [total["name"] for total in values["noisy_totals"]] == ["counts"] + 3 * ["targets", "gramian"]
+    text = Path(told["html"]).read_text(encoding="utf-8")
+    assert f"Recall@20 {ranking['recall@20']:.4f}" in text
+    for section in (
+        "by popularity of the item",
+        "by activity of the user",
+        "From the noisy releases alone",
+        "Versions",
+    ):
+        assert section in text
+    assert "root mean square of users" in text
+    assert ("DP popularity" in text) == (held_out is None)
+    assert "RMSE" not in text
+
+
+def test_buckets_cover_everything_once_and_make_the_whole(towns: Ratings) -> None:
+    split = random_split(towns, seed=1)
+    task = task_of(20.0, steps=1)
+    found = simulate(task, split, seed=1)
+    assert found.test_ranking is not None
+    diagnosed = diagnose_ranking(task, found.model, found.history, split.test, item_counts=found.item_counts)
+    for buckets, members in ((diagnosed.popularity, ITEMS), (diagnosed.activity, USERS)):
+        assert sum(bucket.members for bucket in buckets) == members
+        assert sum(bucket.targets for bucket in buckets) == split.test.n_ratings
+
+
+def test_recall_by_popularity_counts_the_items_that_recall_by_user_averages(towns: Ratings) -> None:
+    split = random_split(towns, seed=1)
+    task = task_of(20.0, steps=1)
+    found = simulate(task, split, seed=1)
+
+    def hits(users: list[int], by: str) -> float:
+        parts = found.history.select_users(users), split.test.select_users(users)
+        diagnosed = diagnose_ranking(task, found.model, *parts, item_counts=found.item_counts)
+        return sum(bucket.targets * (bucket.recall or 0.0) for bucket in getattr(diagnosed, by))
+
+    users = list(range(40))
+    together = hits(users, "popularity")
+    assert together == pytest.approx(sum(hits([user], "activity") for user in users))
+    assert 0 < together < split.test.counts()[users].sum()
+
+
+def test_noisy_totals_tell_the_size_of_rows_and_survive_an_interruption(towns: Ratings, tmp_path: Path) -> None:
+    """The Gramian's trace per user is within 6 standard deviations of its noise of at most the clip squared: 1e-9."""
+    task = task_of(8.0, steps=2)
+    whole = simulate(task, towns, seed=1)
+    limit = task.definition().dpam.row_clip ** 2
+    rows = [total for total in whole.totals if total.name == "gramian"]
+    assert len(rows) == 2
+    for total in rows:
+        assert total.mean_square_row is not None
+        assert 0.0 < total.mean_square_row < limit + 6 * total.std / USERS
+
+    class Interrupted(Exception):
+        pass
+
+    def stop(result: object) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        simulate(task, towns, seed=1, on_round=stop, checkpoint=tmp_path)
+    resumed = simulate(task, towns, seed=1, checkpoint=tmp_path)
+    assert resumed.totals == whole.totals
+    np.testing.assert_array_equal(resumed.item_counts, whole.item_counts)
+
+
+def test_compare_ranks_every_method_by_recall_and_ndcg(towns: Ratings, tmp_path: Path) -> None:
+    towns.save(tmp_path / "towns.npz")
+    options = ("--epsilons", "8,inf", "--seeds", "1", "--output", str(tmp_path / "compared"))
+    found = answer("compare", "--data", str(tmp_path / "towns.npz"), *options)
+    assert [metric["name"] for metric in found["metrics"]] == ["test Recall@20", "test NDCG@20"]
+    means = {method["name"]: method["scores"] for method in found["methods"]}
+    assert list(means) == ["DP popularity", "DPAM", "iALS, all data in one place"]
+    for metric in ("test Recall@20", "test NDCG@20"):
+        popular, ours, ceiling = (means[name][metric]["mean"] for name in means)
+        assert popular[0] < ours[0] < ceiling[0] == ceiling[1]
+    assert json.loads((tmp_path / "compared" / "comparison.json").read_text()) == found
+    assert (tmp_path / "compared" / "comparison.png").stat().st_size > 1000

@@ -84,7 +84,7 @@ def test_data_without_any_rating_are_refused() -> None:
 def test_noise_above_the_signal_names_the_population_that_would_do() -> None:
     ratings = synthetic_movielens(n_users=300, n_items=60, ratings_per_user=12)
     train = random_split(ratings, seed=1).train
-    weak = weak_signal(preset_task("auto", ratings, epsilon=0.3, delta=1e-4), train)
+    weak = weak_signal(preset_task("auto", ratings, epsilon=0.1, delta=1e-4), train)
     assert weak is not None
     assert "the noise exceeds the signal" in str(weak)
     assert f"{weak.users_needed:,} users" in str(weak)
@@ -93,7 +93,7 @@ def test_noise_above_the_signal_names_the_population_that_would_do() -> None:
         copies = math.ceil(scale * weak.users_needed / train.n_users)
         users = np.tile(np.arange(train.n_users), copies)[: math.ceil(scale * weak.users_needed)]
         grown = train.select_users(users)
-        assert (weak_signal(preset_task("auto", ratings, epsilon=0.3, delta=1e-4), grown) is None) == quiet
+        assert (weak_signal(preset_task("auto", ratings, epsilon=0.1, delta=1e-4), grown) is None) == quiet
 
 
 def test_enough_signal_and_no_noise_need_no_warning() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -51,7 +52,7 @@ def record(run: tuple[RunResult, list[NoisyTotals]]) -> dict[str, Any]:
         charges=result.charges,
         test_rmse=result.test_rmse,
         seed=1,
-        found=baselines(result.task, SPLIT, seed=1),
+        found=asdict(baselines(result.task, SPLIT, seed=1)),
         diagnostics=diagnose(result.task, SPLIT, result.model),
         totals=totals,
         notes=["a note with <angle> brackets"],
@@ -73,7 +74,11 @@ def test_buckets_cover_everything_once_and_their_errors_make_the_whole(
 def test_clipping_counts_what_the_bounds_cut(run: tuple[RunResult, list[NoisyTotals]]) -> None:
     shares = diagnose(run[0].task, SPLIT, run[0].model).clipping
     assert shares.users_over_bound == shares.ratings_left_out == 0.0  # the bound is all items
-    assert 0.0 < shares.targets_clipped < 0.5
+    assert shares.targets_clipped == 0.0  # no target is further off than the declared range
+    assert 0.5 < shares.users_shortened < 1.0
+    task = run[0].task
+    tight = dataclasses.replace(task, training=dataclasses.replace(task.training, factor_target_clip=0.5))
+    assert 0.1 < diagnose(tight, SPLIT, run[0].model).clipping.targets_clipped < 0.9
 
 
 def test_totals_of_releases_are_close_to_the_truth_and_rows_keep_their_clip(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from odp.datasets import synthetic_movielens
-from odp.errors import ConfigurationError
+from odp.datasets.ratings import Ratings
+from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon, mu
+from odp.simulation.presets import preset_task
 from odp.simulation.tuning import noisy_score, tune
 
 DATA = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12)
@@ -62,6 +65,27 @@ def test_one_user_moves_a_score_by_at_most_its_sensitivity() -> None:
     _, event = noisy_score(np.array([1.0]), epsilon=1.0, delta=1e-6, seed=1)
     # The pair (sum of errors, number of users) of one user is at most (1, 1).
     assert np.hypot(1.0, 1.0) <= event.sensitivity * (1 + 1e-12)
+
+
+def test_the_search_uses_the_features_of_the_data_unless_told_otherwise() -> None:
+    with_features, without = (
+        tune(DATA, epsilon=8.0, delta=1e-4, trials=2, private=False, features=asked) for asked in (None, False)
+    )
+    assert {trial.settings()["features"] for trial in with_features.trials} == {DATA.features.shape[1]}
+    assert {trial.settings()["features"] for trial in without.trials} == {0}
+    assert with_features.trials[0].score != without.trials[0].score
+    assert with_features.trials[0].task == preset_task("auto", DATA, epsilon=8.0, delta=1e-4, features=True)
+
+
+def test_data_without_features_or_without_ratings_are_refused_by_name() -> None:
+    bare = dataclasses.replace(DATA, features=None, feature_names=None, titles=None)
+    assert tune(bare, epsilon=8.0, delta=1e-4, trials=1, private=False).best.settings()["features"] == 0
+    with pytest.raises(DataError, match="no public item features"):
+        tune(bare, epsilon=8.0, delta=1e-4, trials=1, private=False, features=True)
+    ones = np.ones(DATA.n_ratings)
+    seen = Ratings.from_triples("seen", DATA.users(), DATA.items, ones, low=0, high=1, implicit=True)
+    with pytest.raises(DataError, match="implicit feedback"):
+        tune(seen, epsilon=8.0, delta=1e-4, trials=1, private=False)
 
 
 @pytest.mark.parametrize("wrong", [{"trials": 0}, {"epsilon": float("inf")}])

@@ -16,6 +16,7 @@ from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
 from odp.algorithms.statistics.config import Histogram
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import seal_segments
+from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
@@ -29,7 +30,7 @@ from odp.tables import manifest_for
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import AggregatorCore, Charged, Released
-from trusted_aggregator.sealed_state import SealedRecord, release_key
+from trusted_aggregator.records import SealedRecord, release_key
 
 IMAGE = "sha384:" + "0" * 96
 ITEMS = 12
@@ -52,9 +53,7 @@ class World:
         self.platform = platform
         self.noise = noise
         self.policy = policy or EnclavePolicy(role="aggregator", minimum_cohort=minimum)
-        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(
-            platform=platform, image_digest=IMAGE, policy=self.policy, sealed=None
-        )
+        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=None)
         self.developer = SigningKey.generate()
         self.population = population
         self.task = self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit)
@@ -65,6 +64,10 @@ class World:
         self.records: dict[str, bytes] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
+
+    def guest(self) -> Guest:
+        """A new launch of this enclave on the world's platform."""
+        return self.platform.launch(image_digest=IMAGE, policy=self.policy.to_bytes(), name="aggregator")
 
     def definition(self, *, minimum: int, epsilon: float, name: str = "films") -> common_pb2.TaskDefinition:
         task = Task(
@@ -131,7 +134,7 @@ class World:
         return aggregator_pb2.Contribution(**fields)
 
     def seal(self, plaintext: bytes, round: int = 0) -> bytes:
-        info = domains.contribution_info(self.task_sha256, round, self.model(round))
+        info = domains.contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
         return seal(self.identity.hpke.public, plaintext, info)
 
     def sealed(self, device: int, number: int = 0, **changes: Any) -> bytes:
@@ -176,9 +179,7 @@ class World:
     def restart(self, records: dict[str, bytes] | None = None, rows: dict[Any, list[bytes]] | None = None) -> None:
         """A new enclave process, from given state or from what was persisted so far."""
         kept = self.rows if rows is None else rows
-        self.identity, _ = EnclaveIdentity.restore_or_create(
-            platform=self.platform, image_digest=IMAGE, policy=self.policy, sealed=self.sealed_keys
-        )
+        self.identity, _ = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=self.sealed_keys)
         self.core = AggregatorCore.restore(
             self.identity,
             dict(self.records if records is None else records),
@@ -232,7 +233,7 @@ class StatisticsWorld(World):
         return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
 
     def seal(self, plaintext: bytes, round: int = 0) -> bytes:
-        info = domains.large_contribution_info(self.task_sha256, round, self.model(round))
+        info = domains.large_contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
         return seal_segments(self.identity.hpke.public, plaintext, info)
 
 

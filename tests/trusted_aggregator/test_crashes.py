@@ -8,8 +8,9 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, Refusal, StateError
 from odp.privacy.ledger import Ledger
 from odp.signed_task import task_sha256
-from trusted_aggregator import rollback, sealed_state
-from trusted_aggregator.rounds import Status
+from trusted_aggregator import records as names
+from trusted_aggregator import rollback
+from trusted_aggregator.interface import Status
 
 
 def _snapshot(world):
@@ -149,7 +150,7 @@ class TestRollback:
     def test_a_lost_ledger_is_no_empty_ledger(self, small):
         small.fill(range(3))
         small.close()
-        del small.records[sealed_state.ledger_key(small.population)]
+        del small.records[names.ledger_key(small.population)]
         with pytest.raises(StateError, match="rolled back"):
             small.restart()
         small.restart({}, {})
@@ -159,9 +160,7 @@ class TestRollback:
     def test_new_keys_on_the_same_platform_get_no_new_budget(self, small):
         small.fill(range(3))
         small.close()
-        small.identity, small.sealed_keys = EnclaveIdentity.restore_or_create(
-            platform=small.platform, image_digest=small.identity.image_digest, policy=small.policy, sealed=None
-        )
+        small.identity, small.sealed_keys = EnclaveIdentity.restore_or_create(guest=small.guest(), sealed=None)
         small.restart({}, {})
         with pytest.raises(StateError, match="rolled back"):
             small.open()
@@ -273,8 +272,8 @@ class TestSwappedState:
         small.fill(range(4))
         small.persist(small.charge().writes)
         round_key, noise_key = (
-            sealed_state.round_key(small.task_sha256, 0),
-            sealed_state.noise_key(small.task_sha256, 0),
+            names.round_key(small.task_sha256, 0),
+            names.noise_key(small.task_sha256, 0),
         )
         for swapped in ((round_key, noise_key), (noise_key,), (round_key,)):
             small.restart({**small.records, **{key: other[key] for key in swapped}})
@@ -282,10 +281,10 @@ class TestSwappedState:
 
     def test_lost_noise_and_a_lost_round_void_the_round(self, charged):
         without = dict(charged.records)
-        del without[sealed_state.noise_key(charged.task_sha256, 0)]
+        del without[names.noise_key(charged.task_sha256, 0)]
         charged.restart(without)
         self._is_void(charged)
-        del without[sealed_state.round_key(charged.task_sha256, 0)]
+        del without[names.round_key(charged.task_sha256, 0)]
         charged.restart(without)
         with pytest.raises(PrivacyError, match="void"):
             charged.open()
@@ -296,7 +295,7 @@ class TestSwappedState:
         signed = charged.close()
         mixed = {
             **old,
-            sealed_state.ledger_key(charged.population): charged.records[sealed_state.ledger_key(charged.population)],
+            names.ledger_key(charged.population): charged.records[names.ledger_key(charged.population)],
         }
         charged.restart(mixed, rows)
         assert charged.release().signed_release == signed
@@ -309,7 +308,7 @@ class TestSwappedState:
                 data[:-1],
                 data[:-1] + bytes([data[-1] ^ 1]),
                 b"",
-                charged.records[sealed_state.task_key(charged.task_sha256)]
+                charged.records[names.task_key(charged.task_sha256)]
                 if not key.startswith("task/")
                 else bytes(len(data)),
             ):

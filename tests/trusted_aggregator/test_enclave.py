@@ -6,6 +6,8 @@ import struct
 import numpy as np
 import pytest
 
+from odp.algorithms.dpam.accumulate import Accumulator
+from odp.algorithms.dpam.oblivious import ObliviousAccumulator
 from odp.crypto import SignatureError, domains, seal, verify
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
@@ -15,9 +17,9 @@ from odp.privacy.ledger import Ledger
 from odp.signed_task import task_sha256
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
-from trusted_aggregator import sealed_state
+from trusted_aggregator import records as names
 from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.rounds import Status
+from trusted_aggregator.interface import Status
 from trusted_aggregator.sealed_state import RoundNoise, Sealer
 
 
@@ -39,7 +41,7 @@ def test_all_rounds_of_a_task_release_the_exact_sums_plus_the_noise_drawn_at_the
     for number in range(3):
         world.open(number)
         query = world.algorithm.query(number)
-        key = sealed_state.noise_key(world.task_sha256, number)
+        key = names.noise_key(world.task_sha256, number)
         noise = RoundNoise.decode(Sealer(world.identity.sealing_key).open(key, world.records[key]), query.releases)
         world.fill(devices, number)
         signed = world.close(number)
@@ -73,11 +75,24 @@ def test_all_rounds_of_a_task_release_the_exact_sums_plus_the_noise_drawn_at_the
     assert spent[-1] == pytest.approx(8.0, rel=1e-3)
 
 
-def test_without_noise_a_release_is_the_sum(make_world):
-    world = make_world(minimum=3, noise=NoNoise())
-    world.open()
-    world.fill(range(5))
-    np.testing.assert_array_equal(_integers(world.close())["counts"], _exact(world, range(5), 0)["counts"])
+@pytest.mark.parametrize(("accumulation", "kind"), [("oblivious", ObliviousAccumulator), ("direct", Accumulator)])
+def test_without_noise_a_release_is_the_sum_however_the_policy_wants_it_made(make_world, accumulation, kind):
+    policy = EnclavePolicy(role="aggregator", minimum_cohort=3, accumulation=accumulation)
+    world = make_world(minimum=3, policy=policy, noise=NoNoise())
+    for number in range(3):
+        world.open(number)
+        world.fill(range(5), number)
+        world.persist(world.charge(number).writes)
+        world.core._rounds[world.task_sha256, number].noisy_sums()
+        assert type(world.core._rounds[world.task_sha256, number]._sum) is kind
+        signed = world.close(number)
+        for name, integers in _integers(signed).items():
+            np.testing.assert_array_equal(integers, _exact(world, range(5), number)[name])
+        world.learn(signed)
+
+
+def test_sums_are_oblivious_unless_the_policy_says_otherwise():
+    assert EnclavePolicy(role="aggregator").accumulation == "oblivious"
 
 
 def test_more_contributions_than_one_block_are_summed_once_each(make_world, monkeypatch):
@@ -117,12 +132,13 @@ class TestRefusals:
         sealed[40] ^= 1
         assert small.submit(bytes(sealed)) is Refusal.MALFORMED
 
-    def test_a_contribution_sealed_for_another_round_or_model_does_not_open(self, small):
+    def test_a_contribution_sealed_for_another_round_model_or_policy_does_not_open(self, small):
         plaintext = small.contribution(1).SerializeToString()
         for info in (
-            domains.contribution_info(small.task_sha256, 1, small.model(0)),
-            domains.contribution_info(small.task_sha256, 0, bytes(32)),
-            domains.contribution_info(bytes(32), 0, small.model(0)),
+            domains.contribution_info(small.task_sha256, 1, small.model(0), small.policy.sha256),
+            domains.contribution_info(small.task_sha256, 0, bytes(32), small.policy.sha256),
+            domains.contribution_info(bytes(32), 0, small.model(0), small.policy.sha256),
+            domains.contribution_info(small.task_sha256, 0, small.model(0), bytes(32)),
         ):
             assert small.submit(seal(small.identity.hpke.public, plaintext, info)) is Refusal.MALFORMED
 
@@ -293,12 +309,9 @@ class TestOpening:
 
     def test_an_enclave_of_another_role_is_no_aggregator(self, make_world):
         world = make_world(minimum=3)
-        identity, _ = EnclaveIdentity.restore_or_create(
-            platform=world.platform,
-            image_digest="sha384:" + "1" * 96,
-            policy=EnclavePolicy(role="distributor"),
-            sealed=None,
-        )
+        policy = EnclavePolicy(role="distributor").to_bytes()
+        guest = world.platform.launch(image_digest="sha384:" + "1" * 96, policy=policy, name="distributor")
+        identity, _ = EnclaveIdentity.restore_or_create(guest=guest, sealed=None)
         with pytest.raises(ConfigurationError, match="role"):
             AggregatorCore(identity)
 
@@ -313,6 +326,20 @@ class TestClosing:
         assert small.submit(small.sealed(2)) is None
         small.close()
         assert small.charges() == 1
+
+    def test_the_minimum_is_hard_and_the_goal_is_the_servers_alone(self, make_world):
+        def goal(definition):
+            definition.cohort.goal = 50
+
+        world = make_world(minimum=3, edit=goal)
+        world.open()
+        world.fill(range(2))
+        with pytest.raises(PrivacyError, match="at least 3"):
+            world.charge()
+        world.fill([2, 3])
+        world.close()
+        assert world.charges() == 1
+        assert Ledger.decode(world.core.ledger(world.task_sha256)[0]).entries[0].contributions == 4
 
     def test_a_release_without_a_charge_is_refused(self, small):
         small.fill(range(3))
@@ -356,9 +383,9 @@ class TestClosing:
 
     def test_after_the_release_contributions_and_noise_are_gone(self, small):
         small.fill(range(3))
-        assert sealed_state.noise_key(small.task_sha256, 0) in small.records
+        assert names.noise_key(small.task_sha256, 0) in small.records
         small.close()
-        assert sealed_state.noise_key(small.task_sha256, 0) not in small.records
+        assert names.noise_key(small.task_sha256, 0) not in small.records
         held = small.core._rounds[small.task_sha256, 0]
         assert (held.noise, held.contributions, held._waiting, held._sum) == (None, 0, [], None)
         assert small.core.round_state(small.task_sha256, 0).contributions == 3

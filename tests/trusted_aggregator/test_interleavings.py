@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from odp.errors import PrivacyError, Refusal, StateError
 from odp.privacy.ledger import Ledger
 from odp.v1 import common_pb2
-from trusted_aggregator import sealed_state
-from trusted_aggregator.rounds import Status
+from trusted_aggregator import records as names
+from trusted_aggregator.interface import Status
 from trusted_aggregator.sealed_state import RoundNoise, Sealer
 
 DEVICES = 6
@@ -39,7 +39,7 @@ def test_no_schedule_counts_or_charges_twice_or_gives_two_releases(make_world, s
     key = (world.task_sha256, 0)
     sealer = Sealer(world.identity.sealing_key)
     noise = RoundNoise.decode(
-        sealer.open(sealed_state.noise_key(*key), world.records[sealed_state.noise_key(*key)]),
+        sealer.open(names.noise_key(*key), world.records[names.noise_key(*key)]),
         world.algorithm.query(0).releases,
     )
     sealed = {device: world.sealed(device) for device in range(DEVICES)}
@@ -73,7 +73,7 @@ def test_no_schedule_counts_or_charges_twice_or_gives_two_releases(make_world, s
                 with pytest.raises(PrivacyError):
                     world.release()
                 continue
-            if sealed_state.ledger_key(world.population) not in world.records:
+            if names.ledger_key(world.population) not in world.records:
                 continue  # an honest host stores the charge first; the others are tested in test_crashes
             answer = world.release()
             released.add(answer.signed_release)

@@ -43,12 +43,16 @@ class Host:
 
     def begin(self) -> None:
         log = Log("aggregator", stream=io.StringIO())
-        self.storage = Storage(self.state, failed=self.failures.append)
+        self.storage = Storage(self.state)
         self.core = AggregatorCore.restore(
             self.world.identity, self.storage.records(), self.storage.contributions, noise=self.world.noise
         )
         _resume(self.core, self.storage, log)
         self.service = AggregatorService(self.core, self.storage, log, failed=self.failures.append)
+
+    def end(self) -> None:
+        self.service.close()
+        self.storage.close()
 
     def open(self) -> None:
         order, signature = self.world.order(0, domains.OPEN)
@@ -84,7 +88,7 @@ def host(large: Any, tmp_path: Path) -> Iterator[Host]:
         opened = Host(large, state)
         opened.open()
         yield opened
-        opened.storage.close()
+        opened.end()
 
 
 def test_streams_are_counted_summed_and_their_files_erased_with_the_release(host: Host) -> None:
@@ -172,7 +176,7 @@ def test_a_stream_to_another_task_or_round_or_a_closed_one_is_refused_before_it_
 def test_a_contribution_sealed_in_another_way_or_for_another_context_is_malformed(host: Host) -> None:
     world = host.world
     plaintext = world.contribution(1).SerializeToString()
-    info = domains.contribution_info(world.task_sha256, 0, world.model(0))
+    info = domains.contribution_info(world.task_sha256, 0, world.model(0), world.policy.sha256)
     assert host.send(hpke.seal(world.identity.hpke.public, plaintext, info)) is Refusal.MALFORMED
     other = world.contribution(1, model_sha256=bytes(32)).SerializeToString()
     assert host.send(world.seal(other)) is Refusal.WRONG_MODEL
@@ -191,7 +195,7 @@ def test_an_unbounded_payload_is_refused(host: Host) -> None:
 def test_a_restart_takes_every_acknowledged_contribution_back(host: Host) -> None:
     for device in range(3):
         assert host.send(host.world.sealed(device)) is None
-    host.storage.close()
+    host.end()
     host.begin()
     assert (host.count(), len(host.files())) == (3, 3)
     assert host.send(host.world.sealed(2)) is Refusal.ALREADY_CONTRIBUTED
@@ -201,7 +205,7 @@ def test_a_restart_takes_every_acknowledged_contribution_back(host: Host) -> Non
 def test_a_file_that_a_power_cut_took_or_cut_is_not_counted_after_the_restart(host: Host) -> None:
     for device in range(4):
         assert host.send(host.world.sealed(device)) is None
-    host.storage.close()
+    host.end()
     gone, cut = host.files()[:2]
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:1000])
@@ -225,7 +229,7 @@ def test_files_of_rounds_that_are_over_are_removed_at_the_start(host: Host) -> N
     left = host.state.root / "large" / f"{'ab' * 32}-3"
     left.mkdir()
     (left / "x").write_bytes(b"ciphertext of a round that was released")
-    host.storage.close()
+    host.end()
     host.begin()
     assert not left.exists()
     assert len(host.files()) == 1
@@ -233,7 +237,7 @@ def test_files_of_rounds_that_are_over_are_removed_at_the_start(host: Host) -> N
 
 def test_more_streams_than_the_memory_is_meant_for_are_put_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servicer, "MAX_STREAMS", 1)
-    host.storage.close()
+    host.end()
     host.begin()
 
     def second_within_the_first() -> Iterator[Any]:

@@ -15,7 +15,8 @@ import grpc
 import pytest
 
 from odp.crypto import domains, seal, verify
-from odp.enclave.measurement import AGGREGATOR_PACKAGES, image_digest
+from odp.enclave.in_thread import InThread
+from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -24,10 +25,11 @@ from odp.errors import ConfigurationError, StateError
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc, common_pb2
-from trusted_aggregator import Config, start
+from trusted_aggregator import Config, enclave_process, start
 from trusted_aggregator.storage import Storage
 
 SECONDS = 20.0
+IMAGE, OTHER_IMAGE = "sha384:" + "0" * 96, "sha384:" + "1" * 96
 POLICY = EnclavePolicy(role="aggregator", minimum_cohort=3)
 
 
@@ -42,16 +44,16 @@ class Client:
             attestation_pb2.GetEvidenceRequest(nonce=bytes(32)), timeout=SECONDS
         )
 
-    def verified(self, platform):
+    def verified(self, platform, *, image=IMAGE):
         reference = ReferenceValues(
             roots=(platform.root_certificate_pem,),
-            image_digests={"aggregator": (image_digest(AGGREGATOR_PACKAGES),)},
+            image_digests={"aggregator": (image,)},
             policy_sha256={"aggregator": (POLICY.sha256.hex(),)},
             allow_emulated=True,
         )
         return verify_evidence(
-            token=self.evidence.token, policy=self.evidence.policy, nonce=bytes(32), role="aggregator",
-            reference_values=reference, now=time.time(),
+            token=self.evidence.token, policy=self.evidence.policy, event_log=self.evidence.event_log,
+            nonce=bytes(32), role="aggregator", reference_values=reference, now=time.time(),
         )  # fmt: skip
 
     def open(self):
@@ -61,7 +63,7 @@ class Client:
 
     def sealed(self, device, hpke_key):
         world = self.world
-        info = domains.contribution_info(world.task_sha256, 0, world.model(0))
+        info = domains.contribution_info(world.task_sha256, 0, world.model(0), POLICY.sha256)
         return seal(hpke_key, world.contribution(device).SerializeToString(), info)
 
     def submit(self, sealed):
@@ -93,9 +95,10 @@ def run(tmp_path, log):
     """Starts programs on one state folder and stops them at the end."""
     running = []
 
-    def begin(**changes):
+    def begin(*, image=IMAGE):
         config = Config(state=tmp_path / "state", listen="127.0.0.1:0", policy=POLICY)
-        running.append(start(config, log=Log("aggregator", stream=log), **changes))
+        launch = InThread(enclave_process.run, digest=image)
+        running.append(start(config, log=Log("aggregator", stream=log), launch=launch))
         return running[-1]
 
     yield begin
@@ -135,7 +138,8 @@ def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(worl
     assert again.close().release == signed
     lines = log.getvalue().splitlines()
     assert [line.split()[3] for line in lines] == [
-        "serving", "round_opened", "round_opened", "round_charged", "round_released", "stopped", "serving",
+        "enclave_started", "serving", "round_opened", "round_opened", "round_charged", "round_released", "stopped",
+        "enclave_started", "serving",
     ]  # fmt: skip
 
 
@@ -217,20 +221,18 @@ def test_a_second_program_on_one_folder_is_refused(run):
         run()
 
 
-def test_other_code_cannot_open_the_state_and_says_so(world, run, monkeypatch):
+def test_other_code_cannot_open_the_state_and_says_so(world, run):
     program = run()
     client = Client(world, program.address, program.ca_pem)
     client.open()
     program.stop()
-    monkeypatch.setattr("odp.enclave.host.image_digest", lambda packages: "sha384:" + "1" * 96)
     with pytest.raises(StateError, match="another version"):
-        run()
+        run(image=OTHER_IMAGE)
 
 
-def test_other_code_starts_with_new_keys_where_nothing_else_was_sealed(run, monkeypatch, log):
+def test_other_code_starts_with_new_keys_where_nothing_else_was_sealed(run, log):
     run().stop()
-    monkeypatch.setattr("odp.enclave.host.image_digest", lambda packages: "sha384:" + "1" * 96)
-    run()
+    run(image=OTHER_IMAGE)
     assert "enclave_keys_renewed" in log.getvalue()
 
 
@@ -261,7 +263,8 @@ def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp
         )
         address = process.stdout.readline().decode().strip()
         client = Client(world, address, (tmp_path / "state" / "ca" / "ca.pem").read_bytes())
-        return process, client, client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
+        platform = EmulatedPlatform.open(tmp_path / "state" / "platform")
+        return process, client, client.verified(platform, image=measure(AGGREGATOR_ENTRY).digest).hpke_key
 
     process, client, key = begin()
     acknowledged = []

@@ -13,9 +13,9 @@ from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.interface import Status
 from trusted_aggregator.program import _resume
-from trusted_aggregator.rounds import Status
-from trusted_aggregator.sealed_state import ledger_key, release_key
+from trusted_aggregator.records import ledger_key, release_key
 from trusted_aggregator.servicer import AggregatorService
 from trusted_aggregator.storage import Storage
 
@@ -34,10 +34,14 @@ class Host:
     def begin(self):
         self.log = io.StringIO()
         log = Log("aggregator", stream=self.log)
-        self.storage = Storage(self.state, failed=self.failures.append)
+        self.storage = Storage(self.state)
         core = AggregatorCore.restore(self.world.identity, self.storage.records(), self.storage.contributions)
         _resume(core, self.storage, log)
         self.service = AggregatorService(core, self.storage, log, failed=self.failures.append)
+
+    def end(self):
+        self.service.close()
+        self.storage.close()
 
     def open(self):
         order, signature = self.world.order(0, domains.OPEN)
@@ -63,7 +67,7 @@ def host(make_world, tmp_path):
         opened = Host(make_world(minimum=3), state, [])
         opened.open()
         yield opened
-        opened.storage.close()
+        opened.end()
 
 
 @pytest.fixture
@@ -72,9 +76,9 @@ def gate(host, monkeypatch):
     event = threading.Event()
     commit = Storage._commit
 
-    def slow(storage, batch):
+    def slow(storage, contributions):
         event.wait(SECONDS)
-        return commit(storage, batch)
+        return commit(storage, contributions)
 
     monkeypatch.setattr(Storage, "_commit", slow)
     yield event
@@ -146,7 +150,7 @@ def test_what_a_crash_left_of_a_released_round_is_erased_at_the_next_start(host,
         killed.setattr(Storage, "erase", lambda *arguments: None)
         signed = host.close()
     assert len(host.stored()) == 3
-    host.storage.close()
+    host.end()
     host.begin()
     assert host.stored() == []
     assert host.close() == signed
@@ -167,7 +171,7 @@ def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeyp
         with pytest.raises(KeyboardInterrupt):
             host.close()
     assert host.storage.record(release_key(host.world.task_sha256, 0)) is None
-    host.storage.close()
+    host.end()
     host.begin()
     assert "round_resumed" in host.log.getvalue()
     signed = host.close()
@@ -186,7 +190,7 @@ def test_a_record_that_cannot_be_stored_stops_the_program(host, monkeypatch):
         with pytest.raises(StateError, match="disk full"):
             host.close()
     assert [str(error) for error in host.failures] == ["database x: disk full"]
-    host.storage.close()
+    host.end()
     host.begin()
     host.close()
 
@@ -201,3 +205,43 @@ def test_logs_hold_no_contribution_and_no_full_identifier(host):
         contribution = host.world.contribution(device)
         assert contribution.contribution_id.hex() not in text
         assert contribution.pseudonym.hex()[:12] not in text
+
+
+def test_contributions_that_wait_share_one_message_and_one_commit_and_each_gets_its_own_answer(host, gate, monkeypatch):
+    batches, commits = [], []
+    submit_batch, commit = type(host.service._core).submit_batch, Storage._commit
+    monkeypatch.setattr(
+        type(host.service._core),
+        "submit_batch",
+        lambda core, submits: batches.append(len(submits)) or submit_batch(core, submits),
+    )
+    monkeypatch.setattr(Storage, "_commit", lambda storage, rows: commits.append(len(rows)) or commit(storage, rows))
+    submits = [_in_thread(host.submit, device) for device in (0, 1, 1, 2, 3, 4, 5, 6)]
+    _until(lambda: sum(batches) == 8)
+    gate.set()
+    for thread, _ in submits:
+        thread.join(SECONDS)
+    answers = [answer for _, found in submits for answer in found]
+    assert answers.count(None) == 7
+    assert answers.count(Refusal.ALREADY_CONTRIBUTED) == 1
+    assert sum(commits) == len(host.stored()) == 7
+    assert len(commits) <= 2, "all that came while the first commit ran was stored in the second"
+
+
+def test_where_the_enclave_is_gone_every_submission_is_told(host, monkeypatch):
+    def gone(core, submits):
+        raise StateError("the enclave ended by itself")
+
+    monkeypatch.setattr(type(host.service._core), "submit_batch", gone)
+    for _ in range(2):
+        with pytest.raises(StateError, match="ended by itself"):
+            host.submit(1)
+    assert host.stored() == []
+
+
+def test_a_service_that_is_closed_takes_nothing_more(host):
+    host.submit(0)
+    host.service.close()
+    with pytest.raises(StateError, match="stopping"):
+        host.submit(1)
+    assert len(host.stored()) == 1

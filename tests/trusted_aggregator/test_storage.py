@@ -8,8 +8,8 @@ import sqlalchemy
 
 from odp.errors import StateError
 from odp.transport.state_folder import StateFolder
-from trusted_aggregator.sealed_state import SealedRecord
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.records import SealedRecord
+from trusted_aggregator.storage import Contribution, Storage
 
 TASK, OTHER = bytes(32), bytes([1]) * 32
 
@@ -21,13 +21,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def failures():
-    return []
-
-
-@pytest.fixture
-def storage(folder, failures):
-    opened = Storage(folder, failed=failures.append)
+def storage(folder):
+    opened = Storage(folder)
     yield opened
     opened.close()
 
@@ -46,9 +41,9 @@ def _full(storage, engine_name):
 def test_contributions_come_back_in_order_by_task_and_round(storage):
     rows = [os.urandom(40) for _ in range(5)]
     for row in rows:
-        storage.add(TASK, 0, row)
-    storage.add(TASK, 1, b"next round")
-    storage.add(OTHER, 0, rows[0])
+        storage.add([Contribution(TASK, 0, row)])
+    storage.add([Contribution(TASK, 1, b"next round")])
+    storage.add([Contribution(OTHER, 0, rows[0])])
     assert list(storage.contributions(TASK, 0)) == rows
     assert list(storage.contributions(TASK, 1)) == [b"next round"]
     assert list(storage.contributions(OTHER, 0)) == [rows[0]]
@@ -59,14 +54,23 @@ def test_pages_hold_all_rows(storage, monkeypatch):
     monkeypatch.setattr("trusted_aggregator.storage._PAGE", 3)
     rows = [os.urandom(8) for _ in range(10)]
     for row in rows:
-        storage.add(TASK, 0, row)
+        storage.add([Contribution(TASK, 0, row)])
     assert list(storage.contributions(TASK, 0)) == rows
 
 
+def test_contributions_that_come_together_are_stored_together_or_not_at_all(storage):
+    storage.add([Contribution(TASK, 0, b"first"), Contribution(TASK, 1, b"other round")])
+    storage.add([])
+    with pytest.raises(StateError, match="could not be stored"):
+        storage.add([Contribution(TASK, 0, b"second"), Contribution(TASK, 0, b"first")])
+    assert list(storage.contributions(TASK, 0)) == [b"first"]
+    assert list(storage.contributions(TASK, 1)) == [b"other round"]
+
+
 def test_what_add_returned_for_survives_an_abrupt_end(folder, storage):
-    storage.add(TASK, 0, b"row")
+    storage.add([Contribution(TASK, 0, b"row")])
     storage.apply([SealedRecord("ledger/a", b"1")])
-    again = Storage(folder, failed=lambda error: None)  # the first one was never closed
+    again = Storage(folder)  # the first one was never closed
     assert list(again.contributions(TASK, 0)) == [b"row"]
     assert again.records() == {"ledger/a": b"1"}
     again.close()
@@ -77,7 +81,7 @@ def test_many_threads_share_commits_and_none_is_lost(storage):
 
     def add(mine):
         for row in mine:
-            storage.add(TASK, 0, row)
+            storage.add([Contribution(TASK, 0, row)])
 
     threads = [threading.Thread(target=add, args=(mine,)) for mine in rows]
     for thread in threads:
@@ -103,20 +107,18 @@ def test_a_write_that_fails_half_way_changes_nothing(storage):
     assert storage.records() == {"a": b"1"}
 
 
-def test_a_full_disk_is_never_acknowledged_and_stops_all_further_contributions(folder, storage, failures):
-    storage.add(TASK, 0, b"before")
+def test_a_full_disk_is_never_acknowledged_and_stops_all_further_contributions(folder, storage):
+    storage.add([Contribution(TASK, 0, b"before")])
     _full(storage, "_contributions")
     with pytest.raises(StateError, match="disk full"):
-        storage.add(TASK, 0, bytes(100_000))
-    assert len(failures) == 1
+        storage.add([Contribution(TASK, 0, bytes(100_000))])
     for call in (
-        lambda: storage.add(TASK, 0, b"after"),
-        storage.flush,
+        lambda: storage.add([Contribution(TASK, 0, b"after")]),
         lambda: storage.wait_for(TASK, 0, 9, timeout=1),
     ):
         with pytest.raises(StateError, match="disk full"):
             call()
-    again = Storage(folder, failed=failures.append)
+    again = Storage(folder)
     assert list(again.contributions(TASK, 0)) == [b"before"]
     again.close()
 
@@ -130,7 +132,7 @@ def test_a_full_disk_leaves_the_sealed_records_as_they_were(storage):
 
 
 def test_waiting_for_what_never_comes_ends(storage):
-    storage.add(TASK, 0, b"row")
+    storage.add([Contribution(TASK, 0, b"row")])
     storage.wait_for(TASK, 0, 1, timeout=1)
     with pytest.raises(StateError, match="not stored in time"):
         storage.wait_for(TASK, 0, 2, timeout=0.05)
@@ -138,8 +140,8 @@ def test_waiting_for_what_never_comes_ends(storage):
 
 def test_erased_contributions_are_gone_from_the_files(folder, storage):
     secret = os.urandom(32)
-    storage.add(TASK, 0, secret)
-    storage.add(TASK, 1, b"stays")
+    storage.add([Contribution(TASK, 0, secret)])
+    storage.add([Contribution(TASK, 1, b"stays")])
     assert any(secret in path.read_bytes() for path in folder.root.glob("contributions.db*"))
     storage.erase(TASK, 0)
     assert not any(secret in path.read_bytes() for path in folder.root.glob("contributions.db*"))
@@ -148,7 +150,7 @@ def test_erased_contributions_are_gone_from_the_files(folder, storage):
 
 def test_keep_only_erases_rounds_that_are_over(storage):
     for task, number in ((TASK, 0), (TASK, 1), (OTHER, 0)):
-        storage.add(task, number, b"row")
+        storage.add([Contribution(task, number, b"row")])
     storage.keep_only({(TASK, 1)})
     assert list(storage.contributions(TASK, 0)) == list(storage.contributions(OTHER, 0)) == []
     assert list(storage.contributions(TASK, 1)) == [b"row"]
@@ -159,14 +161,14 @@ def test_files_are_private(folder, storage):
 
 
 def test_a_closed_storage_refuses(folder):
-    storage = Storage(folder, failed=lambda error: None)
+    storage = Storage(folder)
     storage.close()
     storage.close()
     with pytest.raises(StateError, match="stopping"):
-        storage.add(TASK, 0, b"late")
+        storage.add([Contribution(TASK, 0, b"late")])
 
 
 def test_a_file_that_is_no_database_is_a_one_line_error(folder):
     folder.path("sealed.db").write_bytes(b"not a database, but long enough to be read as one" * 100)
     with pytest.raises(StateError, match=r"damaged|not a database"):
-        Storage(folder, failed=lambda error: None)
+        Storage(folder)

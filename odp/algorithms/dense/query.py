@@ -57,8 +57,8 @@ class DenseQuery:
         ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
-    def new_sum(self) -> DenseSum:
-        """An empty exact sum."""
+    def new_sum(self, *, oblivious: bool = False) -> DenseSum:
+        """An empty exact sum. Dense payloads are added place by place, so it is oblivious either way."""
         return DenseSum(self.releases[0].name, self.grid)
 
 

@@ -18,6 +18,7 @@ from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_R
 
 Int64Array = npt.NDArray[np.int64]
 
+_LEAST_SORTED = 2**16  # entries per piece of work of one thread
 _BLOCK = 2**14  # users per sparse product: bounds memory, and is far below the 2^20 of exactness
 
 
@@ -80,12 +81,11 @@ class Accumulator:
         if self._round < FIRST_FACTOR_ROUND:
             kernels.add_entries(items, weights, targets, self._squares[:, 0], self._products[:, 0])
         else:
-            starts, users, entries = kernels.by_item(offsets, items, weights, self._terms.items)
+            starts, *grouped = self._by_item(kernels, offsets, items, weights, targets, threads)
             constant = codec.constant_units(self._terms)
 
             def add(part: tuple[int, int]) -> None:
-                grouped = starts, users, entries, weights, targets, rows, constant
-                kernels.add_items(*part, *grouped, self._squares, self._products)
+                kernels.add_items(*part, starts, *grouped, rows, constant, self._squares, self._products)
 
             most = max(int(starts[-1]) // (8 * threads), 1)
             parallel.each(add, list(parallel.ranges(starts, most)), threads=threads)
@@ -93,11 +93,50 @@ class Accumulator:
 
     def totals(self) -> dict[str, Int64Array]:
         """Copies of the sums so far, by release name."""
+        return {name: total.copy() for name, total in self.final().items()}
+
+    def final(self) -> dict[str, Int64Array]:
+        """The sums themselves, by release name: for callers that add nothing more."""
         if self._round == COUNTS_ROUND:
             return {"counts": self._squares[:, 0] * self._count_units}
         if self._round == BIASES_ROUND:
-            return {"mass": self._squares[:, 0].copy(), "sums": self._products[:, 0].copy()}
-        return {"gram": self._squares.copy(), "targets": self._products.copy()}
+            return {"mass": self._squares[:, 0], "sums": self._products[:, 0]}
+        return {"gram": self._squares, "targets": self._products}
+
+    def _by_item(
+        self,
+        kernels: ModuleType,
+        offsets: Int64Array,
+        items: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.int16],
+        targets: npt.NDArray[np.int16],
+        threads: int,
+    ) -> tuple[Int64Array, npt.NDArray[np.int32], npt.NDArray[np.int16], npt.NDArray[np.int16]]:
+        """(starts int64 [m + 1], users, weights, targets) of the entries with a weight, grouped by item."""
+        parts = list(parallel.ranges(offsets, max(int(offsets[-1]) // threads + 1, _LEAST_SORTED)))
+        counts = np.zeros((len(parts), self._terms.items), dtype=np.int64)
+
+        def cut(part: tuple[int, int]) -> slice:
+            return slice(int(offsets[part[0]]), int(offsets[part[1]]))
+
+        def count(number: int) -> None:
+            here = cut(parts[number])
+            kernels.count_items(items[here], weights[here], counts[number])
+
+        parallel.each(count, range(len(parts)), threads=threads)
+        ends = np.cumsum(counts.sum(axis=0))
+        starts = np.concatenate((np.zeros(1, dtype=np.int64), ends))
+        places = starts[:-1] + np.cumsum(counts, axis=0) - counts
+        users = np.empty(starts[-1], dtype=np.int32)
+        sorted_weights, sorted_targets = (np.empty(starts[-1], dtype=np.int16) for _ in range(2))
+
+        def group(number: int) -> None:
+            (first, last), here = parts[number], cut(parts[number])
+            given = offsets[first : last + 1] - offsets[first], items[here], weights[here], targets[here]
+            kernels.group(*given, first, places[number], users, sorted_weights, sorted_targets)
+
+        parallel.each(group, range(len(parts)), threads=threads)
+        return starts, users, sorted_weights, sorted_targets
 
     def _add_block(self, rows: Int64Array, items: Int64Array, weights: Int64Array, targets: Int64Array) -> None:
         user, place = np.nonzero(weights)

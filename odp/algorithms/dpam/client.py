@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from odp.algorithms.alternating import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.dpam import codec, userside
-from odp.algorithms.dpam.subset import hash_order
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, GLOBALS_TABLE, Terms
 from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
-from odp.errors import DataError
 from odp.v1 import common_pb2
 
 
-class DpamClient:
+class DpamClient(OwnItems):
     """``odp.algorithms.seam.Client`` of one task.
 
     Args:
@@ -25,18 +23,7 @@ class DpamClient:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
-
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
-
-        The items that the device contributes in this round are always among them.
-
-        Raises:
-          DataError: an item is out of range.
-        """
-        self._check(data)
-        chosen = hash_order(seed, round, data.items)[: self._terms.slices_per_device]
-        return np.sort(data.items[chosen])
+        super().__init__(self._terms)
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's bias and row, float64 [1 + rank], little-endian.
@@ -46,14 +33,12 @@ class DpamClient:
         Raises:
           DataError: an item is out of range.
         """
-        self._check(data)
-        terms = self._terms
-        order = hash_order(seed, round, data.items)
+        terms, order = self._terms, self._order(data, round=round, seed=seed)
         items, values = data.items[order], data.values[order]
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(1, dtype="<f8").tobytes()
-        batch = self._batch(slices, items, values)
+        batch = _batch(slices, items, values)
         local = userside.solve(terms, batch, _ridges(slices), rank=terms.rank_of(round))
         payload = codec.encode(terms, round, userside.contributions(terms, batch, local, round=round))[0]
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
@@ -65,37 +50,22 @@ class DpamClient:
           DataError: an item of ``data`` is out of range, or one of ``items`` has no slice.
         """
         self._check(data)
-        found, place = _lookup(slices, items)
-        if not found.all():
-            missing = int((~found).sum())
-            raise DataError(f"Expected a slice for each item to predict: {missing} of {len(items)} have none")
+        rows = rows_to_predict(slices, items)
         rank = self._terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
-        batch = self._batch(slices, data.items, data.values)
+        batch = _batch(slices, data.items, data.values)
         local = userside.solve(self._terms, batch, _ridges(slices), rank=rank)
-        rows = slices.rows[place].astype(np.float64)
         return userside.predict(self._terms, local, np.zeros(len(items), dtype=np.int64), rows)
 
-    def _batch(self, slices: Slices, items: Int64Array, values: Float64Array) -> userside.Batch:
-        found, place = _lookup(slices, items)
-        return userside.Batch(
-            items=items[found][None],
-            values=values[found].astype(np.float64)[None],
-            mask=np.ones((1, int(found.sum())), dtype=np.bool_),
-            rows=slices.rows[place[found]].astype(np.float64)[None],
-        )
 
-    def _check(self, data: LocalRatings) -> None:
-        if len(data.items) and not 0 <= int(data.items.min()) <= int(data.items.max()) < self._terms.items:
-            raise DataError(f"Expected local items to be from 0 to {self._terms.items - 1}: some are out of range")
+def _batch(slices: Slices, items: Int64Array, values: Float64Array) -> userside.Batch:
+    found, place = find_slices(slices, items)
+    return userside.Batch(
+        items=items[found][None],
+        values=values[found].astype(np.float64)[None],
+        mask=np.ones((1, int(found.sum())), dtype=np.bool_),
+        rows=slices.rows[place[found]].astype(np.float64)[None],
+    )
 
 
 def _ridges(slices: Slices) -> Float64Array:
     return np.asarray(slices.dense[GLOBALS_TABLE][0], dtype=np.float64)
-
-
-def _lookup(slices: Slices, items: Int64Array) -> tuple[npt.NDArray[np.bool_], Int64Array]:
-    """(whether each item has a slice, the slice's position where it has)."""
-    place = np.searchsorted(slices.keys, items)
-    inside = np.minimum(place, max(len(slices.keys) - 1, 0))
-    found = np.zeros(len(items), dtype=np.bool_) if not len(slices.keys) else slices.keys[inside] == items
-    return found, inside

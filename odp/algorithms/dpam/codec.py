@@ -14,6 +14,7 @@ Units: bound of the full row / 2^11, sqrt(K) / 2^10, target clip / 2^9 (rows, we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,12 @@ def constant_units(terms: Terms) -> int:
 def row_limit(terms: Terms) -> int:
     """Largest sum of squares of a row in integer units: what the constant leaves of 2^22."""
     return ROW_UNITS**2 - constant_units(terms) ** 2
+
+
+def vector_limit(terms: Terms, round: int) -> int:
+    """Largest sum of (weight target)^2 of one user in integer units: what the round's vector clip allows of 2^38."""
+    ratio = terms.vector_clip(round) / terms.target_clip(round)
+    return math.floor(ratio * ratio * (WEIGHT_UNITS * TARGET_UNITS) ** 2)
 
 
 def constant(terms: Terms) -> float:

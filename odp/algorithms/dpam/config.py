@@ -11,9 +11,12 @@ from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_FEATURES, MAX_RANK
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from odp.privacy.events import Sampling
     from odp.v1 import common_pb2
 
 _MANY_FEATURES = 8
+_COUNTS_WITHOUT_STEPS = 0.15
+_VECTOR_CLIP = 0.15  # of the declared range
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
 
 
@@ -28,8 +31,12 @@ class DPAM:
       row_clip: L2 bound of a user's row; None is ``min(sqrt(rank), 1.8)``: rows have covariance 1, and longer ones cost
         more noise than their clip costs accuracy; 30 where there is no noise.
       bias_target_clip: bound of |value - centre - user bias| in the round of biases, in units of the values; None is
-        .3 of the declared range (1.2 for 1 .. 5), and the whole range where there is no noise.
+        the declared range, since the bound of all of them together makes the noise.
       factor_target_clip: bound of |residual| in the factor rounds; None as for biases.
+      bias_vector_clip: bound of all these targets of a user together, as a weighted root mean square; the sensitivity
+        follows from it. None is .15 of the declared range (.6 for 1 .. 5), which most users exceed: so they count
+        alike, whatever the size of their residuals. Where there is no noise, the bound of one target.
+      factor_vector_clip: the same in the factor rounds; None as for biases.
       weighting: "adaptive" gives rarely rated items more weight (noisy count ** -weight_exponent), "uniform" none.
       weight_exponent: from 0 to 1.
       count_share, bias_share: parts of mu^2 for counts and for biases; factors get the rest. Without steps, biases
@@ -51,6 +58,8 @@ class DPAM:
     row_clip: float | None = None
     bias_target_clip: float | None = None
     factor_target_clip: float | None = None
+    bias_vector_clip: float | None = None
+    factor_vector_clip: float | None = None
     weighting: str = "adaptive"
     weight_exponent: float = 0.25
     count_share: float = 0.05
@@ -70,6 +79,8 @@ class DPAM:
             _validate.integer(steps=self.steps, low=0, high=64)
         clips = {"row_clip": self.row_clip, "bias_target_clip": self.bias_target_clip}
         clips["factor_target_clip"] = self.factor_target_clip
+        clips["bias_vector_clip"] = self.bias_vector_clip
+        clips["factor_vector_clip"] = self.factor_vector_clip
         for name, clip in clips.items():
             if clip is not None:
                 _validate.positive(**{name: clip})
@@ -97,11 +108,12 @@ class DPAM:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from
-        biases and counts alone below 1, those refined by two rounds below 4, further ones by five or six rounds above.
+        biases and counts alone below .7, those refined by two rounds below 2, rank 12 in three rounds below 4, in four
+        below 40, and rank 16 in six rounds above.
         Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
 
         With 8 or more public features per item there are further factors to start from: all of them without a factor
-        round below 2, up to 16 in two rounds below 4, up to 20 in three rounds above. Fewer features come on top.
+        round below 2, up to 20 in two rounds below 4, in three rounds above. Fewer features come on top.
 
         Raises:
           ConfigurationError: a number is out of range.
@@ -116,11 +128,11 @@ class DPAM:
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        if strength < 1.0:
-            return 2, cls(steps=0)
-        if strength < 4.0:
+        if strength < 0.7:
+            return 2, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
+        if strength < 2.0:
             return 2, cls(steps=2)
-        rank, steps = (6, 5) if strength < 40.0 else (16, 6)
+        rank, steps = (12, 3) if strength < 4.0 else (12, 4) if strength < 40.0 else (16, 6)
         return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
 
     @classmethod
@@ -135,9 +147,9 @@ class DPAM:
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         if strength < 2.0:
-            return known, cls(steps=0)
+            return known, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
         if strength < 4.0:
-            return min(known, 16), cls(steps=2)
+            return min(known, 20), cls(steps=2)
         return min(known, 20), cls(steps=3, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
 
     def resolve(
@@ -145,8 +157,11 @@ class DPAM:
         model: common_pb2.MatrixFactorizationModel,
         data: common_pb2.RatingsData,
         privacy: common_pb2.PrivacyTerms,
+        sampling: Sampling | None = None,
     ) -> common_pb2.DpamTraining:
         """Every number of the task, with the noise that makes all planned releases together (epsilon, delta)-DP.
+
+        ``sampling`` is the draw of every round, None for full participation.
 
         An infinite epsilon means no noise at all: for comparison in simulations; no enclave accepts it.
 
@@ -169,7 +184,7 @@ class DPAM:
             "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
         }
         silent = privacy.epsilon == math.inf
-        clip = (data.high - data.low) * (1.0 if silent else 0.3)
+        clip = data.high - data.low
         row_clip = 30.0 if silent else min(math.sqrt(rank), 1.8)
         training = common_pb2.DpamTraining(
             steps=steps,
@@ -185,14 +200,24 @@ class DPAM:
             start_seed=self.start_seed,
             slices_per_device=min(slices, items),
         )
+        together = clip * (1.0 if silent else _VECTOR_CLIP)
+        training.bias_vector_clip = self.bias_vector_clip or min(together, training.bias_target_clip)
+        if steps:
+            training.factor_vector_clip = self.factor_vector_clip or min(together, training.factor_target_clip)
         if silent:
             return training
-        from odp.privacy.accounting import mu_for
+        from odp.privacy.calibration import total_mu_for
 
         draws = items * (3 + steps * ((rank + 1) * (rank + 2) // 2 + rank + 1))
-        total = mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=draws)
         biases = self.bias_share if steps else 1.0 - self.count_share
         factors = (1.0 - self.count_share - biases) / steps if steps else 0.0
+        total = total_mu_for(
+            (self.count_share, biases, *[factors] * steps),
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            coordinates=draws,
+            sampling=sampling,
+        )
 
         def noise(share: float) -> float:
             """Std of a release of sensitivity sqrt(K), in units of its clips, whose mu^2 is ``share`` of the total."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TypeVar
 
@@ -22,15 +23,9 @@ Float64Array = npt.NDArray[np.float64]
 _Out = TypeVar("_Out")
 
 _STEPS = 60
-_ROW_STEPS = 25
 _GRID = 80
 _SCATTER = 0.2
 _BLOCK = 256  # items per piece of work
-# Items that the common covariance is estimated from: in the last steps, and before them.
-_MOST_FOR_COMMON = 4096
-_MOST_AT_FIRST = 512
-_LAST_STEPS = 3
-_PER_COLUMN = 16  # at first at least so many per column
 _WORTHWHILE = 3e7  # flops; less takes no longer than to load the machine code
 
 # Prior variance of a feature's coefficient in the biases' trend, in units of the residual variance.
@@ -161,6 +156,12 @@ def unclipped(clip: float, variance: float) -> float:
     return 1.0 / math.erf(clip / math.sqrt(2.0 * variance))
 
 
+def packed(matrices: Float64Array) -> Float64Array:
+    """Upper triangles [m, d (d + 1) / 2] of symmetric matrices [m, d, d], row by row."""
+    first, second = np.triu_indices(matrices.shape[-1])
+    return np.asarray(matrices[:, first, second])
+
+
 def unpacked(packed: Float64Array, width: int) -> Float64Array:
     """Symmetric matrices [m, d, d] from packed upper triangles [m, d (d + 1) / 2]."""
     first, second = np.triu_indices(width)
@@ -171,30 +172,29 @@ def unpacked(packed: Float64Array, width: int) -> Float64Array:
 
 
 def nearest_psd(matrices: Float64Array) -> Float64Array:
-    """Each symmetric matrix [m, d, d] with its negative eigenvalues set to zero."""
+    """Each symmetric matrix [m, d, d] with its negative eigenvalues set to zero; positive definite ones as they are."""
     projected = np.array(matrices)
-    _project(projected)
+    code = machine_code(projected.size * projected.shape[1])
+
+    def project(block: slice) -> None:
+        some = projected[block]
+        sure = np.zeros(len(some), dtype=np.bool_)
+        if code is not None:
+            code.positive(some, sure)
+        if not sure.all():
+            some[~sure] = _without_negative(some[~sure])
+
+    each_block(project, len(projected))
     return projected
 
 
-def _project(matrices: Float64Array) -> None:
-    """Puts the nearest positive semidefinite matrices in place; those that are positive definite stay as they are."""
-    code = _machine_code(matrices.size * matrices.shape[1])
-
-    def project(block: slice) -> None:
-        some = matrices[block]
-        doubtful = np.ones(len(some), dtype=np.bool_)
-        if code is not None:
-            code.positive(some, doubtful)
-            doubtful = ~doubtful
-        if doubtful.any():
-            values, vectors = np.linalg.eigh(some[doubtful])
-            some[doubtful] = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
-
-    _each_block(project, len(matrices))
+def _without_negative(matrices: Float64Array) -> Float64Array:
+    with parallel.one_blas_thread():
+        values, vectors = np.linalg.eigh(matrices)
+    return np.asarray((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1))
 
 
-def _machine_code(work: float) -> ModuleType | None:
+def machine_code(work: float) -> ModuleType | None:
     """``item_kernels`` where numba is installed and the work (in flops) is worth its loading time, else None."""
     if work < _WORTHWHILE:
         return None
@@ -205,51 +205,80 @@ def _machine_code(work: float) -> ModuleType | None:
     return item_kernels
 
 
-def _each_block(work: Callable[[slice], _Out], size: int) -> list[_Out]:
+def each_block(
+    work: Callable[[slice], _Out], size: int, *, block: int = _BLOCK, pool: ThreadPoolExecutor | None = None
+) -> list[_Out]:
     """Results of ``work`` for blocks of items that do not depend on the number of threads."""
-    blocks = [slice(start, min(start + _BLOCK, size)) for start in range(0, size, _BLOCK)]
-    return parallel.each(work, blocks, threads=parallel.processors())
+    blocks = [slice(start, min(start + block, size)) for start in range(0, size, block)]
+    return parallel.each(work, blocks, threads=parallel.processors(), pool=pool)
 
 
 @dataclass(frozen=True)
 class Grams:
-    """Gram matrices [m, w, w], positive semidefinite; their common shape [w, w] per mass; variance of entries [m]."""
+    """Gram matrices [m, w, w], positive semidefinite, as packed upper triangles [m, w (w + 1) / 2].
 
-    matrices: Float64Array
+    ``common`` [w, w] is their common shape per mass, ``variance`` [m] that of the entries.
+    """
+
+    packed: Float64Array
     common: Float64Array
     variance: Float64Array
 
+    @property
+    def matrices(self) -> Float64Array:
+        """Unpacked, a copy."""
+        return unpacked(self.packed, len(self.common))
 
-def grams(packed: Float64Array, mass: Float64Array, *, width: int, noise_std: float) -> Grams:
-    """Gram matrices from noisy sums: each shrunk toward mass times the Gram matrix that all items have in common."""
+
+def grams(
+    packed: Float64Array, mass: Float64Array, *, width: int, noise_std: float, scale: Float64Array | None = None
+) -> Grams:
+    """Gram matrices from noisy sums: each shrunk toward mass times the Gram matrix that all items have in common.
+
+    ``scale`` multiplies the columns of ``packed`` first; ``noise_std`` is of the result.
+    """
+    size, pairs = packed.shape
+    scale = np.ones(pairs) if scale is None else scale
     total = float(mass.sum())
-    common = nearest_psd(unpacked(packed.sum(axis=0)[None], width))[0] / total
+    sums = np.sum(each_block(lambda block: packed[block].sum(axis=0), size), axis=0) * scale
+    common = nearest_psd(unpacked(sums[None], width))[0] / total
     common += (1e-6 * float(np.trace(common)) / width + 1e-12) * np.eye(width)
     first, second = np.triu_indices(width)
     shape = common[first, second]
-    noise = np.where(first == second, noise_std**2, noise_std**2 / 2)
+    noise = float(np.where(first == second, noise_std**2, noise_std**2 / 2).mean())
+    code = machine_code(float(size) * width**3)
+    distance = np.empty(size)
 
-    def excess_of(block: slice) -> Float64Array:
-        return np.asarray(((packed[block] - mass[block, None] * shape) ** 2 - noise).mean(axis=1))
+    def measure(block: slice) -> None:
+        if code is not None:
+            code.squared_distances(packed[block], scale, mass[block], shape, distance[block])
+        else:
+            distance[block] = ((packed[block] * scale - mass[block, None] * shape) ** 2).sum(axis=1)
 
-    excess = np.concatenate(_each_block(excess_of, len(packed)))
+    each_block(measure, size)
     # Spread around the common shape: mass times a constant (users are random) plus mass^2 times one (audiences differ).
     design = np.stack((mass, mass**2), axis=1)
-    weight = 1.0 / (noise.mean() + mass * float(np.trace(common)) ** 2) ** 2
+    weight = 1.0 / (noise + mass * float(np.trace(common)) ** 2) ** 2
+    excess = distance / pairs - noise
     spread = np.maximum(_nonnegative(design * np.sqrt(weight)[:, None], excess * np.sqrt(weight)), 0.0)
     between = design @ spread
-    gain = between / (between + noise.mean() + 1e-300)
-    matrices = np.empty((len(packed), width, width))
+    gain = between / (between + noise + 1e-300)
+    shrunk = np.empty_like(packed)
 
     def shrink(block: slice) -> None:
-        expected = mass[block, None] * shape
-        shrunk = expected + gain[block, None] * (packed[block] - expected)
-        matrices[block, first, second] = shrunk
-        matrices[block, second, first] = shrunk
+        found = shrunk[block]
+        sure = np.zeros(len(found), dtype=np.bool_)
+        if code is not None:
+            code.shrink(packed[block], scale, mass[block], gain[block], shape, width, found, sure)
+        else:
+            expected = (1.0 - gain[block, None]) * mass[block, None]
+            found[:] = expected * shape + gain[block, None] * (packed[block] * scale)
+        if not sure.all():
+            projected = _without_negative(unpacked(found[~sure], width))
+            found[~sure] = projected[:, first, second]
 
-    _each_block(shrink, len(packed))
-    _project(matrices)
-    return Grams(matrices=matrices, common=common, variance=gain * float(noise.mean()))
+    each_block(shrink, size)
+    return Grams(packed=shrunk, common=common, variance=gain * noise)
 
 
 def _nonnegative(design: Float64Array, values: Float64Array) -> Float64Array:
@@ -261,125 +290,3 @@ def _nonnegative(design: Float64Array, values: Float64Array) -> Float64Array:
     losses = [float(((values - design[:, column] * single[column]) ** 2).sum()) for column in range(2)]
     best = int(np.argmin(losses))
     return np.where(np.arange(2) == best, single, 0.0)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Full item rows (bias, factors): posterior means and variances [m, 1 + d]; prior covariance of factors [d, d]."""
-
-    mean: Float64Array
-    variance: Float64Array
-    prior: Float64Array
-
-
-def rows(
-    targets: Float64Array,
-    gram: Grams,
-    weight: Float64Array,
-    start: Float64Array,
-    bias_variance: Float64Array,
-    *,
-    noise_std: float,
-    residual_variance: float,
-    ridge: float,
-) -> Rows:
-    """Full item rows: posterior mean of r ~ N(start, prior) given targets = gram r + noise.
-
-    The prior covariance of the bias is known per item; that of the factors is common, and estimated by EM.
-
-    Args:
-      targets: noisy right-hand sides [m, 1 + d].
-      gram: the items' Gram matrices [m, 1 + d, 1 + d].
-      weight: typical weight of one rating of the item [m]: turns ratings into units of the sums.
-      start: prior means [m, 1 + d].
-      bias_variance: prior variances of the biases [m].
-      noise_std: of ``targets``.
-      residual_variance: of one rating.
-      ridge: added to the factors' prior precision, in ratings.
-    """
-    width = targets.shape[1]
-    off = targets - np.concatenate(
-        _each_block(lambda block: (gram.matrices[block] @ start[block, :, None])[:, :, 0], len(targets))
-    )
-    problem = _Problem(
-        matrices=gram.matrices,
-        off=off,
-        noise=noise_std**2 + gram.variance * (start**2).sum(axis=1),
-        noise_slope=gram.variance,
-        sampling=residual_variance * weight,
-        bias_variance=bias_variance,
-    )
-    identity = np.eye(width - 1)
-    common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
-    # Some items of every size tell the common covariance roughly, and a few thousand tell it well.
-    at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
-    few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
-    with parallel.one_blas_thread():  # several would only wait for each other on small matrices
-        for left in reversed(range(_ROW_STEPS)):
-            precision = np.linalg.inv(common) + ridge / residual_variance * identity
-            found = _posterior(problem if not left else many if left < _LAST_STEPS else few, precision)
-            moved = found.mean[:, 1:]
-            common = (moved.T @ moved + found.covariance[1:, 1:]) / len(moved) + 1e-9 * identity
-    return Rows(
-        mean=start + found.mean, variance=found.variance, prior=np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    )
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """b = A r + error per item: A [m, w, w], b = ``off`` [m, w]; error ~ N(0, (noise + slope trace(prior)) I + c A)."""
-
-    matrices: Float64Array
-    off: Float64Array
-    noise: Float64Array
-    noise_slope: Float64Array
-    sampling: Float64Array
-    bias_variance: Float64Array
-
-    def every(self, stride: int) -> _Problem:
-        """Every so-manieth item by the size of its matrix, or the problem itself for a stride of 1."""
-        if stride == 1:
-            return self
-        chosen = np.sort(np.argsort(self.matrices[:, 0, 0], kind="stable")[stride // 2 :: stride])
-        return _Problem(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
-
-
-@dataclass(frozen=True)
-class _Posterior:
-    """Means and variances [m, w], and the sum of the posterior covariances [w, w]."""
-
-    mean: Float64Array
-    variance: Float64Array
-    covariance: Float64Array
-
-
-def _posterior(problem: _Problem, precision: Float64Array) -> _Posterior:
-    """Of r ~ N(0, prior) with the prior variance of the bias per item and the common ``precision`` of the factors."""
-    size, width = problem.off.shape
-    prior = np.linalg.inv(precision)
-    noise = problem.noise + problem.noise_slope * (problem.bias_variance + np.trace(prior))
-    noise += 1e-12 + 1e-9 * problem.sampling * np.trace(problem.matrices, axis1=1, axis2=2) / width
-    bias_precision = 1.0 / np.maximum(problem.bias_variance, 1e-12)
-    mean, variance = np.empty((size, width)), np.empty((size, width))
-    code = _machine_code(10.0 * size * width**3)
-
-    def compiled(block: slice, code: ModuleType) -> Float64Array:
-        sums = np.zeros((width, width))
-        given = problem.matrices[block], problem.off[block], noise[block], problem.sampling[block]
-        code.posterior(*given, bias_precision[block], precision, mean[block], variance[block], sums)
-        return np.triu(sums) + np.triu(sums, 1).T
-
-    def plain(block: slice) -> Float64Array:
-        matrices = problem.matrices[block]
-        both = np.concatenate((matrices, problem.off[block, :, None]), axis=2)
-        error = problem.sampling[block, None, None] * matrices + noise[block, None, None] * np.eye(width)
-        told = matrices @ np.linalg.solve(error, both)
-        told[:, 0, 0] += bias_precision[block]
-        told[:, 1:, 1:-1] += precision
-        covariance = np.linalg.inv(told[:, :, :-1])
-        mean[block] = (covariance @ told[:, :, -1:])[:, :, 0]
-        variance[block] = np.diagonal(covariance, axis1=1, axis2=2)
-        return np.asarray(covariance.sum(axis=0))
-
-    sums = _each_block(plain if code is None else lambda block: compiled(block, code), size)
-    return _Posterior(mean, variance, np.sum(sums, axis=0))

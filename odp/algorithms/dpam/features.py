@@ -19,8 +19,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import estimation
-from odp.algorithms.dpam.estimation import Float64Array, Grams, Rows
+from odp.algorithms.dpam import estimation, posteriors
+from odp.algorithms.dpam.estimation import Float64Array, Grams
+from odp.algorithms.dpam.posteriors import Rows
 
 # Prior variance of a coefficient of the factors' map, in units of the residual variance.
 _FACTOR_PRIOR = 0.02
@@ -88,21 +89,20 @@ def hybrid_rows(
     residual_variance: float,
     ridge: float,
 ) -> Rows:
-    """Full item rows as :func:`estimation.rows`, around ``start + W f_j`` instead of ``start``.
+    """Full item rows as :func:`posteriors.rows`, around ``start + W f_j`` instead of ``start``.
 
     W maximises the likelihood of the noisy right-hand sides with the rows' residuals integrated out, so every item
     counts by the precision of its own statistics; it alternates with the estimate of the residuals' covariance.
 
     Args:
-      features: components [m, q] of :func:`components`; the others as of :func:`estimation.rows`.
+      features: components [m, q] of :func:`components`; the others as of :func:`posteriors.rows`.
     """
     alternations = _ALTERNATIONS if features.shape[1] else 1
     width = targets.shape[1]
     prior_variance = residual_variance * np.concatenate(([estimation.FEATURE_PRIOR], np.full(width - 1, _FACTOR_PRIOR)))
-    off = targets - (gram.matrices @ start[:, :, None])[:, :, 0]
     centre = start
     for alternation in range(alternations):
-        found = estimation.rows(
+        found = posteriors.rows(
             targets,
             gram,
             weight,
@@ -114,8 +114,11 @@ def hybrid_rows(
         )
         if alternation + 1 < alternations:
             noise = noise_std**2 + gram.variance * (bias_variance + np.trace(found.prior) + (centre**2).sum(axis=1))
+            if alternation == 0:
+                matrices = gram.matrices
+                off = targets - (matrices @ start[:, :, None])[:, :, 0]
             precision, evidence = _projected(
-                gram.matrices, found.prior, bias_variance, noise, residual_variance * weight, off
+                matrices, found.prior, bias_variance, noise, residual_variance * weight, off
             )
             centre = start + features @ linear_map(precision, evidence, features, ridge=1.0 / prior_variance).T
     return found

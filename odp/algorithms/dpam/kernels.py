@@ -13,7 +13,17 @@ import numba
 import numpy as np
 
 from odp.algorithms.dpam.codec import TARGET_UNITS, WEIGHT_UNITS
-from odp.algorithms.dpam.tiles import CHUNK, LANES, TILE_ROWS, add_products, eliminate, padded
+from odp.algorithms.dpam.tiles import (
+    CHUNK,
+    LANES,
+    TILE_ROWS,
+    add_outer,
+    add_pairs,
+    eliminate,
+    fetch_ahead,
+    padded,
+    substitute,
+)
 
 _FUSED = {"contract", "nsz"}
 _GUARD = 1e-6  # as in ``userside.py``
@@ -90,16 +100,17 @@ def solve(
       bias_out, row_out: float64 [n] and [n, rank] to fill.
     """
     columns = factors.shape[1]
-    rows = (columns + 2 + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
-    left, right = np.zeros(CHUNK * rows), np.zeros(CHUNK * max(columns, 1))
-    sums = np.empty(rows * columns)
+    points = factors.reshape(-1)
+    places, weights, pairs = np.empty(CHUNK, np.int64), np.empty(CHUNK), np.empty(2 * CHUNK)
     size = rank + 1
     width = (size + 1 + LANES - 1) // LANES * LANES
-    flat = np.zeros((size + TILE_ROWS) * width)
-    system = flat.reshape(size + TILE_ROWS, width)
+    height = max(size, columns) + TILE_ROWS
+    flat, sums = np.empty(height * width), np.empty(2 * columns)
+    system = flat.reshape(height, width)
     last = np.full(size, width, dtype=np.int64)
     solution = np.empty(size)
     for user in range(len(offsets) - 1):
+        flat[:] = 0.0
         sums[:] = 0.0
         weight_sum, target_sum = 0.0, 0.0
         filled = 0
@@ -111,35 +122,25 @@ def solve(
             target = weight * (values[entry] - base[item])
             weight_sum += weight
             target_sum += target
-            if rank == 0:
-                continue
-            row = factors[item]
-            a, b = left[filled * rows : (filled + 1) * rows], right[filled * columns : (filled + 1) * columns]
-            for column in range(columns):
-                b[column] = row[column]
-                a[column] = weight * row[column]
-            a[columns] = weight
-            a[columns + 1] = target
+            places[filled] = item * columns
+            fetch_ahead(points, places[filled], columns, 8)
+            weights[filled] = weight
+            pairs[2 * filled], pairs[2 * filled + 1] = weight, target
             filled += 1
             if filled == CHUNK:
-                add_products(left, rows, right, columns, sums, filled, columns)
+                add_outer(points, places, weights, columns, flat, width, filled)
+                add_pairs(points, places, pairs, columns, sums, filled)
                 filled = 0
-        add_products(left, rows, right, columns, sums, filled, columns)
+        add_outer(points, places, weights, columns, flat, width, filled)
+        add_pairs(points, places, pairs, columns, sums, filled)
         for one in range(rank):
-            for two in range(one, rank):
-                system[one, two] = sums[one * columns + two]
             system[one, one] += row_ridge
-            system[one, size + 1 :] = 0.0
-            system[one, rank] = sums[columns * columns + one]
-            system[one, size] = sums[(columns + 1) * columns + one]
+            system[one, rank] = sums[one]
+            system[one, size] = sums[columns + one]
         system[rank, rank] = weight_sum + bias_ridge
         system[rank, size] = target_sum
         eliminate(flat, width, size, last)
-        for one in range(size - 1, -1, -1):
-            total = system[one, size]
-            for two in range(one + 1, size):
-                total -= system[one, two] * solution[two]
-            solution[one] = total / system[one, one]
+        substitute(flat, width, size, solution)
         bias_out[user] = solution[rank]
         for column in range(rank):
             row_out[user, column] = solution[column]
@@ -176,6 +177,7 @@ def quantise_entries(
     raw: Any,
     fixed: int,
     clip: float,
+    limit: int,
     weight_out: Any,
     target_out: Any,
 ) -> None:
@@ -188,6 +190,7 @@ def quantise_entries(
       raw: items' weights before scaling, float64 [m]; unused where ``fixed`` is positive.
       fixed: the weight of every entry, or 0 for adaptive ones.
       clip: bound of the absolute target.
+      limit: of a user's sum of (weight target)^2, in integer units.
       weight_out, target_out: int16 per entry, to fill.
     """
     for user in range(len(offsets) - 1):
@@ -197,6 +200,7 @@ def quantise_entries(
                 if use[entry] == CONTRIBUTED:
                     squares += raw[items[entry]] * raw[items[entry]]
         scale = WEIGHT_UNITS / np.sqrt(squares) if squares > 0 else 0.0
+        reached = np.int64(0)
         for entry in range(offsets[user], offsets[user + 1]):
             weight_out[entry] = 0
             target_out[entry] = 0
@@ -206,27 +210,42 @@ def quantise_entries(
             residual = values[entry] - base[item] - bias[user]
             target_out[entry] = int(np.rint(min(max(residual / clip, -1.0), 1.0) * TARGET_UNITS))
             weight_out[entry] = fixed if fixed else int(np.floor(raw[item] * scale + _GUARD))
+            product = np.int64(weight_out[entry]) * np.int64(target_out[entry])
+            reached += product * product
+        if reached > limit:
+            shrink = np.sqrt(limit / reached)
+            for entry in range(offsets[user], offsets[user + 1]):
+                target_out[entry] = int(np.trunc(target_out[entry] * shrink))
 
 
 @numba.njit(nogil=True, cache=True)
-def by_item(offsets: Any, items: Any, weight: Any, n_items: int) -> tuple[Any, Any, Any]:
-    """(starts int64 [m + 1], user int32, entry int64) of the entries with a weight, grouped by item."""
-    starts = np.zeros(n_items + 1, np.int64)
+def count_items(items: Any, weight: Any, counts: Any) -> None:
+    """Adds to int64 [m] how many entries with a weight each item has."""
     for entry in range(len(items)):
-        if weight[entry] != 0:
-            starts[items[entry] + 1] += 1
-    for item in range(n_items):
-        starts[item + 1] += starts[item]
-    place = starts[:-1].copy()
-    users, entries = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int64)
-    for user in range(len(offsets) - 1):
-        for entry in range(offsets[user], offsets[user + 1]):
+        counts[items[entry]] += weight[entry] != 0
+
+
+@numba.njit(nogil=True, cache=True)
+def group(
+    offsets: Any, items: Any, weight: Any, target: Any, user: int, place: Any, users: Any, weights: Any, targets: Any
+) -> None:
+    """Copies users' entries with a weight to where their item's entries stand.
+
+    Args:
+      offsets: int64 [n + 1], from the first of ``items``.
+      items, weight, target: of the entries.
+      user: number of the first user.
+      place: int64 [m], where the next entry of an item goes; moved on.
+      users, weights, targets: int32, int16 and int16, to fill.
+    """
+    for one in range(len(offsets) - 1):
+        for entry in range(offsets[one], offsets[one + 1]):
             if weight[entry] != 0:
                 here = place[items[entry]]
-                users[here] = user
-                entries[here] = entry
                 place[items[entry]] = here + 1
-    return starts, users, entries
+                users[here] = user + one
+                weights[here] = weight[entry]
+                targets[here] = target[entry]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -243,9 +262,8 @@ def add_items(
     last: int,
     starts: Any,
     users: Any,
-    entries: Any,
-    weight: Any,
-    target: Any,
+    weights: Any,
+    targets: Any,
     rows: Any,
     constant: int,
     squares: Any,
@@ -255,8 +273,8 @@ def add_items(
 
     Args:
       first, last: range of items.
-      starts, users, entries: from :func:`by_item`; at most 2^20 entries of one item.
-      weight, target: int16 per entry.
+      starts: int64 [m + 1]; item ``i`` owns the entries ``starts[i] : starts[i + 1]``, at most 2^20.
+      users, weights, targets: int32, int16 and int16 per entry, as of :func:`group`.
       rows: int16 [n, rank].
       constant: in front of every row.
       squares: int64 [m, (rank + 1) (rank + 2) / 2], packed upper triangles, added to.
@@ -264,41 +282,40 @@ def add_items(
     """
     rank = rows.shape[1]
     columns = (rank + LANES - 1) // LANES * LANES
-    height = (columns + 2 + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
-    left, right = np.zeros(CHUNK * height), np.zeros(CHUNK * columns)
-    sums = np.empty(height * columns)
+    points, places = np.zeros(CHUNK * columns), np.arange(CHUNK) * columns
+    reals, pairs, flat = np.empty(CHUNK), np.empty(2 * CHUNK), rows.reshape(-1)
+    sums, twice = np.empty(columns * columns), np.empty(2 * columns)
     for item in range(first, last):
         if starts[item] == starts[item + 1]:
             continue
         sums[:] = 0.0
-        weights, targets = np.int64(0), np.int64(0)
-        filled = 0
-        for place in range(starts[item], starts[item + 1]):
-            row = rows[users[place]]
-            w = np.int64(weight[entries[place]])
-            wy = w * np.int64(target[entries[place]])
-            weights += w
-            targets += wy
-            real = float(w)
-            a, b = left[filled * height : (filled + 1) * height], right[filled * columns : (filled + 1) * columns]
-            for column in range(rank):
-                value = float(row[column])
-                b[column] = value
-                a[column] = real * value
-            a[columns] = real
-            a[columns + 1] = float(wy)
-            filled += 1
-            if filled == CHUNK:
-                add_products(left, height, right, columns, sums, filled, columns)
-                filled = 0
-        add_products(left, height, right, columns, sums, filled, columns)
+        twice[:] = 0.0
+        weight_sum, target_sum = np.int64(0), np.int64(0)
+        for start in range(starts[item], starts[item + 1], CHUNK):
+            filled = min(CHUNK, starts[item + 1] - start)
+            ahead = min(start + CHUNK, starts[item + 1])
+            for k in range(filled):
+                if ahead + k < starts[item + 1]:
+                    fetch_ahead(flat, users[ahead + k] * rank, rank, 32)
+                w = np.int64(weights[start + k])
+                wy = w * np.int64(targets[start + k])
+                weight_sum += w
+                target_sum += wy
+                reals[k] = w
+                pairs[2 * k], pairs[2 * k + 1] = w, wy
+                row = rows[users[start + k]]
+                point = points[k * columns : k * columns + rank]
+                for column in range(rank):
+                    point[column] = row[column]
+            add_outer(points, places, reals, columns, sums, columns, filled)
+            add_pairs(points, places, pairs, columns, twice, filled)
         packed, product = squares[item], products[item]
-        packed[0] += constant * constant * weights
-        product[0] += constant * targets
+        packed[0] += constant * constant * weight_sum
+        product[0] += constant * target_sum
         place = 1 + rank
         for one in range(rank):
-            packed[1 + one] += constant * np.int64(sums[columns * columns + one])
-            product[1 + one] += np.int64(sums[(columns + 1) * columns + one])
+            packed[1 + one] += constant * np.int64(twice[one])
+            product[1 + one] += np.int64(twice[columns + one])
             for two in range(one, rank):
                 packed[place] += np.int64(sums[one * columns + two])
                 place += 1

@@ -34,12 +34,19 @@ def processors(threads: int | None = None) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def each(work: Callable[[_In], _Out], blocks: Sequence[_In], *, threads: int) -> list[_Out]:
-    """``work`` of every block, in the order of ``blocks``, while BLAS keeps to one thread per block."""
+def each(
+    work: Callable[[_In], _Out], blocks: Sequence[_In], *, threads: int, pool: ThreadPoolExecutor | None = None
+) -> list[_Out]:
+    """``work`` of every block, in the order of ``blocks``, while BLAS keeps to one thread per block.
+
+    With a ``pool``, whose owner sees to BLAS, its threads do the work instead of fresh ones.
+    """
     if threads == 1 or len(blocks) < 2:
         return [work(block) for block in blocks]
-    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+    if pool is not None:
         return list(pool.map(work, blocks))
+    with one_blas_thread(), ThreadPoolExecutor(threads) as fresh:
+        return list(fresh.map(work, blocks))
 
 
 def one_blas_thread() -> contextlib.AbstractContextManager[object]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None]
 
-_BLOCK_ENTRIES = 2**22  # ratings per block: some 60 MB of work space
+_BLOCK_ENTRIES = 2**23  # ratings per block: some 120 MB of work space
 _BLOCK_NUMBERS = 2**23  # of all users' rows in a block
 _BLOCK_USERS = 2**20  # float64 sums over more users would not be exact
 _PART_ENTRIES = 2**16  # ratings per piece of work of one thread
@@ -95,13 +95,13 @@ class DpamPopulation:
                 total.add_decoded(contributions)
                 if progress is not None:
                     progress(total.count)
-            return total.totals()
+            return total.final()
         model = _Model.of(self._terms, self._kernels, broadcast, round, self._terms.rank_of(round))
         for block in self._blocks(ratings, model.rank):
             self._add_block(total, model, block, round, seeds[block.users])
             if progress is not None:
                 progress(total.count)
-        return total.totals()
+        return total.final()
 
     def contributions(
         self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
@@ -201,9 +201,9 @@ class DpamPopulation:
             if model.rank:
                 kernels.quantise_rows(local.row, scale, limit, rows[first:last])
             entries = offsets, block.items[cut], block.values[cut], use[cut]
-            clip, fixed = terms.target_clip(round), model.fixed_weight
+            clips, fixed = (terms.target_clip(round), codec.vector_limit(terms, round)), model.fixed_weight
             out = weight[cut], target[cut]
-            kernels.quantise_entries(*entries, local.bias, model.base, model.raw_weight, fixed, clip, *out)
+            kernels.quantise_entries(*entries, local.bias, model.base, model.raw_weight, fixed, *clips, *out)
 
         parallel.each(users, block.parts(), threads=self._threads)
         total.add_entries(kernels, block.offsets, block.items, weight, target, rows, threads=self._threads)

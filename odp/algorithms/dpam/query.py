@@ -8,16 +8,16 @@ release   shape            sum over users of               sensitivity          
 ========  ===============  ==============================  ==========================  =================
 counts    [m]              1                               sqrt(K)                     count_noise_std
 mass      [m]              w                               sqrt(K)                     bias_mass_noise
-sums      [m]              w y                             sqrt(K) B                   bias_sum_noise B
+sums      [m]              w y                             sqrt(K) C                   bias_sum_noise C
 gram      [m, p]           w x x', packed upper triangle   sqrt(K) F^2 (Frobenius)     gram_noise F^2
-targets   [m, d + 1]       w y x                           sqrt(K) F B                 target_noise F B
+targets   [m, d + 1]       w y x                           sqrt(K) F C                 target_noise F C
 ========  ===============  ==============================  ==========================  =================
 
 with K items per user, d the rank, p = (d + 1)(d + 2) / 2, sum of w^2 <= K, x = (1, u) the full row, of norm at most
-F = sqrt(1 + row_clip^2), and B the target clip of the round. The enclave itself puts the constant 1 (rounded to the
-grid) in front of u. The Frobenius norm counts off-diagonals twice, so their noise in the packed triangle has std /
-sqrt(2): the same mechanism as independent noise on all entries, symmetrised. Two releases of one round reach their
-bounds together, so both are charged.
+F = sqrt(1 + row_clip^2), and C the vector clip of the round: sum of w^2 y^2 <= K C^2. The enclave itself puts the
+constant 1 (rounded to the grid) in front of u. The Frobenius norm counts off-diagonals twice, so their noise in the
+packed triangle has std / sqrt(2): the same mechanism as independent noise on all entries, symmetrised. Two releases of
+one round reach their bounds together, so both are charged.
 
 Source: Chien et al. 2021 (arXiv 2107.09802), Krichene et al. 2023 (arXiv 2302.07975); exact constants derived here.
 """
@@ -28,8 +28,10 @@ import math
 
 import numpy as np
 
+from odp.algorithms.alternating import CommonTerms
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.accumulate import Accumulator
+from odp.algorithms.dpam.oblivious import ObliviousAccumulator, distinct
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, Terms
 from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ContributionRefused, Refusal
@@ -54,11 +56,14 @@ class DpamQuery:
         self._terms = terms
         self._round = round
         self._row_limit = codec.row_limit(terms)
+        self._vector_limit = codec.vector_limit(terms, round)
         self._layout = codec.layout(terms, round)
         self.payload_bytes = int(self._layout.itemsize)
 
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
+
+        Which memory an accepted payload makes it touch depends on the task alone.
 
         Raises:
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
@@ -66,21 +71,23 @@ class DpamQuery:
         if len(payload) != self.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         given = codec.decode(self._terms, self._round, (payload,))
-        rows, weights, targets = given.rows[0], given.weights[0], given.targets[0]
-        items = given.items[0][weights > 0]
-        items.sort()
+        rows, items, weights, targets = given.rows[0], given.items[0], given.weights[0], given.targets[0]
+        used = weights > 0
         if (
-            (len(items) and int(items[-1]) >= self._terms.items)
-            or bool((items[1:] == items[:-1]).any())
+            bool((used & (items >= self._terms.items)).any())
+            or not distinct(items, used)
             or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
             or bool((np.abs(targets) > codec.TARGET_UNITS).any())
             or int(rows @ rows) > self._row_limit
+            # Weights and targets are bounded by now, so that this stays below 2^39.
+            or int(np.square(weights * targets).sum()) > self._vector_limit
         ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
-    def new_sum(self) -> Accumulator:
-        """An empty exact sum."""
-        return Accumulator(self._terms, self._round, count_units=count_units(self._terms))
+    def new_sum(self, *, oblivious: bool = False) -> Accumulator | ObliviousAccumulator:
+        """An empty exact sum; the oblivious one has the same totals."""
+        kind = ObliviousAccumulator if oblivious else Accumulator
+        return kind(self._terms, self._round, count_units=count_units(self._terms))
 
 
 def query_for(definition: common_pb2.TaskDefinition, round: int) -> DpamQuery:
@@ -108,44 +115,40 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     weight_step = math.sqrt(terms.max_items) / codec.WEIGHT_UNITS
     bound = math.sqrt(terms.max_items)
     if round == COUNTS_ROUND:
-        return (_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
-    clip = terms.target_clip(round)
-    target_step = clip / codec.TARGET_UNITS
+        return (plain_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
+    clip = terms.vector_clip(round)
+    target_step = terms.target_clip(round) / codec.TARGET_UNITS
     if round == BIASES_ROUND:
         return (
-            _release("mass", (items,), weight_step, bound, terms.bias_mass_noise),
-            _release("sums", (items,), weight_step * target_step, bound * clip, terms.bias_sum_noise * clip),
+            plain_release("mass", (items,), weight_step, bound, terms.bias_mass_noise),
+            plain_release("sums", (items,), weight_step * target_step, bound * clip, terms.bias_sum_noise * clip),
         )
     row_step, square = terms.full_row_bound / codec.ROW_UNITS, terms.full_row_bound**2
-    first, second = np.triu_indices(1 + rank)
-    noise_std = terms.gram_noise * square
-    gram = DeclaredRelease(
-        name="gram",
-        shape=(items, terms.pairs),
-        step=weight_step * row_step * row_step,
-        sensitivity=bound * square,
-        noise_std=noise_std,
-        column_std=np.where(first == second, noise_std, noise_std / math.sqrt(2.0)),
-    )
+    step, noise_std = weight_step * row_step * row_step, terms.gram_noise * square
+    gram = packed_release("gram", (items, terms.pairs), 1 + rank, step, bound * square, noise_std)
     reach = terms.full_row_bound * clip
     step = weight_step * row_step * target_step
-    return gram, _release("targets", (items, 1 + rank), step, bound * reach, terms.target_noise * reach)
+    return gram, plain_release("targets", (items, 1 + rank), step, bound * reach, terms.target_noise * reach)
 
 
-def count_units(terms: Terms) -> int:
+def count_units(terms: CommonTerms) -> int:
     """Grid steps per counted item: the smallest power of two that puts the noise at 64 steps or more."""
     if not 0 < terms.count_noise_std < _COUNT_RATIO:
         return 1
     return int(2 ** math.ceil(math.log2(_COUNT_RATIO / terms.count_noise_std)))
 
 
-def _release(name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float) -> DeclaredRelease:
-    columns = shape[-1]
-    return DeclaredRelease(
-        name=name,
-        shape=shape,
-        step=step,
-        sensitivity=sensitivity,
-        noise_std=noise_std,
-        column_std=np.full(columns, noise_std),
-    )
+def plain_release(
+    name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float
+) -> DeclaredRelease:
+    """A release whose entries all count once, so that all have the same noise."""
+    return DeclaredRelease(name, shape, step, sensitivity, noise_std, np.full(shape[-1], noise_std))
+
+
+def packed_release(
+    name: str, shape: tuple[int, ...], width: int, step: float, sensitivity: float, noise_std: float
+) -> DeclaredRelease:
+    """A release of packed upper triangles of symmetric matrices [width, width]; its norms are Frobenius norms."""
+    first, second = np.triu_indices(width)
+    column_std = np.where(first == second, noise_std, noise_std / math.sqrt(2.0))
+    return DeclaredRelease(name, shape, step, sensitivity, noise_std, column_std)

@@ -6,17 +6,22 @@ import math
 from dataclasses import dataclass
 
 from odp import _validate
+from odp.algorithms.alternating import (
+    COUNTS_ROUND,
+    MAX_ITEMS_PER_USER,
+    MAX_RANK,
+    MAX_STEPS,
+    CommonTerms,
+    check_noises,
+    common_fields,
+)
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
-COUNTS_ROUND = 0
+__all__ = ["COUNTS_ROUND", "MAX_ITEMS_PER_USER", "MAX_RANK", "Terms"]
+
 BIASES_ROUND = 1
 FIRST_FACTOR_ROUND = 2
-
-MAX_RANK = 64
-MAX_ITEMS = 2**31 - 1
-MAX_ITEMS_PER_USER = 2**12
-MAX_STEPS = 64
 
 # Columns of the keyed table "items"; the factors follow.
 COUNT_COLUMN = 0
@@ -36,31 +41,19 @@ GLOBALS_WIDTH = 2
 
 
 @dataclass(frozen=True)
-class Terms:
+class Terms(CommonTerms):
     """A :class:`odp.v1.TaskDefinition` with DPAM training, checked. Fields: see the messages of ``common.proto``."""
 
-    items: int
-    rank: int
     low: float
     high: float
-    max_items: int
-    steps: int
-    row_clip: float
     bias_target_clip: float
     factor_target_clip: float
-    count_noise_std: float
+    bias_vector_clip: float
+    factor_vector_clip: float
     bias_mass_noise: float
     bias_sum_noise: float
-    gram_noise: float
-    target_noise: float
-    adaptive: bool
-    weight_exponent: float
     centre: float
-    user_ridge: float
     user_bias_ridge: float
-    item_ridge: float
-    start_seed: int
-    slices_per_device: int
     item_features_width: int
     item_features_sha256: bytes
 
@@ -100,13 +93,16 @@ class Terms:
         Raises:
           ConfigurationError: the task has no such round.
         """
-        if not 0 <= round < self.rounds:
-            raise ConfigurationError(f"Expected round={round!r} to be from 0 to {self.rounds - 1}")
+        self.check_round(round)
         return self.rank if round >= FIRST_FACTOR_ROUND else 0
 
     def target_clip(self, round: int) -> float:
         """Bound of the absolute target in a round of biases or factors."""
         return self.factor_target_clip if round >= FIRST_FACTOR_ROUND else self.bias_target_clip
+
+    def vector_clip(self, round: int) -> float:
+        """Bound C of all targets of a user in a round of biases or factors: sum of w^2 target^2 <= max_items C^2."""
+        return self.factor_vector_clip if round >= FIRST_FACTOR_ROUND else self.bias_vector_clip
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
@@ -117,11 +113,9 @@ class Terms:
         """
         if definition.WhichOneof("training") != "dpam":
             raise ConfigurationError(f"Expected the training of task {definition.name!r} to be dpam")
-        model, data, privacy, dpam = definition.model, definition.data, definition.privacy, definition.dpam
-        _validate.integer(items=model.items, low=1, high=MAX_ITEMS)
+        common = common_fields(definition)
+        model, data, dpam = definition.model, definition.data, definition.dpam
         _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
-        most = min(model.items, MAX_ITEMS_PER_USER)
-        _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
         _validate.integer(item_features_width=model.item_features_width, low=0, high=MAX_FEATURES)
         hashed = len(model.item_features_sha256)
         if hashed != (SHA256_BYTES if model.item_features_width else 0):
@@ -130,55 +124,34 @@ class Terms:
             )
         known = DERIVED_FACTORS + model.item_features_width
         _validate.integer(steps=dpam.steps, low=int(model.rank > known), high=MAX_STEPS if model.rank else 0)
-        _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
-        _validate.finite(low=data.low, high=data.high, centre=dpam.centre, weight_exponent=dpam.weight_exponent)
+        _validate.finite(low=data.low, high=data.high, centre=dpam.centre)
         if not data.low < data.high:
             raise ConfigurationError(f"Expected low={data.low!r} to be below high={data.high!r}")
         _validate.positive(bias_target_clip=dpam.bias_target_clip, user_bias_ridge=dpam.user_bias_ridge)
-        _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
-        if not privacy.epsilon > 0:
-            raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
+        _validate.positive(bias_vector_clip=dpam.bias_vector_clip)
+        _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
         noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
         noises["bias_sum_noise"] = dpam.bias_sum_noise
         if model.rank:
             _validate.positive(user_ridge=dpam.user_ridge)
         if dpam.steps:
             _validate.positive(row_clip=dpam.row_clip, factor_target_clip=dpam.factor_target_clip)
+            _validate.positive(factor_vector_clip=dpam.factor_vector_clip)
+            _validate.within(factor_vector_clip=dpam.factor_vector_clip, low=0.0, high=dpam.factor_target_clip)
             noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
-        for name, noise in noises.items():
-            # An infinite epsilon is the only way to ask for no noise, so that a forgotten field is an error.
-            if privacy.epsilon == math.inf:
-                _validate.within(low=0.0, high=0.0, **{name: noise})
-            else:
-                _validate.positive(**{name: noise})
-        if dpam.item_ridge < 0 or not math.isfinite(dpam.item_ridge):
-            raise ConfigurationError(f"Expected item_ridge={dpam.item_ridge!r} to be a finite number >= 0")
-        weightings = (common_pb2.DpamTraining.WEIGHTING_UNIFORM, common_pb2.DpamTraining.WEIGHTING_ADAPTIVE)
-        if dpam.weighting not in weightings:
-            raise ConfigurationError(f"Expected weighting={dpam.weighting!r} to be one of uniform (1), adaptive (2)")
+        check_noises(definition.privacy.epsilon, **noises)
         return cls(
-            items=model.items,
-            rank=model.rank,
+            **common,
             low=data.low,
             high=data.high,
-            max_items=privacy.max_items_per_user,
-            steps=dpam.steps,
-            row_clip=dpam.row_clip,
             bias_target_clip=dpam.bias_target_clip,
             factor_target_clip=dpam.factor_target_clip,
-            count_noise_std=dpam.count_noise_std,
+            bias_vector_clip=dpam.bias_vector_clip,
+            factor_vector_clip=dpam.factor_vector_clip,
             bias_mass_noise=dpam.bias_mass_noise,
             bias_sum_noise=dpam.bias_sum_noise,
-            gram_noise=dpam.gram_noise,
-            target_noise=dpam.target_noise,
-            adaptive=dpam.weighting == common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
-            weight_exponent=dpam.weight_exponent,
             centre=dpam.centre,
-            user_ridge=dpam.user_ridge,
             user_bias_ridge=dpam.user_bias_ridge,
-            item_ridge=dpam.item_ridge,
-            start_seed=dpam.start_seed,
-            slices_per_device=dpam.slices_per_device,
             item_features_width=model.item_features_width,
             item_features_sha256=model.item_features_sha256,
         )

@@ -81,8 +81,8 @@ def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Con
     """Contributions of the round of counts: the first ``max_items`` items of each user."""
     return Contributions(
         rows=np.zeros((len(items), 0), dtype=np.int64),
-        items=_fit(items, terms.max_items),
-        weights=_fit(mask, terms.max_items).astype(np.int64),
+        items=fit(items, terms.max_items),
+        weights=fit(mask, terms.max_items).astype(np.int64),
         targets=np.zeros((len(items), terms.max_items), dtype=np.int64),
     )
 
@@ -97,11 +97,12 @@ def contributions(terms: Terms, batch: Batch, local: LocalParameters, *, round: 
     residual = batch.values[:, first] - terms.centre - batch.rows[:, first, BIAS_COLUMN] - local.bias[:, None]
     targets = quantised_targets(residual, terms.target_clip(round))
     weights = quantised_weights(terms, batch.rows[:, first, COUNT_COLUMN], mask)
+    targets = bounded_targets(weights, np.where(mask, targets, 0), codec.vector_limit(terms, round))
     return Contributions(
         rows=quantised_rows(terms, local.row) if rank else local.row[:, :0].astype(np.int64),
-        items=_fit(batch.items[:, first], terms.max_items),
-        weights=_fit(weights, terms.max_items),
-        targets=_fit(np.where(mask, targets, 0), terms.max_items),
+        items=fit(batch.items[:, first], terms.max_items),
+        weights=fit(weights, terms.max_items),
+        targets=fit(targets, terms.max_items),
     )
 
 
@@ -110,13 +111,27 @@ def quantised_targets(targets: Float64Array, clip: float) -> Int64Array:
     return np.rint(np.clip(targets / clip, -1.0, 1.0) * codec.TARGET_UNITS).astype(np.int64)
 
 
-def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:
-    """Rows [n, rank] scaled down to L2 norm ``row_clip`` where longer, in integer units.
+def bounded_targets(weights: Int64Array, targets: Int64Array, limit: int) -> Int64Array:
+    """Targets [n, k], a user's scaled down toward zero where its sum of (weight target)^2 exceeds ``limit`` (rule P17).
 
-    Rounding may lift the norm above the limit; such a row is scaled again and truncated toward zero (rule P17).
+    Rounding cannot exceed the limit: the sum is an integer, and moves by less than 2^38 2^-50 where it is met.
     """
-    limit = codec.row_limit(terms)
-    units = rows * (codec.ROW_UNITS / terms.full_row_bound)
+    products = weights * targets
+    squares = (products * products).sum(axis=1, keepdims=True)
+    scaled = np.trunc(targets * np.sqrt(limit / np.maximum(squares, 1))).astype(np.int64)
+    return np.where(squares > limit, scaled, targets)
+
+
+def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:
+    """Rows [n, rank] scaled down to L2 norm ``row_clip`` where longer, in integer units."""
+    return shortened(rows * (codec.ROW_UNITS / terms.full_row_bound), codec.row_limit(terms))
+
+
+def shortened(units: Float64Array, limit: int) -> Int64Array:
+    """``units`` [n, d] rounded to integers whose squares sum to at most ``limit`` per row, scaled down where needed.
+
+    Rounding may lift a sum above the limit; such a row is scaled again and truncated toward zero (rule P17).
+    """
     norm = np.linalg.norm(units, axis=1, keepdims=True)
     scaled = units * np.minimum(1.0, np.sqrt(limit) / np.maximum(norm, 1.0))
     integers = np.rint(scaled).astype(np.int64)
@@ -132,14 +147,23 @@ def quantised_weights(terms: Terms, counts: Float64Array, mask: npt.NDArray[np.b
     items gives each a larger weight. Source: Krichene et al. 2023 (arXiv 2302.07975), algorithm 2.
     """
     if not terms.adaptive:
-        return np.where(mask, int(codec.WEIGHT_UNITS / np.sqrt(terms.max_items) + _GUARD), 0).astype(np.int64)
-    raw = np.where(mask, np.maximum(counts, 1.0) ** -terms.weight_exponent, 0.0)
+        return uniform_weights(mask, terms.max_items)
+    return adaptive_weights(np.where(mask, np.maximum(counts, 1.0) ** -terms.weight_exponent, 0.0))
+
+
+def uniform_weights(used: npt.NDArray[np.bool_], max_items: int) -> Int64Array:
+    """1 for each used place [n, k], in units of sqrt(max_items) / 2^10."""
+    return np.where(used, int(codec.WEIGHT_UNITS / np.sqrt(max_items) + _GUARD), 0).astype(np.int64)
+
+
+def adaptive_weights(raw: Float64Array) -> Int64Array:
+    """Weights in proportion to ``raw`` >= 0 [n, k], whose squares sum to 2^20 per user, rounded down."""
     norm = np.sqrt((raw * raw).sum(axis=1, keepdims=True))
     scaled = raw * (codec.WEIGHT_UNITS / np.where(norm > 0, norm, 1.0))
     return np.floor(scaled + _GUARD).astype(np.int64)
 
 
-def _fit(array: npt.NDArray[_Scalar], width: int) -> npt.NDArray[_Scalar]:
+def fit(array: npt.NDArray[_Scalar], width: int) -> npt.NDArray[_Scalar]:
     """Cut or zero-padded to ``width`` columns."""
     fitted = np.zeros((len(array), width), dtype=array.dtype)
     kept = min(width, array.shape[1])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from odp.algorithms.dpam.subset import hash_order
+from odp.algorithms.alternating import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.implicit import codec, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, GRAMIAN_TABLE, Terms
 from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
-from odp.errors import DataError
 from odp.v1 import common_pb2
 
 
-class ImplicitClient:
+class ImplicitClient(OwnItems):
     """``odp.algorithms.seam.Client`` of one task; the values of local data are not read.
 
     Args:
@@ -25,18 +23,7 @@ class ImplicitClient:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
-
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
-
-        The items that the device contributes in this round are always among them.
-
-        Raises:
-          DataError: an item is out of range.
-        """
-        self._check(data)
-        chosen = hash_order(seed, round, data.items)[: self._terms.slices_per_device]
-        return np.sort(data.items[chosen])
+        super().__init__(self._terms)
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's row, float64 [rank], little-endian.
@@ -46,9 +33,7 @@ class ImplicitClient:
         Raises:
           DataError: an item is out of range.
         """
-        self._check(data)
-        terms = self._terms
-        items = data.items[hash_order(seed, round, data.items)]
+        terms, items = self._terms, data.items[self._order(data, round=round, seed=seed)]
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(terms.rank, dtype="<f8").tobytes()
@@ -64,20 +49,13 @@ class ImplicitClient:
           DataError: an item of ``data`` is out of range, or one of ``items`` has no slice.
         """
         self._check(data)
-        found, place = _lookup(slices, items)
-        if not found.all():
-            missing = int((~found).sum())
-            raise DataError(f"Expected a slice for each item to predict: {missing} of {len(items)} have none")
+        rows = rows_to_predict(slices, items)
         row = userside.solve(self._terms, _batch(slices, data.items), _gramian(slices))[0]
-        return np.asarray(slices.rows[place, FACTOR_COLUMNS:].astype(np.float64) @ row)
-
-    def _check(self, data: LocalRatings) -> None:
-        if len(data.items) and not 0 <= int(data.items.min()) <= int(data.items.max()) < self._terms.items:
-            raise DataError(f"Expected local items to be from 0 to {self._terms.items - 1}: some are out of range")
+        return np.asarray(rows[:, FACTOR_COLUMNS:] @ row)
 
 
 def _batch(slices: Slices, items: Int64Array) -> userside.Batch:
-    found, place = _lookup(slices, items)
+    found, place = find_slices(slices, items)
     return userside.Batch(
         items=items[found][None],
         mask=np.ones((1, int(found.sum())), dtype=np.bool_),
@@ -87,11 +65,3 @@ def _batch(slices: Slices, items: Int64Array) -> userside.Batch:
 
 def _gramian(slices: Slices) -> Float64Array:
     return np.asarray(slices.dense[GRAMIAN_TABLE], dtype=np.float64)
-
-
-def _lookup(slices: Slices, items: Int64Array) -> tuple[npt.NDArray[np.bool_], Int64Array]:
-    """(whether each item has a slice, the slice's position where it has)."""
-    if not len(slices.keys):
-        return np.zeros(len(items), dtype=np.bool_), np.zeros(len(items), dtype=np.int64)
-    inside = np.minimum(np.searchsorted(slices.keys, items), len(slices.keys) - 1)
-    return slices.keys[inside] == items, inside

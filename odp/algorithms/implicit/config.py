@@ -10,6 +10,7 @@ from odp import _validate
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from odp.privacy.events import Sampling
     from odp.v1 import common_pb2
 
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
@@ -105,9 +106,14 @@ class ImplicitDPAM:
         return 8 if strength < 0.15 else 16 if strength < 0.5 else 32, cls()
 
     def resolve(
-        self, model: common_pb2.MatrixFactorizationModel, privacy: common_pb2.PrivacyTerms
+        self,
+        model: common_pb2.MatrixFactorizationModel,
+        privacy: common_pb2.PrivacyTerms,
+        sampling: Sampling | None = None,
     ) -> common_pb2.DpamTraining:
         """Every number of the task, with the noise that makes all planned releases together (epsilon, delta)-DP.
+
+        ``sampling`` is the draw of every round, None for full participation.
 
         An infinite epsilon means no noise at all: for comparison in simulations; no enclave accepts it.
 
@@ -142,12 +148,18 @@ class ImplicitDPAM:
         )
         if silent:
             return training
-        from odp.privacy.accounting import mu_for
+        from odp.privacy.calibration import total_mu_for
 
         pairs = rank * (rank + 1) // 2
         draws = items + self.steps * (items * (rank + (pairs if grams else 0)) + pairs)
-        total = mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=draws)
         factors = (1.0 - self.count_share) / self.steps
+        total = total_mu_for(
+            (self.count_share, *[factors] * self.steps),
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            coordinates=draws,
+            sampling=sampling,
+        )
         gram_share = self.gram_share if grams else 0.0
 
         def noise(bound: float, share: float) -> float:

@@ -26,15 +26,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odp.algorithms.dpam.oblivious import distinct
+from odp.algorithms.dpam.query import count_units, packed_release, plain_release
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.codec import Contributions
+from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
-from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array
+from odp.algorithms.seam import DeclaredRelease, Int64Array
 from odp.errors import ContributionRefused, Refusal
 from odp.v1 import common_pb2
 
-# Rule P16: the grid is at most a 64th of the noise. Only counts need care; the other grids are far finer.
-_COUNT_RATIO = 64.0
 _BLOCK = 2**14  # users per sparse product: bounds memory, and is far below the 2^20 up to which float64 sums are exact
 
 
@@ -57,25 +58,28 @@ class ImplicitQuery:
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
 
+        Which memory an accepted payload makes it touch depends on the task alone.
+
         Raises:
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
         """
         if len(payload) != self.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         given = codec.decode(self._terms, self._round, (payload,))
-        row, weights = given.rows[0], given.weights[0]
-        items = given.items[0][weights > 0]
-        items.sort()
+        row, items, weights = given.rows[0], given.items[0], given.weights[0]
+        used = weights > 0
         if (
-            (len(items) and int(items[-1]) >= self._terms.items)
-            or bool((items[1:] == items[:-1]).any())
+            bool((used & (items >= self._terms.items)).any())
+            or not distinct(items, used)
             or (self._round != COUNTS_ROUND and int(weights @ weights) > codec.WEIGHT_UNITS**2)
             or int(row @ row) > codec.ROW_UNITS**2
         ):
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
 
-    def new_sum(self) -> ImplicitSum:
-        """An empty exact sum."""
+    def new_sum(self, *, oblivious: bool = False) -> ImplicitSum | ObliviousImplicitSum:
+        """An empty exact sum; the oblivious one has the same totals."""
+        if oblivious:
+            return ObliviousImplicitSum(self._terms, self._round, count_units=count_units(self._terms))
         return ImplicitSum(self._terms, self._round)
 
 
@@ -157,30 +161,13 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     items, rank, clip = terms.items, terms.rank, terms.row_clip
     bound = math.sqrt(terms.max_items)
     if round == COUNTS_ROUND:
-        std = terms.count_noise_std
-        return (DeclaredRelease("counts", (items,), 1.0 / count_units(terms), bound, std, np.full(items, std)),)
+        return (plain_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
     weight_step, row_step = bound / codec.WEIGHT_UNITS, clip / codec.ROW_UNITS
-    std = terms.target_noise * clip
     releases = [
-        DeclaredRelease("targets", (items, rank), weight_step * row_step, bound * clip, std, np.full(rank, std)),
-        _squares("gramian", (terms.pairs,), rank, row_step**2, clip**2, terms.gramian_noise * clip**2),
+        plain_release("targets", (items, rank), weight_step * row_step, bound * clip, terms.target_noise * clip),
+        packed_release("gramian", (terms.pairs,), rank, row_step**2, clip**2, terms.gramian_noise * clip**2),
     ]
     if terms.item_grams:
         shape, step = (items, terms.pairs), weight_step * row_step**2
-        releases.append(_squares("gram", shape, rank, step, bound * clip**2, terms.gram_noise * clip**2))
+        releases.append(packed_release("gram", shape, rank, step, bound * clip**2, terms.gram_noise * clip**2))
     return tuple(releases)
-
-
-def count_units(terms: Terms) -> int:
-    """Grid steps per counted item: the smallest power of two that puts the noise at 64 steps or more."""
-    if not 0 < terms.count_noise_std < _COUNT_RATIO:
-        return 1
-    return int(2 ** math.ceil(math.log2(_COUNT_RATIO / terms.count_noise_std)))
-
-
-def _squares(
-    name: str, shape: tuple[int, ...], rank: int, step: float, sensitivity: float, noise_std: float
-) -> DeclaredRelease:
-    first, second = np.triu_indices(rank)
-    column_std: Float64Array = np.where(first == second, noise_std, noise_std / math.sqrt(2.0))
-    return DeclaredRelease(name, shape, step, sensitivity, noise_std, column_std)

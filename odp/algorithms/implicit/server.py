@@ -89,6 +89,14 @@ class ImplicitServer:
             following = replace(current, factors=self._after_factors(current, tensors, release.contributions))
         return _packed(replace(following, round=current.round + 1))
 
+    def counts(self, state: bytes) -> Float64Array:
+        """Popularity float64 [m] as the noisy counts tell it; 1 before them.
+
+        Raises:
+          StateError: ``state`` is not of this task.
+        """
+        return self._unpacked(state).counts
+
     def _after_counts(self, noisy: Float64Array, users: int) -> _State:
         terms = self._terms
         counts = popularity(noisy, noise_std=terms.count_noise_std).mean if terms.noisy else np.maximum(noisy, 0.0)

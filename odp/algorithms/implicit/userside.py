@@ -7,21 +7,15 @@ Arrays are padded to the longest user of the batch; ``mask`` tells real entries.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.dpam.userside import adaptive_weights, fit, shortened, uniform_weights
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.codec import Contributions
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, WEIGHT_COLUMN, Terms
 from odp.algorithms.seam import Float64Array, Int64Array
-
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-
-# A weight that equals an integer in exact arithmetic must not fall below it by rounding. The added amount cannot lift a
-# sum of squares over 2^20: it adds at most 2 * 1e-6 * sum(w) < 0.2 for 4,096 places.
-_GUARD = 1e-6
 
 
 @dataclass(frozen=True)
@@ -54,8 +48,8 @@ def solve(terms: Terms, batch: Batch, gramian: Float64Array) -> Float64Array:
 def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Contributions:
     """Contributions of the round of counts: the first ``max_items`` items of each user."""
     rows = np.zeros((len(items), 0), dtype=np.int64)
-    weights = _fit(mask, terms.max_items).astype(np.int64)
-    return Contributions(rows=rows, items=_fit(items, terms.max_items), weights=weights)
+    weights = fit(mask, terms.max_items).astype(np.int64)
+    return Contributions(rows=rows, items=fit(items, terms.max_items), weights=weights)
 
 
 def contributions(terms: Terms, batch: Batch, rows: Float64Array) -> Contributions:
@@ -64,22 +58,14 @@ def contributions(terms: Terms, batch: Batch, rows: Float64Array) -> Contributio
     weights = quantised_weights(terms, batch.rows[:, first, WEIGHT_COLUMN], batch.mask[:, first])
     return Contributions(
         rows=quantised_rows(terms, rows),
-        items=_fit(batch.items[:, first], terms.max_items),
-        weights=_fit(weights, terms.max_items),
+        items=fit(batch.items[:, first], terms.max_items),
+        weights=fit(weights, terms.max_items),
     )
 
 
 def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:
-    """Rows [n, rank] scaled down to L2 norm ``row_clip`` where longer, in integer units.
-
-    Rounding may lift the norm above the limit; such a row is scaled again and truncated toward zero (rule P17).
-    """
-    units = rows * (codec.ROW_UNITS / terms.row_clip)
-    norm = np.linalg.norm(units, axis=1, keepdims=True)
-    integers = np.rint(units * np.minimum(1.0, codec.ROW_UNITS / np.maximum(norm, 1.0))).astype(np.int64)
-    squares = (integers * integers).sum(axis=1, keepdims=True)
-    shrunk = np.trunc(integers * (codec.ROW_UNITS / np.sqrt(np.maximum(squares, 1)))).astype(np.int64)
-    return np.asarray(np.where(squares > codec.ROW_UNITS**2, shrunk, integers))
+    """Rows [n, rank] scaled down to L2 norm ``row_clip`` where longer, in integer units."""
+    return shortened(rows * (codec.ROW_UNITS / terms.row_clip), codec.ROW_UNITS**2)
 
 
 def quantised_weights(terms: Terms, relative: Float64Array, mask: npt.NDArray[np.bool_]) -> Int64Array:
@@ -89,15 +75,4 @@ def quantised_weights(terms: Terms, relative: Float64Array, mask: npt.NDArray[np
     proportion to ``relative`` and up to the bound, so a user with few items gives each a larger weight.
     """
     raw = np.where(mask, np.maximum(relative, 0.0), 0.0)
-    if not terms.adaptive:
-        return np.where(raw > 0, int(codec.WEIGHT_UNITS / np.sqrt(terms.max_items) + _GUARD), 0).astype(np.int64)
-    norm = np.sqrt((raw * raw).sum(axis=1, keepdims=True))
-    return np.floor(raw * (codec.WEIGHT_UNITS / np.where(norm > 0, norm, 1.0)) + _GUARD).astype(np.int64)
-
-
-def _fit(array: npt.NDArray[_Scalar], width: int) -> npt.NDArray[_Scalar]:
-    """Cut or zero-padded to ``width`` columns."""
-    fitted = np.zeros((len(array), width), dtype=array.dtype)
-    kept = min(width, array.shape[1])
-    fitted[:, :kept] = array[:, :kept]
-    return fitted
+    return adaptive_weights(raw) if terms.adaptive else uniform_weights(raw > 0, terms.max_items)

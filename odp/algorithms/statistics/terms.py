@@ -130,6 +130,8 @@ class Terms:
             raise ConfigurationError("Expected max_items_per_user to be 0: statistics bound a user's vector")
         if not definition.privacy.epsilon > 0:
             raise ConfigurationError(f"Expected epsilon={definition.privacy.epsilon!r} to be > 0")
+        if definition.cohort.HasField("enclave_poisson"):
+            raise ConfigurationError(f"Expected task {definition.name!r} to have no sampling: it asks for statistics")
         asked = definition.statistics
         if not 1 <= len(asked.queries) <= MAX_QUERIES:
             raise ConfigurationError(f"Expected 1 to {MAX_QUERIES} queries (got {len(asked.queries)})")

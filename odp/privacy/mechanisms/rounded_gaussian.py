@@ -25,8 +25,12 @@ from __future__ import annotations
 
 import bisect
 import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from types import ModuleType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +50,10 @@ _TABLE_BITS = 128
 _WORKING_BITS = 256
 _WORD = 2**64
 _CHUNK = 1 << 15  # numbers per pass: the temporaries of one pass stay in the processor's cache
+_GROUP = 1 << 18  # numbers whose redraws are made together
+_WORTHWHILE = 1 << 17  # fewer numbers take no longer than to load the machine code
+_SHARED_CELL = 2**11  # up to this size, the step and the 53 bits of the coin fit into one word
+_GUIDE_BITS = 13
 _UNIT = 2.0**53
 _FINE_CELLS = 64  # cells per standard deviation, at least
 
@@ -82,10 +90,12 @@ class RoundedGaussian:
         _validate.integer(low=0, high=2**62, count=count)
         return count * (_ADDED_DELTA_TABLE_ONLY if self._table.cell == 1 else ADDED_DELTA)
 
-    def sample(self, count: int, source: NoiseSource) -> NDArray[np.int64]:
+    def sample(self, count: int, source: NoiseSource, *, compiled: bool = False) -> NDArray[np.int64]:
         """Independent numbers of the exact law, int64 [count], from ``source`` alone.
 
         Run time depends on the numbers drawn (redraws), so a release draws its noise before it opens any data.
+        ``compiled`` may use numba where it is installed, for the same numbers in less time: an enclave should not,
+        since numba keeps machine code in files.
 
         Raises:
             ConfigurationError: ``count`` is negative or not a whole number.
@@ -93,22 +103,30 @@ class RoundedGaussian:
         """
         _validate.integer(low=0, high=2**40, count=count)
         out = np.empty(count, dtype=np.int64)
-        for start in range(0, count, _CHUNK):
-            part = out[start : start + _CHUNK]
-            index = _draw_cells(self._table, len(part), source)
-            part[:] = index + self._table.lowest if self._table.cell == 1 else _draw_within(self._table, index, source)
+        code = _machine_code() if compiled and count >= _WORTHWHILE else None
+        first_tries = _first_tries if code is None else code.first_tries
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with ThreadPoolExecutor(workers) as pool:
+            for start in range(0, count, _GROUP):
+                _draw(self._table, out[start : start + _GROUP], source, pool, first_tries)
         return out
 
 
 class GaussianNoise:
-    """``IntegerNoise`` by ``RoundedGaussian`` from one source: the noise of every real release."""
+    """``IntegerNoise`` by ``RoundedGaussian`` from one source: the noise of every real release.
 
-    def __init__(self, source: NoiseSource) -> None:
+    Args:
+        source: of the random bytes.
+        compiled: as of :meth:`RoundedGaussian.sample`; the numbers are the same.
+    """
+
+    def __init__(self, source: NoiseSource, *, compiled: bool = False) -> None:
         self._source = source
+        self._compiled = compiled
 
     def sample(self, ratio: float, count: int) -> NDArray[np.int64]:
         """``count`` independent rounded Gaussians of standard deviation ``ratio`` grid steps, int64 [count]."""
-        return RoundedGaussian(ratio).sample(count, self._source)
+        return RoundedGaussian(ratio).sample(count, self._source, compiled=self._compiled)
 
 
 @dataclass(frozen=True)
@@ -117,8 +135,8 @@ class _Table:
 
     Cell number ``lowest + index`` = c holds the integers cM .. cM + M - 1, M = ``cell``. ``exact`` are the boundaries
     2^128 Phi((cM - 1/2) / ratio), rounded, strictly between 0 and 2^128; ``high`` are their upper words, uint64
-    [boundaries]. ``surely`` holds lower bounds, in units of 2^-53, of the acceptance probability in each cell, uint64
-    [boundaries + 1].
+    [boundaries]; ``guide`` int64 [2^13 + 1] counts those whose first 13 bits are below the place. ``surely`` holds
+    lower bounds, in units of 2^-53, of the acceptance probability in each cell, uint64 [boundaries + 1].
     """
 
     ratio: float
@@ -126,7 +144,13 @@ class _Table:
     lowest: int
     exact: tuple[int, ...]
     high: NDArray[np.uint64]
+    guide: NDArray[np.int64]
     surely: NDArray[np.uint64]
+
+    @property
+    def words(self) -> int:
+        """Words that a first try of a number takes: for the cell, the step within it, the coin."""
+        return 1 if self.cell == 1 else 2 if self.cell <= _SHARED_CELL else 3
 
 
 def _cell_size(ratio: float) -> int:
@@ -166,7 +190,18 @@ def _build(ratio: float) -> _Table:
     nearest = np.where(cells >= 0, cells, -cells - 1) * cell + (cells < 0)
     least = _relative_probability(ratio, nearest, np.full(len(cells), cell - 1, dtype=np.int64))
     surely = np.floor(least * (1 - 2.0**-40) * _UNIT).astype(np.uint64)  # a margin far above its rounding errors
-    return _Table(ratio=ratio, cell=cell, lowest=lowest, exact=exact, high=high, surely=surely)
+    guide = np.searchsorted(high >> np.uint64(64 - _GUIDE_BITS), np.arange(2**_GUIDE_BITS + 1, dtype=np.uint64))
+    return _Table(ratio, cell, lowest, exact, high, guide.astype(np.int64), surely)
+
+
+@functools.cache
+def _machine_code() -> ModuleType | None:
+    """``rounded_gaussian_kernels``, or None where numba is not installed."""
+    try:
+        from odp.privacy.mechanisms import rounded_gaussian_kernels
+    except ImportError:
+        return None
+    return rounded_gaussian_kernels
 
 
 def _words(source: NoiseSource, count: int) -> NDArray[np.uint64]:
@@ -176,43 +211,91 @@ def _words(source: NoiseSource, count: int) -> NDArray[np.uint64]:
     return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False)
 
 
-def _draw_cells(table: _Table, count: int, source: NoiseSource) -> NDArray[np.int64]:
-    """Level 1: the number of boundaries at or below a 128-bit uniform draw, int64 [count]."""
-    words = _words(source, count)
-    index = np.searchsorted(table.high, words, side="right").astype(np.int64)
-    # The lower 64 bits matter only where the upper word equals that of a boundary.
-    tied = np.flatnonzero((index > 0) & (table.high[np.maximum(index - 1, 0)] == words))
-    if len(tied):
-        lower = _words(source, len(tied))
-        for place, low in zip(tied.tolist(), lower.tolist(), strict=True):
-            index[place] = bisect.bisect_right(table.exact, int(words[place]) * _WORD + low)
-    return index
+class _Unsure(NamedTuple):
+    """Numbers of a chunk that their first words do not decide: position, index of the cell, step, coin, tied or not."""
+
+    position: NDArray[np.int64]
+    cell: NDArray[np.int64]
+    step: NDArray[np.int64]
+    coin: NDArray[np.uint64]
+    tied: NDArray[np.bool_]
 
 
-def _draw_within(table: _Table, index: NDArray[np.int64], source: NoiseSource) -> NDArray[np.int64]:
-    """Level 2: the integers, int64 [count], given their cells.
+_FirstTries = Callable[["_Table", NDArray[np.uint64], NDArray[np.int64]], tuple[NDArray[np.generic], ...]]
 
-    A cell lies wholly on one side of zero, so ``step`` counts from its integer nearest zero, the likeliest, outwards.
+
+def _draw(
+    table: _Table, out: NDArray[np.int64], source: NoiseSource, pool: ThreadPoolExecutor, first_tries: _FirstTries
+) -> None:
+    """Fills ``out`` with at most ``_GROUP`` numbers.
+
+    The source first gives what every number needs, chunk by chunk, and then what few need: so the numbers depend on
+    neither the threads nor the machine code.
+    """
+    parts = [out[start : start + _CHUNK] for start in range(0, len(out), _CHUNK)]
+    tries = [pool.submit(first_tries, table, _words(source, table.words * len(part)), part) for part in parts]
+    found = [one.result() for one in tries]
+    unsure = _Unsure(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+    sizes = [len(one[0]) for one in found]
+    unsure.position[:] += np.repeat(np.arange(len(parts)) * _CHUNK, sizes)
+    if len(unsure.position):
+        out[unsure.position] = _decided(table, unsure, source)
+
+
+def _first_tries(table: _Table, words: NDArray[np.uint64], out: NDArray[np.int64]) -> _Unsure:
+    """Fills ``out`` from its numbers' first words, uint64 [table.words * len(out)]; tells which may be wrong.
+
+    Level 1 is the number of boundaries at or below a 128-bit uniform draw: the upper word is compared, and those that
+    equal a boundary's are told. Level 2: coins that are not surely accepted are told.
+    """
+    count = len(out)
+    index = np.searchsorted(table.high, words[:count], side="right").astype(np.int64)
+    tied = (index > 0) & (table.high[np.maximum(index - 1, 0)] == words[:count])
+    if table.cell == 1:
+        out[:] = index + table.lowest
+        unsure = np.flatnonzero(tied)
+        nothing = np.zeros(len(unsure), dtype=np.int64)
+        return _Unsure(unsure, index[unsure], nothing, nothing.astype(np.uint64), tied[unsure])
+    step = (words[count : 2 * count] & np.uint64(table.cell - 1)).astype(np.int64)
+    coin = words[(table.words - 1) * count :] >> np.uint64(11)
+    nearest, negative = _nearest(table, index)
+    out[:] = np.where(negative, -(nearest + step), nearest + step)
+    unsure = np.flatnonzero(tied | (coin >= table.surely[index]))
+    return _Unsure(unsure, index[unsure], step[unsure], coin[unsure], tied[unsure])
+
+
+def _nearest(table: _Table, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(magnitude of the integer nearest zero, whether negative) of cells: each lies wholly on one side of zero.
+
+    That integer is the cell's likeliest; the step of level 2 counts from it outwards.
     """
     cells = index + table.lowest
     negative = cells < 0
-    nearest = np.where(negative, -cells - 1, cells) * table.cell + negative
-    mask = np.uint64(table.cell - 1)  # cell is a power of two: the masked bits are exactly uniform
-    share = table.cell <= 2**11  # then the step and the 53 bits of the coin fit into one word
-    surely = table.surely[index]
+    return np.where(negative, -cells - 1, cells) * table.cell + negative, negative
 
-    words = _words(source, len(index))
-    step = (words & mask).astype(np.int64)
-    coin = (words if share else _words(source, len(index))) >> np.uint64(11)
-    pending = np.flatnonzero(coin >= surely)
-    coin = coin[pending]
+
+def _decided(table: _Table, unsure: _Unsure, source: NoiseSource) -> NDArray[np.int64]:
+    """The numbers that were unsure: ties by their lower words, coins by the exact chance; redrawn where refused."""
+    index, step, coin = unsure.cell, unsure.step, unsure.coin
+    tied = np.flatnonzero(unsure.tied)
+    if len(tied):
+        lower = _words(source, len(tied))
+        for place, low in zip(tied.tolist(), lower.tolist(), strict=True):
+            # The upper word equals that of the boundary before the cell, and perhaps of more.
+            upper = int(table.high[index[place] - 1])
+            index[place] = bisect.bisect_right(table.exact, upper * _WORD + low)
+    if table.cell == 1:
+        return index + table.lowest
+    nearest, negative = _nearest(table, index)
+    mask = np.uint64(table.cell - 1)  # cell is a power of two: the masked bits are exactly uniform
+    pending = np.arange(len(index))
     while len(pending):
         chance = _relative_probability(table.ratio, nearest[pending], step[pending])
         refused = coin >= chance * _UNIT  # coin < 2^53 is exact as a double
         pending = pending[refused]
         words = _words(source, len(pending))
         step[pending] = (words & mask).astype(np.int64)
-        coin = (words if share else _words(source, len(pending))) >> np.uint64(11)
+        coin = (words if table.words == 2 else _words(source, len(pending))) >> np.uint64(11)
     magnitude = nearest + step
     return np.where(negative, -magnitude, magnitude)
 

@@ -71,6 +71,10 @@ def test_an_infinite_epsilon_is_the_only_way_to_ask_for_no_noise(define: Define)
     [
         ("bias_target_clip", 0.0),
         ("factor_target_clip", math.nan),
+        ("bias_vector_clip", 0.0),
+        ("bias_vector_clip", 4.1),
+        ("factor_vector_clip", math.nan),
+        ("factor_vector_clip", 4.1),
         ("row_clip", -1.0),
         ("weight_exponent", 1.5),
         ("user_bias_ridge", 0.0),
@@ -120,8 +124,13 @@ def test_clips_follow_the_declared_range(define: Define) -> None:
     narrow, wide = define(), define()
     wide.data.low, wide.data.high = -10.0, 10.0
     wide.dpam.CopyFrom(DPAM(steps=2).resolve(wide.model, wide.data, wide.privacy))
-    assert narrow.dpam.bias_target_clip == pytest.approx(1.2)
-    assert wide.dpam.bias_target_clip == pytest.approx(6.0)
+    for training, span in ((narrow.dpam, 4.0), (wide.dpam, 20.0)):
+        assert training.bias_target_clip == training.factor_target_clip == pytest.approx(span)
+        assert training.bias_vector_clip == training.factor_vector_clip == pytest.approx(0.15 * span)
+    tight = define(bias_target_clip=0.5)
+    assert (tight.dpam.bias_vector_clip, tight.dpam.factor_vector_clip) == pytest.approx((0.5, 0.6))
+    silent = define(epsilon=math.inf)
+    assert silent.dpam.bias_vector_clip == silent.dpam.bias_target_clip == pytest.approx(4.0)
     assert wide.dpam.centre == pytest.approx(2.5)
 
 

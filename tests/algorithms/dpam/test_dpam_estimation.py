@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import estimation
+from odp.algorithms.dpam import estimation, posteriors
 
 
 def true_counts(generator: np.random.Generator, items: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def test_rows_are_never_much_worse_than_none_and_good_without_noise(noise_std: f
     rows, mass, packed, targets = factor_problem(noise_std, seed=4)
     gram = estimation.grams(packed, mass, width=3, noise_std=noise_std)
     assert np.linalg.eigvalsh(gram.matrices).min() > -1e-6
-    found = estimation.rows(
+    found = posteriors.rows(
         targets,
         gram,
         np.ones(800),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import estimation, parallel
+from odp.algorithms.dpam import estimation, parallel, posteriors
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.subset import hash_order
 from odp.algorithms.seam import Broadcast, Table
@@ -18,6 +18,7 @@ from odp.v1 import common_pb2
 
 kernels = pytest.importorskip("odp.algorithms.dpam.kernels", reason="needs numba")
 item_kernels = pytest.importorskip("odp.algorithms.dpam.item_kernels")
+projection_kernels = pytest.importorskip("odp.algorithms.dpam.projection_kernels")
 tiles = pytest.importorskip("odp.algorithms.dpam.tiles")
 
 Define = Callable[..., common_pb2.TaskDefinition]
@@ -126,6 +127,54 @@ def test_products_are_summed_into_the_upper_triangle(seed: int, rows: int, colum
 
 
 @settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), vectors=st.integers(1, 6), steps=st.integers(0, 40))
+def test_outer_products_of_rows_are_summed_where_the_rows_lie(seed: int, vectors: int, steps: int) -> None:
+    width, generator = vectors * tiles.LANES, np.random.default_rng(seed)
+    table, chosen = generator.normal(size=(50, width)), generator.integers(0, 50, steps)
+    weights, start = generator.normal(size=steps), generator.normal(size=(width, width + tiles.LANES))
+    rows, total = table[chosen], start.copy()
+    tiles.add_outer(table.ravel(), chosen * width, weights, width, total.ravel(), width + tiles.LANES, steps)
+    wanted = start[:, :width] + rows.T @ (weights[:, None] * rows)
+    np.testing.assert_allclose(np.triu(total[:, :width]), np.triu(wanted), atol=1e-11)
+    np.testing.assert_array_equal(total[:, width:], start[:, width:])
+    pairs, both = generator.normal(size=(steps, 2)), start[:2, :width].copy()
+    tiles.add_pairs(table.ravel(), chosen * width, pairs.ravel(), width, both.ravel(), steps)
+    np.testing.assert_allclose(both, start[:2, :width] + pairs.T @ rows, atol=1e-11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 40), negative=st.integers(0, 12), spread=st.integers(0, 8))
+def test_negative_eigenvalues_are_taken_away_or_the_matrix_is_left_as_it_was(
+    seed: int, size: int, negative: int, spread: int
+) -> None:
+    """Eigenvalues over up to eight decades; the third matrix has a multiple one, which the kernel may decline."""
+    generator = np.random.default_rng(seed)
+    vectors = np.linalg.qr(generator.normal(size=(4, size, size)))[0]
+    values = 10.0 ** generator.uniform(-spread, 1, (4, size))
+    values[:, : min(negative, size // 2)] *= -1
+    values[2, : size // 2] = -1.0
+    values[3] = 0.0
+    matrices = (vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1)
+    triangles = estimation.packed(matrices)
+    found, sure = triangles.copy(), np.array([False, False, False, False])
+    projection_kernels.project(found, size, sure)
+    wanted = (vectors * np.maximum(values, 0)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    np.testing.assert_allclose(found[sure], estimation.packed(wanted)[sure], atol=1e-8)
+    np.testing.assert_array_equal(found[~sure], triangles[~sure])
+    assert sure[3], "nothing is negative"
+
+
+def test_matrices_of_noise_are_projected_without_a_full_decomposition() -> None:
+    """Else the projection would be right and slow."""
+    generator = np.random.default_rng(9)
+    noise = generator.normal(size=(200, 33, 33))
+    matrices = positive_matrices(9, 200, 33) / 10 + noise + noise.transpose(0, 2, 1)
+    sure = np.zeros(200, dtype=np.bool_)
+    projection_kernels.project(estimation.packed(matrices), 33, sure)
+    assert sure.mean() > 0.95
+
+
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 70))
 def test_elimination_gives_the_triangular_factor_and_the_right_hand_side(seed: int, size: int) -> None:
     matrix = positive_matrices(seed, 1, size)[0]
@@ -133,7 +182,9 @@ def test_elimination_gives_the_triangular_factor_and_the_right_hand_side(seed: i
     system = np.zeros((size + tiles.TILE_ROWS, width))
     system[:size, :size], system[:size, size] = np.triu(matrix), 1.0
     assert tiles.eliminate(system.ravel(), width, size, np.full(size, width))
-    factor = np.triu(system[:size, :size])
+    factor, solution = np.triu(system[:size, :size]), np.empty(size)
+    tiles.substitute(system.ravel(), width, size, solution)
+    np.testing.assert_allclose(matrix @ solution, 1.0, atol=1e-6)
     np.testing.assert_allclose(factor.T @ factor, matrix, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(factor.T @ system[:size, size], 1.0, atol=1e-6)
 
@@ -153,13 +204,14 @@ def test_matrices_that_are_not_clearly_positive_definite_are_told_apart(width: i
 def test_posteriors_of_rows_are_the_same_in_machine_code(monkeypatch: pytest.MonkeyPatch, noise_std: float) -> None:
     """Also across several blocks of items, and with the common covariance taken from a part of them."""
     items, width = 700, 10
-    gram = estimation.Grams(positive_matrices(7, items, width), np.eye(width), np.full(items, noise_std))
+    triangles = estimation.packed(positive_matrices(7, items, width))
+    gram = estimation.Grams(triangles, np.eye(width), np.full(items, noise_std))
     found = []
     for worthwhile in (0.0, np.inf):
         monkeypatch.setattr(estimation, "_WORTHWHILE", worthwhile)
-        monkeypatch.setattr(estimation, "_MOST_FOR_COMMON", 400)
+        monkeypatch.setattr(posteriors, "_MOST_FOR_COMMON", 400)
         found.append(
-            estimation.rows(
+            posteriors.rows(
                 (gram.matrices @ np.linspace(-1, 1, items * width).reshape(items, width, 1))[:, :, 0],
                 gram,
                 np.ones(items),
@@ -173,6 +225,25 @@ def test_posteriors_of_rows_are_the_same_in_machine_code(monkeypatch: pytest.Mon
     compiled, plain = found
     np.testing.assert_allclose(compiled.mean, plain.mean, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(compiled.variance, plain.variance, rtol=1e-6)
+
+
+def test_gram_matrices_are_the_same_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    items, width = 300, 7
+    generator = np.random.default_rng(11)
+    mass = generator.uniform(0.5, 40.0, items)
+    noisy = mass[:, None] * estimation.packed(positive_matrices(11, items, width)) / 9
+    noisy += generator.normal(size=noisy.shape) * 20.0
+    scale = generator.uniform(0.5, 2.0, noisy.shape[1])
+    found = []
+    for worthwhile in (0.0, np.inf):
+        monkeypatch.setattr(estimation, "_WORTHWHILE", worthwhile)
+        found.append(estimation.grams(noisy, mass, width=width, noise_std=20.0, scale=scale))
+    compiled, plain = found
+    np.testing.assert_allclose(compiled.packed, plain.packed, atol=1e-8)
+    np.testing.assert_allclose(compiled.variance, plain.variance, rtol=1e-9)
+    assert np.linalg.eigvalsh(compiled.matrices).min() > -1e-9
+    scaled = estimation.grams(noisy * scale, mass, width=width, noise_std=20.0)
+    np.testing.assert_allclose(scaled.packed, plain.packed, atol=1e-8)
 
 
 def test_projections_are_the_same_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import codec
+from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.query import DpamQuery, planned_releases, query_for
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.registry import algorithm_for
@@ -30,6 +30,16 @@ def packed_norm(release: DeclaredRelease, change: npt.NDArray[np.float64]) -> fl
     return float(np.sqrt((((change / release.column_std) * release.noise_std) ** 2).sum()))
 
 
+def largest(definition: common_pb2.TaskDefinition, round: int) -> list[int]:
+    """Targets of four entries of weight 512 whose weighted squares come as close to the limit as whole numbers can."""
+    rest = codec.vector_limit(Terms.of(definition), round) // 512**2
+    found = []
+    for left in range(PLACES, 0, -1):
+        found.append(min(math.isqrt(rest // left) + (left > 1), math.isqrt(rest), codec.TARGET_UNITS))
+        rest -= found[-1] ** 2
+    return [value if place % 2 else -value for place, value in enumerate(found)]
+
+
 def payload_of(
     definition: common_pb2.TaskDefinition,
     round: int,
@@ -39,12 +49,12 @@ def payload_of(
     weights: list[int] | None = None,
     targets: list[int] | None = None,
 ) -> bytes:
-    """A payload made by hand: four entries of full weight unless told otherwise."""
+    """A payload made by hand: four entries of full weight and targets at their bound unless told otherwise."""
     record = np.zeros(1, dtype=codec.layout(Terms.of(definition), round))
     record["items"] = items or [3, 0, 29, 7]
     if round:
         record["weights"] = weights or [512] * PLACES
-        record["targets"] = targets or [512, -512, 512, -512]
+        record["targets"] = targets or largest(definition, round)
     if round >= 2:
         record["row"] = row or [100, -200]
     return record.tobytes()
@@ -61,11 +71,18 @@ def change_of(query: DpamQuery, payload: bytes) -> dict[str, npt.NDArray[np.floa
 
 @pytest.mark.parametrize("round", [0, 1, 2, 3])
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), size=st.integers(0, ITEMS), scale=st.sampled_from([0.01, 0.3, 3.0]))
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(0, ITEMS),
+    scale=st.sampled_from([0.01, 0.3, 3.0]),
+    together=st.sampled_from([0.01, 0.35, 1.0, 4.0]),
+    weighting=st.sampled_from(["adaptive", "uniform"]),
+)
 def test_removing_a_user_never_moves_a_release_by_more_than_its_sensitivity(
-    define: Define, round: int, seed: int, size: int, scale: float
+    define: Define, round: int, seed: int, size: int, scale: float, together: float, weighting: str
 ) -> None:
-    definition = define(items=ITEMS, places=PLACES)
+    clips = {"bias_vector_clip": together, "factor_vector_clip": together}
+    definition = define(items=ITEMS, places=PLACES, weighting=weighting, **clips)
     generator = np.random.default_rng(seed)
     items = np.sort(generator.permutation(ITEMS)[:size]).astype(np.int64)
     data = LocalRatings(items, generator.uniform(1, 5, size))
@@ -80,13 +97,15 @@ def test_removing_a_user_never_moves_a_release_by_more_than_its_sensitivity(
         assert packed_norm(release, change[release.name]) <= release.sensitivity * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("together", [0.1, 0.6, 4.0])
 @pytest.mark.parametrize(
     ("round", "row"), [(0, None), (1, None), (2, "along one axis"), (2, "along a diagonal"), (3, "along one axis")]
 )
 def test_the_largest_accepted_contribution_reaches_the_sensitivity_within_one_percent(
-    define: Define, round: int, row: str | None
+    define: Define, round: int, row: str | None, together: float
 ) -> None:
-    definition = define(items=ITEMS, places=PLACES)
+    clips = {"bias_vector_clip": together, "factor_vector_clip": together}
+    definition = define(items=ITEMS, places=PLACES, **clips)
     limit = math.isqrt(codec.row_limit(Terms.of(definition)))
     entries = [limit, 0] if row == "along one axis" else [int(limit / math.sqrt(2)), -int(limit / math.sqrt(2))]
     query = query_for(definition, round)
@@ -121,6 +140,49 @@ def test_a_hostile_payload_is_refused(define: Define, round: int, what: str) -> 
     with pytest.raises(ContributionRefused) as refused:
         query_for(definition, round).check(payload_of(definition, round, **fields))
     assert refused.value.refusal is refusal
+
+
+@pytest.mark.parametrize("round", [1, 2])
+def test_targets_that_are_together_above_their_bound_are_refused(define: Define, round: int) -> None:
+    definition = define(items=ITEMS, places=PLACES)
+    query, limit = query_for(definition, round), codec.vector_limit(Terms.of(definition), round)
+    longest = largest(definition, round)
+    query.check(payload_of(definition, round, targets=longest))
+    for place in range(PLACES):
+        above = [value + int(np.sign(value) or 1) * (number == place) for number, value in enumerate(longest)]
+        assert sum((512 * value) ** 2 for value in above) > limit
+        with pytest.raises(ContributionRefused) as refused:
+            query.check(payload_of(definition, round, targets=above))
+        assert refused.value.refusal is Refusal.OUT_OF_BOUNDS
+    # One entry alone: 1024 * target reaches the limit within one unit.
+    most = math.isqrt(limit) // 1024
+    query.check(payload_of(definition, round, weights=[1024, 0, 0, 0], targets=[most, 0, 0, 0]))
+    with pytest.raises(ContributionRefused):
+        query.check(payload_of(definition, round, weights=[1024, 0, 0, 0], targets=[most + 1, 0, 0, 0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), places=st.integers(1, 300), ratio=st.floats(0.01, 1.0), scale=st.integers(1, 512))
+def test_shortened_targets_reach_their_bound_and_never_exceed_it(
+    seed: int, places: int, ratio: float, scale: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    weights = np.floor(1024 * generator.dirichlet(np.ones(places), 5) ** 0.5).astype(np.int64)
+    targets = generator.integers(-scale, scale + 1, (5, places))
+    limit = math.floor(ratio * ratio * 2**38)
+    bounded = userside.bounded_targets(weights, targets, limit)
+    before, after = (((weights * values) ** 2).sum(axis=1) for values in (targets, bounded))
+    assert (after <= limit).all()
+    np.testing.assert_array_equal(bounded[before <= limit], targets[before <= limit])
+    assert (np.abs(bounded) <= np.abs(targets)).all()
+    # Truncation takes less than one unit of each target, weights having norm 1024.
+    assert (np.sqrt(after[before > limit]) > math.sqrt(limit) - 1024).all()
+
+
+def test_targets_that_scale_to_whole_numbers_meet_the_limit_exactly() -> None:
+    weights, targets = np.array([[512, 512, 512, 512]]), np.array([[300, -300, 150, 30]])
+    limit = int(((weights * targets // 3) ** 2).sum())
+    np.testing.assert_array_equal(userside.bounded_targets(weights, targets, limit), targets // 3)
 
 
 @pytest.mark.parametrize("items", [[3, 0, 3, 7], [3, 0, ITEMS, 7], [3, 0, codec.NO_ITEM - 1, 7]])
@@ -169,7 +231,9 @@ def random_payloads(definition: common_pb2.TaskDefinition, round: int, count: in
     record["items"] = np.argsort(generator.random((count, terms.items)), axis=1)[:, : terms.max_items]
     if round:
         record["weights"] = generator.integers(0, 513, (count, terms.max_items))
-        record["targets"] = generator.integers(-512, 513, (count, terms.max_items))
+        targets = generator.integers(-512, 513, (count, terms.max_items))
+        weights, limit = record["weights"].astype(np.int64), codec.vector_limit(terms, round)
+        record["targets"] = userside.bounded_targets(weights, targets, limit)
     if round >= 2:
         reach = math.isqrt(codec.row_limit(terms) // terms.rank)
         record["row"] = generator.integers(-reach, reach + 1, (count, terms.rank))
@@ -236,7 +300,7 @@ def test_off_diagonals_of_the_gram_matrix_have_less_noise_by_the_root_of_two(def
     np.testing.assert_allclose(gram.column_std[first != second], definition.dpam.gram_noise * bound / math.sqrt(2))
     assert targets.shape == (30, 4)
     np.testing.assert_allclose(
-        targets.column_std, definition.dpam.target_noise * math.sqrt(bound) * definition.dpam.factor_target_clip
+        targets.column_std, definition.dpam.target_noise * math.sqrt(bound) * definition.dpam.factor_vector_clip
     )
 
 

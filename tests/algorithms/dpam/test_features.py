@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.algorithms.dpam import estimation, features
+from odp.algorithms.dpam import estimation, features, posteriors
 from odp.algorithms.dpam.query import planned_releases
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
@@ -98,7 +98,7 @@ def drowned() -> dict[str, Floats]:
 
 def estimated(world: dict[str, Floats], public: Floats) -> Floats:
     items, width = world["targets"].shape
-    gram = estimation.Grams(world["grams"], world["grams"].mean(axis=0), np.zeros(items))
+    gram = estimation.Grams(estimation.packed(world["grams"]), world["grams"].mean(axis=0), np.zeros(items))
     return features.hybrid_rows(
         world["targets"],
         gram,
@@ -137,8 +137,8 @@ def test_features_of_pure_chance_do_little_harm(drowned: dict[str, Floats]) -> N
 
 def test_without_features_rows_are_those_of_the_plain_estimate(drowned: dict[str, Floats]) -> None:
     items, width = drowned["targets"].shape
-    gram = estimation.Grams(drowned["grams"], drowned["grams"].mean(axis=0), np.zeros(items))
-    plain = estimation.rows(
+    gram = estimation.Grams(estimation.packed(drowned["grams"]), drowned["grams"].mean(axis=0), np.zeros(items))
+    plain = posteriors.rows(
         drowned["targets"],
         gram,
         np.ones(items),

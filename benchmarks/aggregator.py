@@ -1,0 +1,336 @@
+"""Contributions per second through a real aggregator, beside bare gRPC in the same run, and where the time goes.
+
+One round of factored DPAM contributions (50 items each, rank 16, 3,706 items) goes through gRPC, TLS and HPKE into
+``odp aggregator run``, a process of its own with all of its children. The yardstick is a gRPC server of the same
+options that parses the same messages and does nothing with them: the better of a run before and a run after. Devices
+are one process that sealed everything beforehand.
+
+Processor time is that of the operating system's books per process. The parts of a contribution (opening, checks, sums)
+are timed by themselves, on one thread, from the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks import noise
+from benchmarks.contributors import Contributors, Sent, Target, payloads
+from benchmarks.harness import Figure, Limit, progress
+from device_runtime.enclaves import Enclaves
+from device_runtime.services import Services
+from odp.algorithms.dpam import parallel
+from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND, Terms
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Query
+from odp.cli.enclave import write_reference_values
+from odp.cli.processes import Child
+from odp.crypto import HpkeKey, SigningKey, domains, seal
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ServiceError
+from odp.signed_task import open_task, sign_order, sign_task, task_sha256
+from odp.transport.channel import call, connect
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+
+_ITEMS, _RANK, _PLACES = 3706, 16, 50
+_MINIMUM_COHORT = 20
+_POPULATION_DELTA = 1e-7  # times the contributions of a full run, it has to stay far below 1
+_SECONDS = 120.0
+_MIB = 2.0**20
+_MODEL = hashlib.sha256(b"a model").digest()
+_LARGEST_RATIO = 1e6  # of the noise to its grid
+_FEW = 512
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of a run. ``memory_from`` and ``contributions`` are where resident memory is looked at."""
+
+    contributions: int
+    memory_from: int
+    bare: int
+    full: bool
+
+
+def plan(quick: bool) -> Plan:
+    """100,000 contributions, or 6,000."""
+    return Plan(6_000, 1_000, 3_000, full=False) if quick else Plan(100_000, 1_000, 20_000, full=True)
+
+
+def run(quick: bool) -> list[Figure]:
+    """Runs everything and stops every process, whatever happens."""
+    chosen = plan(quick)
+    figures = ingest(chosen)
+    figures += parts(1024 if quick else 8192)
+    exact = [figure for figure in noise.run(quick) if figure.unit == "samples/s"]
+    return figures + [figure for figure in exact if float(figure.name.rsplit(" ", 1)[1]) <= _LARGEST_RATIO]
+
+
+def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefinition:
+    """The task that contributions are for."""
+    from odp.algorithms.dpam.config import DPAM
+    from odp.models.matrix_factorization import MatrixFactorization
+    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+
+    return Task(
+        name="benchmark",
+        model=MatrixFactorization(items=items, rank=rank),
+        data=RatingsData(low=1, high=5),
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6, max_items_per_user=_PLACES),
+        training=DPAM(steps=1),
+        cohort=Cohort(minimum=_MINIMUM_COHORT, goal=_MINIMUM_COHORT),
+    ).definition()
+
+
+# Ingest
+
+
+class _Aggregator:
+    """``odp aggregator run`` as a process, and the developer who orders its rounds."""
+
+    def __init__(self, root: Path) -> None:
+        self.policy = EnclavePolicy(
+            role="aggregator", minimum_cohort=_MINIMUM_COHORT, population_delta=_POPULATION_DELTA
+        )
+        self._root = root
+        self.child = Child(
+            "aggregator",
+            [
+                "aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform"),
+                "--ca-folder", str(root / "ca"), "--minimum-cohort", str(_MINIMUM_COHORT),
+                "--population-delta", repr(_POPULATION_DELTA),
+            ],
+            state=root / "aggregator",
+            log=root / "aggregator.log",
+        )  # fmt: skip
+        self.developer = SigningKey.generate()
+        self.task = sign_task(definition(), self.developer)
+
+    def connect(self) -> None:
+        """Waits until it serves, and verifies its evidence as a device does."""
+        self.child.wait_serving(self._root / "ca" / "ca.pem")
+        self.ca = (self._root / "ca" / "ca.pem").read_bytes()
+        self._channel = connect(self.child.address, self.ca)
+        self._stub = aggregator_pb2_grpc.AggregatorServiceStub(self._channel)
+        pinned = self._root / "reference_values.json"
+        write_reference_values(self._root / "platform", self.policy, pinned)
+        with contextlib.closing(Services(self.child.address, self.ca)) as services:
+            found = Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address)
+        self.hpke_key = found.hpke_key
+
+    def target(self, round: int) -> Target:
+        """To what the contributions of a round are sealed."""
+        return Target(self.task.definition, task_sha256(self.task), round, _MODEL, self.policy.sha256, self.hpke_key)
+
+    def open(self, round: int) -> None:
+        """Opens a round."""
+        order, signature = self._order(round, domains.OPEN)
+        request = aggregator_pb2.OpenRoundRequest(task=self.task, order=order, signature=signature)
+        call(self._stub.OpenRound, request, timeout=_SECONDS, what=f"open round {round}", address=self.child.address)
+
+    def close(self, round: int) -> float:
+        """Closes a round; seconds until its release arrived."""
+        order, signature = self._order(round, domains.CLOSE)
+        request = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
+        started = time.perf_counter()
+        call(self._stub.CloseRound, request, timeout=_SECONDS, what=f"close round {round}", address=self.child.address)
+        return time.perf_counter() - started
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """The program and its children, by what they are."""
+        root = psutil.Process(self.child.process.pid)
+        found = {"host": root}
+        for number, child in enumerate(root.children(recursive=True)):
+            name = _role(child.cmdline()) or f"process {number + 1}"
+            found[name if name not in found else f"{name} {number + 1}"] = child
+        return found
+
+    def stop(self) -> None:
+        """Ends the program."""
+        self._channel.close()
+        self.child.stop()
+
+    def _order(self, round: int, domain: bytes) -> tuple[bytes, bytes]:
+        order = aggregator_pb2.RoundOrder(task_sha256=task_sha256(self.task), round=round, model_sha256=_MODEL)
+        return sign_order(order, self.developer, domain)
+
+
+def _role(command: list[str]) -> str:
+    """What a child of the aggregator is, from its command line."""
+    return next((name for name in ("platform", "enclave") if any(name in word for word in command[1:])), "")
+
+
+def ingest(chosen: Plan) -> list[Figure]:
+    """Figures of the real ingest; see the module."""
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
+        devices = stack.enter_context(Contributors())
+        aggregator = _Aggregator(root)
+        stack.callback(aggregator.child.stop)
+        aggregator.connect()
+        for round in range(FIRST_FACTOR_ROUND):  # a factor round comes after those of counts and biases
+            aggregator.open(round)
+            devices.prepare(aggregator.target(round), _MINIMUM_COHORT, seed=round)
+            _require_accepted(devices.send(aggregator.child.address, aggregator.ca, 0, _MINIMUM_COHORT))
+            aggregator.close(round)
+        aggregator.open(FIRST_FACTOR_ROUND)
+        progress(f"sealing {chosen.contributions:,} contributions")
+        devices.prepare(aggregator.target(FIRST_FACTOR_ROUND), chosen.contributions, seed=7)
+        bare = {kind: _bare(root / kind, kind, devices, chosen.bare) for kind in ("sync", "aio")}
+        progress("submitting")
+        pids = aggregator.processes()
+        first = devices.send(aggregator.child.address, aggregator.ca, 0, chosen.memory_from)
+        _require_accepted(first)
+        resident = _resident(pids)
+        before = _processor(pids)
+        sent = devices.send(aggregator.child.address, aggregator.ca, chosen.memory_from, chosen.contributions)
+        used = {name: seconds - before[name] for name, seconds in _processor(pids).items()}
+        _require_accepted(sent)
+        after = _resident(pids)
+        again = _bare(root / "sync-again", "sync", devices, chosen.bare)
+        closing = aggregator.close(FIRST_FACTOR_ROUND)
+        count = chosen.contributions - chosen.memory_from
+        yardstick = min(bare["sync"], again, key=lambda found: found.cost)
+        return [
+            *_rates(chosen, count / sent.seconds, yardstick, bare["aio"]),
+            *_costs(used, count, yardstick, sent),
+            *_memory(chosen, resident, after),
+            Figure("close the round: charge, sum, noise, signature", closing, "s"),
+        ]
+
+
+@dataclass(frozen=True)
+class _Bare:
+    """Messages per second of a bare gRPC server, and its processor seconds per message."""
+
+    rate: float
+    cost: float
+
+
+def _bare(folder: Path, kind: str, devices: Contributors, count: int) -> _Bare:
+    folder.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bare_grpc", str(folder), kind, "32"], stdin=subprocess.PIPE
+    )
+    try:
+        address = _wait_for(folder / "address", process)
+        ca = (folder / "ca" / "ca.pem").read_bytes()
+        devices.send(address, ca, 0, count // 4)  # warm
+        found = psutil.Process(process.pid)
+        before = _processor({kind: found})[kind]
+        sent = devices.send(address, ca, 0, count)
+        return _Bare(count / sent.seconds, (_processor({kind: found})[kind] - before) / count)
+    finally:
+        process.communicate()
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> str:
+    until = time.monotonic() + _SECONDS
+    pause = threading.Event()
+    while not path.exists():
+        if process.poll() is not None or time.monotonic() > until:
+            raise ServiceError("the bare gRPC server did not start")
+        pause.wait(0.02)
+    return path.read_text()
+
+
+def _require_accepted(sent: Sent) -> None:
+    if set(sent.refusals) != {0}:
+        raise ServiceError(f"contributions were refused, by code: {sent.refusals}")
+
+
+def _processor(processes: dict[str, psutil.Process]) -> dict[str, float]:
+    times = {name: process.cpu_times() for name, process in processes.items()}
+    return {name: found.user + found.system for name, found in times.items()}
+
+
+def _resident(processes: dict[str, psutil.Process]) -> float:
+    return float(sum(process.memory_info().rss for process in processes.values()))
+
+
+def _rates(chosen: Plan, rate: float, yardstick: _Bare, aio: _Bare) -> list[Figure]:
+    bare = Limit("bare gRPC unary, same messages", yardstick.rate)
+    return [
+        Figure("contributions", rate, "1/s", None, bare),
+        Figure("contributions over bare gRPC", rate / yardstick.rate, "", ">= 0.6"),
+        Figure("bare gRPC, aio server", aio.rate, "1/s", None, Limit("sync server, 32 threads (ours)", yardstick.rate)),
+    ]
+
+
+def _costs(used: dict[str, float], count: int, yardstick: _Bare, sent: Sent) -> list[Figure]:
+    bare = Limit("bare gRPC server", 1e6 * yardstick.cost)
+    figures = [
+        Figure(f"processor time per contribution: {name}", 1e6 * seconds / count, "µs", None, bare)
+        for name, seconds in used.items()
+    ]
+    # Were the devices busy all the time, they would be what was measured.
+    figures.append(Figure("devices' process: share of a core while sending", sent.processor / sent.seconds, ""))
+    return figures
+
+
+def _memory(chosen: Plan, before: float, after: float) -> list[Figure]:
+    grown = (after - before) / (chosen.contributions - chosen.memory_from)
+    name = f"resident memory after {chosen.contributions:,} contributions"
+    return [
+        Figure(name, after / _MIB, "MiB", None, Limit(f"after {chosen.memory_from:,}", before / _MIB)),
+        # What must be remembered of a contribution until its round ends: its id, its hash, its pseudonym.
+        Figure("memory per further contribution", grown, "B", "<= 1024" if chosen.full else None),
+    ]
+
+
+# Parts
+
+
+def parts(count: int) -> list[Figure]:
+    """Microseconds per contribution of each part of the enclave's work, one thread."""
+    task = open_task(sign_task(definition(), SigningKey.generate()))
+    terms, query = Terms.of(task), algorithm_for(task).query(FIRST_FACTOR_ROUND)
+    spread = payloads(terms, FIRST_FACTOR_ROUND, count, seed=1)
+    hot = spread[:1] * count  # everyone rates the same items
+    key, info = HpkeKey.generate(), b"benchmark"
+    sealed = [seal(key.public, payload, info) for payload in spread[:_FEW]]
+
+    def check() -> None:
+        for payload in spread[:_FEW]:
+            query.check(payload)
+
+    opening = _each(lambda: [key.open(one, info) for one in sealed], _FEW)
+    checking = _each(check, _FEW)
+    with parallel.one_blas_thread():  # as in the program
+        direct = _summing(query, spread, oblivious=False)
+        oblivious, same = (_summing(query, given, oblivious=True) for given in (spread, hot))
+    against = Limit("direct, which shows the items", direct)
+    return [
+        Figure("part: open (HPKE)", opening, "µs"),
+        Figure("part: check the bounds", checking, "µs"),
+        Figure("part: sum, oblivious", oblivious, "µs", None, against),
+        # Were accesses to follow the data, one hot row would be faster: it stays in the cache.
+        Figure("part: sum, oblivious, one set of items for all", same, "µs", None, Limit("items spread", oblivious)),
+    ]
+
+
+def _summing(query: Query, given: list[bytes], *, oblivious: bool) -> float:
+    total = query.new_sum(oblivious=oblivious)
+    return _each(lambda: total.add(given), len(given))
+
+
+def _each(work: Callable[[], object], count: int) -> float:
+    """Microseconds per unit of ``work``: the best of a few, after one that warms up."""
+    work()
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - started)
+    return 1e6 * best / count

@@ -1,0 +1,99 @@
+"""The distributor's enclave as a process: gets its keys back, then every model, then answers.
+
+The platform measures this module with everything that it imports, and starts it without network and without files: the
+socket is all it has. ``warm_up`` runs before the doors close.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from distributor.enclave import DistributorCore, Upload
+from distributor.rehearsal import rehearse
+from odp.enclave.channel import Connection, Route, serve
+from odp.enclave.enclave_start import begin, evidence_reply
+from odp.enclave.guest import Guest
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import ConfigurationError
+from odp.v1 import distributor_pb2, enclave_pb2
+from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
+
+
+def warm_up() -> None:
+    """Does once what the enclave will do, so that nothing is left to load."""
+    rehearse()
+
+
+def run(channel: socket.socket, guest: Guest) -> None:
+    """Serves the host at the other end of ``channel`` until it closes it.
+
+    Raises:
+        StateError: the host broke the framing.
+    """
+    connection = Connection(channel)
+    identity = begin(connection, guest, lambda _: None)
+    if identity is not None:
+        serve(connection, routes(DistributorCore(identity.hpke), identity))
+
+
+def routes(core: DistributorCore, identity: EnclaveIdentity) -> dict[str, Route]:
+    """The calls of the host. Checking a model may take long, so selections and small questions have own threads.
+
+    Pieces of a model are taken by the thread that reads: they come in order, and copying them is all there is to do.
+    """
+    calls = _Calls(core, identity)
+    return {
+        "select": Route("select", calls.select),
+        "evidence": Route("ask", calls.evidence),
+        "models": Route("ask", calls.models),
+        "check_room": Route("ask", calls.check_room),
+        "begin_model": Route(None, calls.begin_model),
+        "chunk": Route(None, calls.chunk),
+        "install": Route("change", calls.install),
+    }
+
+
+class _Calls:
+    """From messages to the core and back; the core checks what is inside of them."""
+
+    def __init__(self, core: DistributorCore, identity: EnclaveIdentity) -> None:
+        self._core = core
+        self._identity = identity
+        self._upload: Upload | None = None
+        self._refused: ConfigurationError | None = None
+
+    def select(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.select
+        sealed_rows = self._core.select(given.model_sha256, given.sealed_keys)
+        return EnclaveReply(selected=distributor_pb2.SelectResponse(sealed_rows=sealed_rows))
+
+    def evidence(self, request: EnclaveRequest) -> EnclaveReply:
+        return evidence_reply(self._identity, request)
+
+    def models(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(models=enclave_pb2.ModelIds(model_sha256=self._core.models()))
+
+    def check_room(self, request: EnclaveRequest) -> EnclaveReply:
+        self._core.require_room(request.check_room.task, request.check_room.model)
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def begin_model(self, request: EnclaveRequest) -> EnclaveReply:
+        # One at a time: the host has one lock around it, and a host without it only spoils its own models.
+        self._upload = self._refused = None
+        self._upload = self._core.begin(request.begin_model.task, request.begin_model.model)
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def chunk(self, request: EnclaveRequest) -> None:
+        if self._upload is None:
+            return
+        try:
+            self._upload.add(request.chunk.data)
+        except ConfigurationError as error:
+            # Nobody waits for an answer to a piece; the one to ``install`` says it.
+            self._upload, self._refused = None, error
+
+    def install(self, request: EnclaveRequest) -> EnclaveReply:
+        upload, self._upload = self._upload, None
+        if upload is None:
+            raise self._refused or ConfigurationError("no model was begun")
+        return EnclaveReply(models=enclave_pb2.ModelIds(model_sha256=upload.finish()))

@@ -1,0 +1,86 @@
+"""The header of a published model: what host and enclave both check before a byte of a table moves.
+
+The host checks it to refuse early, the enclave because it trusts no host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odp.algorithms.registry import algorithm_for
+from odp.errors import ConfigurationError
+from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
+from odp.tables import keyed_entry
+from odp.v1 import common_pb2
+
+#: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
+MAX_REPLY_BYTES = 15 * 2**20
+#: Largest model, all tables together.
+MAX_MODEL_BYTES = 2**30
+
+_VALUE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """A manifest whose signatures and sizes were checked; its tables' contents were not.
+
+    ``table_bytes`` are the lengths of the tables in the manifest's order.
+    """
+
+    model_sha256: bytes
+    task_sha256: bytes
+    task: common_pb2.TaskDefinition
+    manifest: common_pb2.ModelManifest
+    table_bytes: tuple[int, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Length of all tables together."""
+        return sum(self.table_bytes)
+
+
+def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> ModelHeader:
+    """Checks a publish header: both signatures of the task's developer, the task's hash, and the tables' declarations.
+
+    Host and enclave run the same check: the host to refuse early, the enclave because it trusts no host.
+
+    Raises SignatureError where a signature is not the developer's, and ConfigurationError where a field is out of its
+    range, the manifest is of another task or its tables are not those that the task works with (statistics have no
+    keyed table, every other task has one), where the tables together exceed 1 GiB, or where a reply to Select would
+    not fit one message.
+    """
+    definition = open_task(signed_task)
+    manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
+    keyed = sum(table.keyed for table in manifest.tables)
+    if keyed != (0 if algorithm_for(definition).statistics else 1):
+        raise ConfigurationError(f"Expected exactly one keyed table in the manifest, none for statistics (got {keyed})")
+    header = ModelHeader(
+        model_sha256=model_sha256(signed_manifest),
+        task_sha256=task_sha256(signed_task),
+        task=definition,
+        manifest=manifest,
+        table_bytes=tuple(_bytes_of(table) for table in manifest.tables),
+    )
+    if header.total_bytes > MAX_MODEL_BYTES:
+        raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
+    reply = _reply_bytes(header)
+    if reply > MAX_REPLY_BYTES:
+        raise ConfigurationError(
+            f"Expected reply_bytes={reply} (slices and dense tables together) to be at most {MAX_REPLY_BYTES}; "
+            "lower slices_per_device or the rank"
+        )
+    return header
+
+
+def _reply_bytes(header: ModelHeader) -> int:
+    """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
+    if not any(table.keyed for table in header.manifest.tables):
+        return 0
+    dense = header.total_bytes - sum(_bytes_of(table) for table in header.manifest.tables if table.keyed)
+    row = keyed_entry(header.manifest).width * _VALUE_BYTES
+    return header.task.dpam.slices_per_device * row + dense
+
+
+def _bytes_of(table: common_pb2.TableManifest) -> int:
+    return table.rows * table.width * _VALUE_BYTES

@@ -1,0 +1,41 @@
+"""What the distributor's host asks of its enclave, whichever side of a socket that is on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from odp.enclave.channel import NotHeld
+from odp.v1 import common_pb2
+
+
+class UnknownModel(NotHeld):
+    """No model of this id is held: it was never published here, or newer versions replaced it."""
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__(f"model {model[:6].hex()} is not held here; check in again for a newer version")
+
+
+class Distributor(Protocol):
+    """The enclave; ``distributor.enclave.DistributorCore`` says what each call guarantees and raises."""
+
+    def install_chunks(
+        self,
+        signed_task: common_pb2.SignedTask,
+        signed_manifest: common_pb2.SignedManifest,
+        chunks: Iterable[bytes],
+    ) -> tuple[bytes, ...]:
+        """Verifies a model and makes it selectable; answers the ids of the models that it replaced."""
+        ...
+
+    def holds(self, model: bytes) -> bool:
+        """Whether the model of this id can be selected from."""
+        ...
+
+    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+        """Raises, before any table is sent, what installing would raise for want of room."""
+        ...
+
+    def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
+        """Answers ``SelectResponse.sealed_rows`` for ``SelectRequest.sealed_keys``."""
+        ...

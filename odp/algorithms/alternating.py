@@ -1,0 +1,161 @@
+"""What the trainings by alternating minimization have in common: numbers of a task definition, and a device's slices.
+
+Explicit ratings (``dpam``) and implicit feedback (``implicit``) differ in their rounds, releases and solves. Items per
+user, weights, ridges, noise and the choice of slices are the same, and are read and checked here alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.algorithms.dpam.subset import hash_order
+from odp.algorithms.seam import Int64Array, LocalRatings, Slices
+from odp.errors import ConfigurationError, DataError
+from odp.v1 import common_pb2
+
+COUNTS_ROUND = 0
+
+MAX_RANK = 64
+MAX_ITEMS = 2**31 - 1
+MAX_ITEMS_PER_USER = 2**12
+MAX_STEPS = 64
+
+
+@dataclass(frozen=True)
+class CommonTerms:
+    """Checked numbers of a :class:`odp.v1.TaskDefinition`. Fields: see the messages of ``common.proto``."""
+
+    items: int
+    rank: int
+    max_items: int
+    steps: int
+    row_clip: float
+    count_noise_std: float
+    gram_noise: float
+    target_noise: float
+    adaptive: bool
+    weight_exponent: float
+    user_ridge: float
+    item_ridge: float
+    start_seed: int
+    slices_per_device: int
+
+    @property
+    def noisy(self) -> bool:
+        """Whether releases carry noise."""
+        return self.count_noise_std > 0
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the task has; each kind of training says."""
+        raise NotImplementedError
+
+    def check_round(self, round: int) -> None:
+        """Raises ConfigurationError where the task has no such round."""
+        if not 0 <= round < self.rounds:
+            raise ConfigurationError(f"Expected round={round!r} to be from 0 to {self.rounds - 1}")
+
+
+def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
+    """The fields of :class:`CommonTerms`, checked as far as both kinds of training agree on them.
+
+    What depends on the kind (least rank and steps, which clips and noises there are) is the caller's to check.
+
+    Raises:
+      ConfigurationError: a number is missing or out of range.
+    """
+    model, privacy, dpam = definition.model, definition.privacy, definition.dpam
+    _validate.integer(items=model.items, low=1, high=MAX_ITEMS)
+    most = min(model.items, MAX_ITEMS_PER_USER)
+    _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
+    _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
+    _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
+    if dpam.item_ridge < 0 or not math.isfinite(dpam.item_ridge):
+        raise ConfigurationError(f"Expected item_ridge={dpam.item_ridge!r} to be a finite number >= 0")
+    if not privacy.epsilon > 0:
+        raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
+    weightings = (common_pb2.DpamTraining.WEIGHTING_UNIFORM, common_pb2.DpamTraining.WEIGHTING_ADAPTIVE)
+    if dpam.weighting not in weightings:
+        raise ConfigurationError(f"Expected weighting={dpam.weighting!r} to be one of uniform (1), adaptive (2)")
+    return {
+        "items": model.items,
+        "rank": model.rank,
+        "max_items": privacy.max_items_per_user,
+        "steps": dpam.steps,
+        "row_clip": dpam.row_clip,
+        "count_noise_std": dpam.count_noise_std,
+        "gram_noise": dpam.gram_noise,
+        "target_noise": dpam.target_noise,
+        "adaptive": dpam.weighting == common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
+        "weight_exponent": dpam.weight_exponent,
+        "user_ridge": dpam.user_ridge,
+        "item_ridge": dpam.item_ridge,
+        "start_seed": dpam.start_seed,
+        "slices_per_device": dpam.slices_per_device,
+    }
+
+
+def check_noises(epsilon: float, **noises: float) -> None:
+    """Raises ConfigurationError unless all are positive, or all 0 where ``epsilon`` is infinite.
+
+    That is the only way to ask for no noise, so that a forgotten field is an error.
+    """
+    for name, noise in noises.items():
+        if epsilon == math.inf:
+            _validate.within(low=0.0, high=0.0, **{name: noise})
+        else:
+            _validate.positive(**{name: noise})
+
+
+class OwnItems:
+    """The part of a device's client that deals with its items alone."""
+
+    def __init__(self, terms: CommonTerms) -> None:
+        self._items = terms.items
+        self._most = terms.slices_per_device
+
+    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+        """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
+
+        The items that the device contributes in this round are always among them.
+
+        Raises:
+          DataError: an item is out of range.
+        """
+        return np.sort(data.items[self._order(data, round=round, seed=seed)[: self._most]])
+
+    def _order(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+        """Places of the device's items in the order of use: the first ones are contributed."""
+        self._check(data)
+        return hash_order(seed, round, data.items)
+
+    def _check(self, data: LocalRatings) -> None:
+        if len(data.items) and not 0 <= int(data.items.min()) <= int(data.items.max()) < self._items:
+            raise DataError(f"Expected local items to be from 0 to {self._items - 1}: some are out of range")
+
+
+def find_slices(slices: Slices, items: Int64Array) -> tuple[npt.NDArray[np.bool_], Int64Array]:
+    """(whether each item has a slice, the slice's position where it has)."""
+    if not len(slices.keys):
+        return np.zeros(len(items), dtype=np.bool_), np.zeros(len(items), dtype=np.int64)
+    inside = np.minimum(np.searchsorted(slices.keys, items), len(slices.keys) - 1)
+    return slices.keys[inside] == items, inside
+
+
+def rows_to_predict(slices: Slices, items: Int64Array) -> npt.NDArray[np.float64]:
+    """The rows float64 [n, width] of ``items``.
+
+    Raises:
+      DataError: an item has no slice.
+    """
+    found, place = find_slices(slices, items)
+    if not found.all():
+        missing = int((~found).sum())
+        raise DataError(f"Expected a slice for each item to predict: {missing} of {len(items)} have none")
+    return slices.rows[place].astype(np.float64)

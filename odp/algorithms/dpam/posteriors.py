@@ -1,0 +1,233 @@
+"""Item rows from noisy right-hand sides: posterior means under a common prior covariance, which EM estimates.
+
+All of it is post-processing. What an item's statistics tell is summed up once as an information matrix H and vector h
+(:func:`_evidence`), so that a step of EM inverts no more than H plus the prior's precision. H depends on the prior
+through one number, the noise that the errors of the Gram matrix add, so it is renewed now and then.
+Source: Dempster, Laird, Rubin 1977 (EM); Efron and Morris 1973 (empirical Bayes shrinkage).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from odp.algorithms.dpam import parallel
+from odp.algorithms.dpam.estimation import Float64Array, Grams, each_block, machine_code, packed, unpacked
+
+_STEPS = 22
+_RENEWALS = (0, 1, 3, 6, 10, 16)  # steps of EM before which the evidence is renewed
+_LAST_STEPS = 2
+# Items that the common covariance is estimated from: in the last steps, and before them.
+_MOST_FOR_COMMON = 2048
+_MOST_AT_FIRST = 512
+_PER_COLUMN = 16  # at first at least so many per column
+_BLOCK = 64  # items per piece of work
+_FLOPS = 10.0  # per item and cube of the width
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Full item rows (bias, factors): posterior means and variances [m, 1 + d]; prior covariance of factors [d, d]."""
+
+    mean: Float64Array
+    variance: Float64Array
+    prior: Float64Array
+
+
+def rows(
+    targets: Float64Array,
+    gram: Grams,
+    weight: Float64Array,
+    start: Float64Array,
+    bias_variance: Float64Array,
+    *,
+    noise_std: float,
+    residual_variance: float,
+    ridge: float,
+) -> Rows:
+    """Full item rows: posterior mean of r ~ N(start, prior) given targets = gram r + noise.
+
+    The prior covariance of the bias is known per item; that of the factors is common, and estimated by EM.
+
+    Args:
+      targets: noisy right-hand sides [m, 1 + d].
+      gram: the items' Gram matrices [m, 1 + d, 1 + d].
+      weight: typical weight of one rating of the item [m]: turns ratings into units of the sums.
+      start: prior means [m, 1 + d].
+      bias_variance: prior variances of the biases [m].
+      noise_std: of ``targets``.
+      residual_variance: of one rating.
+      ridge: added to the factors' prior precision, in ratings.
+    """
+    width = targets.shape[1]
+    problem = _Problem(
+        packed=gram.packed,
+        off=targets - products(gram.packed, start),
+        noise=noise_std**2 + gram.variance * (start**2).sum(axis=1),
+        noise_slope=gram.variance,
+        sampling=residual_variance * weight,
+        bias_variance=bias_variance,
+    )
+    identity = np.eye(width - 1)
+    common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
+    # Some items of every size tell the common covariance roughly, and a few thousand tell it well.
+    at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
+    few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
+
+    def precision() -> Float64Array:
+        return np.asarray(np.linalg.inv(common) + ridge / residual_variance * identity)
+
+    def moved(found: _Posterior) -> Float64Array:
+        off = found.mean[:, 1:]
+        return np.asarray((off.T @ off + found.covariance[1:, 1:]) / len(off) + 1e-9 * identity)
+
+    # BLAS on several threads would only wait for itself on small matrices.
+    with parallel.one_blas_thread(), ThreadPoolExecutor(parallel.processors()) as pool:
+        for step in range(_STEPS):
+            if step in _RENEWALS:
+                told = few.evidence(_trace_of_inverse(precision()), pool)
+            common = moved(_posterior(told, precision(), pool))
+        for _ in range(_LAST_STEPS):
+            common = moved(_solved(many, precision(), pool))
+        last = precision()
+        found = _solved(problem, last, pool)
+    return Rows(mean=start + found.mean, variance=found.variance, prior=np.asarray(np.linalg.inv(last)))
+
+
+def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
+    """Each packed symmetric matrix [m, w (w + 1) / 2] times its vector, [m, w]."""
+    size, width = vectors.shape
+    out = np.zeros((size, width))
+    code = machine_code(_FLOPS * size * width**3)
+
+    def multiply(block: slice) -> None:
+        if code is not None:
+            code.products(triangles[block], vectors[block], out[block])
+            return
+        some, here, given = triangles[block], out[block], vectors[block]
+        place = 0
+        for row in range(width):
+            run = some[:, place : place + width - row]
+            here[:, row] += np.einsum("kc,kc->k", run, given[:, row:])
+            here[:, row + 1 :] += run[:, 1:] * given[:, row, None]
+            place += width - row
+
+    each_block(multiply, size)
+    return out
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What items' statistics tell: H packed [m, p], h [m, w], and the prior precision of their biases [m]."""
+
+    packed: Float64Array
+    right: Float64Array
+    bias_precision: Float64Array
+
+    def part(self, block: slice) -> _Evidence:
+        """That of some items."""
+        return _Evidence(self.packed[block], self.right[block], self.bias_precision[block])
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """b = A r + error per item: A packed [m, p], b = ``off`` [m, w].
+
+    The errors are N(0, (noise + slope trace(prior)) I + sampling A).
+    """
+
+    packed: Float64Array
+    off: Float64Array
+    noise: Float64Array
+    noise_slope: Float64Array
+    sampling: Float64Array
+    bias_variance: Float64Array
+
+    def every(self, stride: int) -> _Problem:
+        """Every so-manieth item by the size of its matrix, or the problem itself for a stride of 1."""
+        if stride == 1:
+            return self
+        chosen = np.sort(np.argsort(self.packed[:, 0], kind="stable")[stride // 2 :: stride])
+        return _Problem(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+    def evidence(self, trace: float, pool: ThreadPoolExecutor) -> _Evidence:
+        """H = A T^-1 A and h = A T^-1 b, T the errors' covariance under a prior of the factors of that trace."""
+        parts = each_block(lambda block: self.part(block, trace), len(self.off), block=_BLOCK, pool=pool)
+        return _Evidence(
+            *(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Evidence))
+        )
+
+    def part(self, block: slice, trace: float) -> _Evidence:
+        """The evidence of some items."""
+        matrices, off, sampling = self.packed[block], self.off[block], self.sampling[block]
+        width = off.shape[1]
+        diagonal = np.cumsum(np.concatenate(([0], np.arange(width, 1, -1))))
+        noise = self.noise[block] + self.noise_slope[block] * (self.bias_variance[block] + trace)
+        noise += 1e-12 + 1e-9 * sampling * matrices[:, diagonal].sum(axis=1) / width
+        told, right = np.empty_like(matrices), np.empty_like(off)
+        code = machine_code(_FLOPS * len(self.off) * width**3)
+        if code is not None:
+            code.evidence(matrices, off, noise, sampling, told, right)
+        else:
+            full = unpacked(matrices, width)
+            error = sampling[:, None, None] * full + noise[:, None, None] * np.eye(width)
+            both = full @ np.linalg.solve(error, np.concatenate((full, off[:, :, None]), axis=2))
+            told, right = packed(both[:, :, :-1]), both[:, :, -1]
+        return _Evidence(told, right, 1.0 / np.maximum(self.bias_variance[block], 1e-12))
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """Means and variances [m, w], and the sum of the posterior covariances [w, w]."""
+
+    mean: Float64Array
+    variance: Float64Array
+    covariance: Float64Array
+
+
+def _posterior(told: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
+    """Of r ~ N(0, prior) with the prior precision of the bias per item and the common one of the factors."""
+    size = len(told.right)
+    return _sum(
+        each_block(lambda block: _posterior_of(told.part(block), precision, size), size, block=_BLOCK, pool=pool)
+    )
+
+
+def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
+    """The same with evidence that is forgotten at once."""
+    size, trace = len(problem.off), _trace_of_inverse(precision)
+
+    def solve(block: slice) -> _Posterior:
+        return _posterior_of(problem.part(block, trace), precision, size)
+
+    return _sum(each_block(solve, size, block=_BLOCK, pool=pool))
+
+
+def _posterior_of(told: _Evidence, precision: Float64Array, size: int) -> _Posterior:
+    """Of a block of ``size`` items in all."""
+    width = told.right.shape[1]
+    code = machine_code(_FLOPS * size * width**3)
+    if code is None:
+        full = unpacked(told.packed, width)
+        full[:, 0, 0] += told.bias_precision
+        full[:, 1:, 1:] += precision
+        covariance = np.linalg.inv(full)
+        mean = (covariance @ told.right[:, :, None])[:, :, 0]
+        return _Posterior(mean, np.diagonal(covariance, axis1=1, axis2=2), covariance.sum(axis=0))
+    mean, variance, sums = np.empty_like(told.right), np.empty_like(told.right), np.zeros((width, width))
+    code.posterior(told.packed, told.right, told.bias_precision, precision, mean, variance, sums)
+    return _Posterior(mean, variance, np.triu(sums) + np.triu(sums, 1).T)
+
+
+def _sum(parts: list[_Posterior]) -> _Posterior:
+    return _Posterior(
+        np.concatenate([part.mean for part in parts]),
+        np.concatenate([part.variance for part in parts]),
+        np.sum([part.covariance for part in parts], axis=0),
+    )
+
+
+def _trace_of_inverse(precision: Float64Array) -> float:
+    return float(np.trace(np.linalg.inv(precision)))

@@ -1,0 +1,69 @@
+"""Exact sums of implicit contributions at addresses that do not depend on them; see ``dpam/oblivious.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from odp.algorithms.dpam.oblivious import FactorSums, SortedSums
+from odp.algorithms.implicit import codec
+from odp.algorithms.implicit.codec import Contributions
+from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
+from odp.algorithms.seam import Int64Array
+
+_BLOCK = 2**14
+
+
+class ObliviousImplicitSum:
+    """``query.ImplicitSum`` without its access pattern: the same totals.
+
+    Args:
+      terms: the task.
+      round: which round.
+      count_units: grid steps per counted item in the round of counts.
+    """
+
+    def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
+        self.count = 0
+        self._terms = terms
+        self._round = round
+        self._count_units = count_units
+        self._first, self._second = np.triu_indices(terms.rank)
+        self._gramian = np.zeros(terms.pairs, dtype=np.int64)
+        self._sums: SortedSums | FactorSums
+        if round == COUNTS_ROUND:
+            self._sums = SortedSums(terms.items)
+        else:
+            width = terms.rank + (terms.pairs if terms.item_grams else 0)
+            self._sums = FactorSums(terms.items, terms.max_items, (width,))
+
+    def add(self, payloads: Sequence[bytes]) -> None:
+        """Adds checked payloads."""
+        for start in range(0, len(payloads), _BLOCK):
+            self.add_decoded(codec.decode(self._terms, self._round, payloads[start : start + _BLOCK]))
+
+    def add_decoded(self, contributions: Contributions) -> None:
+        """Adds contributions in integer units."""
+        given = contributions
+        if isinstance(self._sums, SortedSums):
+            self._sums.add(given.items, given.weights, np.zeros_like(given.weights))
+        else:
+            rows = given.rows.astype(np.float64)
+            self._gramian += np.matmul(rows.T, rows)[self._first, self._second].astype(np.int64)
+            if self._terms.item_grams:
+                rows = np.concatenate([rows, rows[:, self._first] * rows[:, self._second]], axis=1)
+            self._sums.add(given.items, [given.weights], [rows])
+        self.count += len(given.items)
+
+    def totals(self) -> dict[str, Int64Array]:
+        """Copies of the sums so far, by release name."""
+        if isinstance(self._sums, SortedSums):
+            self._sums.fold()
+            return {"counts": self._sums.weights * self._count_units}
+        (both,) = self._sums.totals()
+        rank = self._terms.rank
+        found = {"targets": both[:, :rank].copy(), "gramian": self._gramian.copy()}
+        if self._terms.item_grams:
+            found["gram"] = both[:, rank:].copy()
+        return found

@@ -1,0 +1,117 @@
+"""`odp audit`: what anybody can check without asking anybody's leave."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odp.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from odp.transparency.audit import AuditReport
+
+app = typer.Typer(help="Verify a transparency log, from the first entry to the last.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps the group's one command a subcommand."""
+
+
+@app.command("verify")
+def verify(
+    log: Annotated[Path | None, typer.Option(help="Folder of a log: `<state>/server/log`, or a copy of one.")] = None,
+    address: Annotated[str | None, typer.Option(help="host:port of a running server whose log is read.")] = None,
+    services: Annotated[
+        Path, typer.Option(help="State folder of `odp up`: default for --log, --ca and --reference-values.")
+    ] = Path("odp-state"),
+    ca: Annotated[Path | None, typer.Option(help="PEM file of the CA of the server, with --address.")] = None,
+    reference_values: Annotated[
+        Path | None, typer.Option(help="JSON file of what you pin: log, witnesses, endorsers, platforms.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Verify every hash, signature, proof and charge of a log, and recompute epsilon from the charges alone.
+
+    Ends with exit code 1 and the name of the record at the first thing that is wrong. The reference values are yours:
+    taken from whoever runs the log, they prove that it agrees with itself and nothing more.
+    """
+    from odp.enclave.reference_values import ReferenceValues
+    from odp.errors import ConfigurationError
+    from odp.transparency.audit import audit
+    from odp.transparency.sources import AuditFailure, LogFolder, LogServer
+    from odp.transport.channel import connect
+
+    if log is not None and address is not None:
+        raise ConfigurationError("Expected --log or --address, got both")
+    pins = reference_values if reference_values is not None else services / "reference_values.json"
+    values = ReferenceValues.load(pins)
+    where = address if address is not None else str(log if log is not None else services / "server" / "log")
+    try:
+        if address is not None:
+            with connect(address, ca if ca is not None else services / "ca" / "ca.pem") as channel:
+                report = audit(LogServer(channel, address), values)
+        else:
+            report = audit(LogFolder(Path(where)), values)
+    except AuditFailure as error:
+        if json:
+            print_json({"passed": False, "log": where, "record": error.record, "reason": error.reason})
+        else:
+            console().print(f"[bold red]audit failed[/bold red] of {where}", highlight=False)
+            console().print(f"  {error.record}: {error.reason}", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+    if json:
+        print_json(summary(report, where))
+    else:
+        _show(report, where, pins)
+
+
+def summary(report: AuditReport, where: str) -> dict[str, Any]:
+    """A report that passed, as plain values."""
+    checkpoint = report.checkpoint.checkpoint
+    return {
+        "passed": True,
+        "log": where,
+        "origin": checkpoint.origin,
+        "size": checkpoint.size,
+        "root": checkpoint.root.hex(),
+        "witnesses": list(report.checkpoint.witnesses),
+        "time": report.checkpoint.time,
+        "entries": report.counts,
+        "tasks": [vars(task) | {"contributions": list(task.contributions)} for task in report.tasks],
+    }
+
+
+def _show(report: AuditReport, where: str, pins: Path) -> None:
+    from rich.table import Column, Table
+
+    out = console()
+    verified = report.checkpoint
+    signed = "at an unknown time"
+    if verified.time is not None:
+        signed = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(verified.time))
+    out.print(f"log {verified.checkpoint.origin} in {where}, against what {pins} pins", markup=False, soft_wrap=True)
+    out.print(f"  {verified.checkpoint.size} entries under root {verified.checkpoint.root.hex()}", soft_wrap=True)
+    out.print(f"  newest {signed}; witnesses: {', '.join(verified.witnesses) or 'none'}", markup=False, soft_wrap=True)
+    counted = Table("entries", Column("", justify="right"))
+    for label, count in report.counts.items():
+        counted.add_row(label, str(count))
+    out.print(counted)
+    tasks = Table("task", "population", "rounds", "contributions", "ε of its releases", "ε charged", "budget", "δ")
+    for task in report.tasks:
+        low, high = min(task.contributions, default=0), max(task.contributions, default=0)
+        tasks.add_row(
+            task.name,
+            task.population,
+            f"{task.rounds}/{task.planned_rounds}",
+            f"{low:,}" if low == high else f"{low:,} to {high:,}",
+            f"{task.epsilon:.6f}",
+            f"{task.charged_epsilon:.6f}",
+            f"{task.budget:g}",
+            f"{task.delta:g}",
+        )
+    out.print(tasks)
+    out.print("[bold green]audit passed[/bold green]: every hash, signature, proof and charge holds")

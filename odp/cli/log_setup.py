@@ -1,0 +1,117 @@
+"""What `odp up` and `odp demo` pin by default: a log key, an endorser, and endorsements of their own enclaves."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from odp import _validate
+from odp.crypto.signing import SigningKey
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError
+from odp.transparency.endorsements import EndorsementFile, endorse, open_endorsement, withdrawal_of
+from odp.transparency.entries import PolicyEntry
+from odp.transparency.key_file import endorser_key, note_key
+from odp.transparency.note import Kind, VerifierKey
+from odp.transparency.policy import LogPolicy
+
+LOG_KEY, ENDORSER_KEY, ENDORSEMENTS = "log.key", "endorser.key", "endorsements.json"
+VALID_SECONDS = 365 * 24 * 3600
+_BACKDATED_SECONDS = 24 * 3600
+
+
+def pin_log(
+    root: Path,
+    reference_values: Path,
+    policies: Sequence[EnclavePolicy],
+    *,
+    witness_keys: Sequence[VerifierKey] = (),
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Pins the log of the state folder ``root`` in the file ``reference_values``; endorses the enclaves listed there.
+
+    The keys of log and endorser are made on first use. All of ``witness_keys`` have to cosign.
+
+    Raises ConfigurationError and StateError.
+    """
+    values = ReferenceValues.load(reference_values)
+    log = note_key(root / LOG_KEY, name=f"odp.local/log/{secrets.token_hex(8)}")
+    endorser = endorser_key(root / ENDORSER_KEY)
+    endorse_all(root / ENDORSEMENTS, values, policies, endorser, now=clock())
+    pinned = LogPolicy(
+        log_keys=(log.public(Kind.NOTE).text,),
+        endorser_keys=(endorser.public.hex(),),
+        witness_keys=tuple(key.text for key in witness_keys),
+        quorum=len(witness_keys),
+    )
+    replace(values, log=pinned).save(reference_values)
+
+
+def endorse_all(
+    path: Path, values: ReferenceValues, policies: Sequence[EnclavePolicy], key: SigningKey, *, now: float
+) -> int:
+    """Adds endorsements of what ``values`` list to the file ``path``; those that hold for half their time yet are kept.
+
+    Returns the number of endorsements that were added.
+
+    Raises:
+        ConfigurationError: a listed policy is not among ``policies``, or the file is malformed.
+        StateError: the file cannot be written.
+    """
+    known = EndorsementFile.load(path) if path.exists() else EndorsementFile()
+    standing = [open_endorsement(entry) for entry in known.endorsements]
+    by_hash = {hashlib.sha256(policy.to_bytes()).hexdigest(): policy for policy in policies}
+    added, used = [], dict.fromkeys(known.policies)
+    for role, digests in values.image_digests.items():
+        for sha256 in values.policy_sha256.get(role, ()):
+            if sha256 not in by_hash:
+                raise ConfigurationError(
+                    f"Expected the policy {sha256[:12]}.. of the {role}, which is listed, but not given"
+                )
+            used[PolicyEntry(by_hash[sha256].to_bytes())] = None
+            for digest in digests:
+                named = {"role": role, "image_digest": digest, "policy_sha256": sha256}
+                kept = any(
+                    one.endorser == key.public.hex()
+                    and one.covers(**named, now=now)
+                    and one.not_after - now > VALID_SECONDS / 2
+                    for one in standing
+                )
+                if not kept:
+                    start = int(now) - _BACKDATED_SECONDS
+                    entry, _withdrawal = endorse(
+                        key, **named, not_before=start, not_after=start + _BACKDATED_SECONDS + VALID_SECONDS
+                    )
+                    added.append(entry)
+    EndorsementFile(tuple(used), (*known.endorsements, *added), known.withdrawals).save(path)
+    return len(added)
+
+
+def withdraw_all(path: Path, image_digest: str, key: SigningKey) -> int:
+    """Adds the withdrawals of every endorsement of an image by ``key`` to the file ``path``; returns their number.
+
+    Raises:
+        ConfigurationError: the file is malformed, or no endorsement in it is of that image and key.
+        StateError: the file cannot be written.
+    """
+    known = EndorsementFile.load(path)
+    stated = [(entry, open_endorsement(entry)) for entry in known.endorsements]
+    found = [
+        withdrawal_of(entry, key)
+        for entry, one in stated
+        if (one.image_digest, one.endorser) == (image_digest, key.public.hex())
+    ]
+    if not found:
+        listed = sorted({one.image_digest for _entry, one in stated})
+        raise ConfigurationError(
+            f"Expected image_digest={image_digest!r} to be endorsed by this key in {path}"
+            f"{_validate.nearest(image_digest, listed)}"
+        )
+    withdrawals = tuple(dict.fromkeys((*known.withdrawals, *found)))
+    EndorsementFile(known.policies, known.endorsements, withdrawals).save(path)
+    return len(found)

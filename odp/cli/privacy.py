@@ -1,0 +1,218 @@
+"""`odp privacy`: what a task has cost its users, and what a budget buys."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odp.cli.console import console, print_json, print_text
+
+if TYPE_CHECKING:
+    from odp.client import Connection
+    from odp.enclave.verifier import VerifiedEnclave
+    from odp.privacy.ledger import Ledger
+    from odp.v1 import server_pb2
+
+app = typer.Typer(help="Privacy reports of tasks, and plans before a task.", no_args_is_help=True)
+
+_LARGEST_LEDGER = 2**26
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("report")
+def report(
+    task: Annotated[str, typer.Argument(help="Task id (hex), or its first digits.")],
+    ledger: Annotated[
+        Path | None, typer.Option(help="Read this file (as `odp demo` writes it) instead of asking a server.")
+    ] = None,
+    server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:7200",
+    state: Annotated[
+        Path, typer.Option(help="State folder of `odp up`: CA, operator's token, reference values.")
+    ] = Path("odp-state"),
+    html: Annotated[Path | None, typer.Option(help="Also write the report as one HTML page.")] = None,
+    json: Json = False,
+    cross_check: Annotated[
+        bool, typer.Option(help="Compute epsilon a second and third way, and for replacing a user; takes seconds.")
+    ] = True,
+) -> None:
+    """Print what a task has spent, on what, under which assumptions, and what was not charged."""
+    from odp.errors import ConfigurationError
+    from odp.privacy.rendering import render_html, render_text
+    from odp.privacy.report import report_of_ledger
+
+    found = (
+        _of_server(task, server, state, cross_check=cross_check)
+        if ledger is None
+        else report_of_ledger(_read_ledger(ledger), task, cross_check=cross_check)
+    )
+    if html is not None:
+        try:
+            html.write_text(render_html(found), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {html}: {error.strerror}; give another --html") from error
+    if json:
+        print_json(found)
+    else:
+        print_text(render_text(found))
+
+
+@app.command("plan")
+def plan(
+    epsilon: Annotated[float | None, typer.Option(help="Budget per user.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Of the budget [default: a tenth of 1/population or less].")
+    ] = None,
+    population: Annotated[int | None, typer.Option(help="Devices that can take part.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected contributions that count per round.")] = None,
+    probability: Annotated[
+        float | None, typer.Option(help="Of a contribution to count, instead of --cohort; 1 is full participation.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise std of the sum over the clip norm.")] = None,
+    clip: Annotated[float, typer.Option(help="L2 bound of one user's contribution.")] = 1.0,
+    dimension: Annotated[int, typer.Option(help="Numbers per release.")] = 1,
+    error: Annotated[
+        float | None, typer.Option(help="Wanted: norm of the noise on the mean, over the clip; 0.1 is usable.")
+    ] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="Plan for this task file instead: noise and signal per release.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Solve for what is not given: sigma, epsilon, rounds, cohort or population; and say when it cannot be done.
+
+    Two of --epsilon, --sigma and --rounds, with --population, give the third; all three give the cohort; --error gives
+    the population. Without --cohort and --probability, every device counts in every round.
+    """
+    from odp.errors import ConfigurationError
+    from odp.privacy.planning import Question, answer, render_plan
+
+    if task is not None:
+        from odp.algorithms.task_plan import plan_of_task, render_task_plan
+        from odp.task_file import load_task
+
+        given = {"--epsilon": epsilon, "--delta": delta, "--cohort": cohort, "--probability": probability}
+        given |= {"--rounds": rounds, "--sigma": sigma, "--error": error}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigurationError(f"{name} is the task file's own; only --population goes with --task")
+        found = plan_of_task(load_task(task), population=population)
+        if json:
+            print_json(found)
+        else:
+            print_text(render_task_plan(found))
+        return
+    solved = answer(
+        Question(
+            epsilon=epsilon,
+            delta=delta,
+            population=population,
+            cohort=cohort,
+            probability=probability,
+            rounds=rounds,
+            sigma=sigma,
+            clip=clip,
+            dimension=dimension,
+            error=error,
+        )
+    )
+    if json:
+        print_json(solved)
+    else:
+        print_text(render_plan(solved))
+
+
+def _read_ledger(path: Path) -> Ledger:
+    from odp.errors import ConfigurationError
+    from odp.privacy.ledger import Ledger
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_LEDGER + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the ledger {path}: {error.strerror}; check the path") from error
+    if len(data) > _LARGEST_LEDGER:
+        raise ConfigurationError(f"{path} is larger than {_LARGEST_LEDGER} bytes; that is not a ledger")
+    found = Ledger.decode(data)
+    found.verify()
+    return found
+
+
+def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dict[str, Any]:
+    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.release import round_charges, sampling_of
+    from odp.cli.task import find_task, open_connection
+    from odp.privacy.ledger import Budget
+    from odp.privacy.report import privacy_report
+    from odp.signed_task import model_sha256, open_task, task_sha256
+
+    with open_connection(server, state) as connection:
+        status = find_task(connection, task)
+        enclave = _verified(connection, status, state)
+        ledger = _ledger_of(connection, status, enclave)
+    definition = open_task(status.task)
+    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
+    hashes = {"code": enclave.image_digest, "policy": enclave.policy.sha256.hex()}
+    if status.model.manifest:
+        hashes["model"] = model_sha256(status.model).hex()
+    return privacy_report(
+        ledger,
+        task_sha256(status.task).hex(),
+        planned_rounds=[
+            round_charges(algorithm.query(number), sampling) for number in range(len(algorithm.planned_releases()))
+        ],
+        n_users=None,
+        task_budget=Budget(definition.privacy.epsilon, definition.privacy.delta),
+        population_budget=Budget(enclave.policy.population_epsilon, enclave.policy.population_delta),
+        minimum_cohort=max(definition.cohort.minimum, enclave.policy.minimum_cohort),
+        emulated=enclave.emulated,
+        cross_check=cross_check,
+        hashes=hashes,
+    )
+
+
+def _verified(connection: Connection, status: server_pb2.TaskStatus, state: Path) -> VerifiedEnclave:
+    """The aggregator's enclave, by the reference values in the state folder: the report's word is the enclave's."""
+    import os
+
+    from odp.enclave.reference_values import ReferenceValues
+    from odp.enclave.verifier import verify_evidence
+
+    nonce = os.urandom(32)
+    reply = connection.evidence(status.aggregator_address, nonce)
+    return verify_evidence(
+        token=reply.token,
+        policy=reply.policy,
+        event_log=reply.event_log,
+        nonce=nonce,
+        role="aggregator",
+        reference_values=ReferenceValues.load(state / "reference_values.json"),
+        now=time.time(),
+    )
+
+
+def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: VerifiedEnclave) -> Ledger:
+    """The population's ledger under the attested key; an empty one before the task's first round was opened."""
+    import grpc
+
+    from odp.crypto import domains
+    from odp.crypto.signing import verify
+    from odp.errors import ServiceError
+    from odp.privacy.ledger import Ledger
+    from odp.signed_task import open_task
+
+    try:
+        reply = connection.ledger(status)
+    except ServiceError as error:
+        if error.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        console().print("note: the aggregator does not know the task yet; this is its plan")
+        return Ledger(open_task(status.task).population)
+    verify(enclave.signing_key, reply.signature, domains.LEDGER, reply.ledger)
+    found = Ledger.decode(reply.ledger)
+    found.verify()
+    return found

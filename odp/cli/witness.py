@@ -1,0 +1,52 @@
+"""`odp witness run`: somebody else watches that a log only grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.run import serve_until_stopped
+from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
+
+app = typer.Typer(help="An independent witness of transparency logs.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps the group's one command a subcommand."""
+
+
+@app.command("run")
+def run_witness(
+    log_key: Annotated[
+        list[str],
+        typer.Option(help="Verifier key of a log to watch, as the reference values have it; repeat for more."),
+    ],
+    state: State = Path("odp-witness"),
+    listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7210",
+    certificate: Certificate = None,
+    key: Key = None,
+    ca: Ca = None,
+    ca_folder: CaFolder = None,
+    with_parent: WithParent = False,
+) -> None:
+    """Cosign each checkpoint of the named logs that continues the last one, in the foreground.
+
+    Its key, which readers of the log pin and the server is given (`--witness host:port=KEY`), is in its first line.
+    """
+    from odp.transparency.witness_program import Config, start
+
+    running = start(
+        Config(
+            state=state,
+            log_keys=tuple(log_key),
+            listen=listen,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            ca_folder=ca_folder,
+        )
+    )
+    serve_until_stopped(running, state, with_parent=with_parent)

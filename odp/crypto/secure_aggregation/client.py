@@ -1,0 +1,298 @@
+"""The client of SecAgg+: gives the server shares and one masked vector, and believes nothing that it is told.
+
+==========  ==============================  =================================================================
+state       call that leads out of it       what the call refuses
+==========  ==============================  =================================================================
+CREATED     ``reveal(adverts)``             its own keys changed or missing, keys that are malformed, repeated,
+                                            of low order or of strangers, another configuration
+REVEALED    ``share(reveals)``              reveals that are not what was committed to, or incomplete
+SHARED      ``mask(inbox, vector)``         shares of fewer than the threshold of neighbours, of strangers, or
+                                            that do not open
+MASKED      ``agree(survivors)``            itself listed as dropped, fewer survivors than the minimum or than the
+                                            threshold among its neighbours, a survivor that never shared
+AGREED      ``unmask(agreements)``          fewer than the threshold of neighbours that were told the same
+DONE        none                            everything: a second request to unmask above all
+ABORTED     none                            everything
+==========  ==============================  =================================================================
+
+Whatever is refused aborts the session and erases its secrets. About a neighbour, a client gives away a share of the
+self mask's seed *or* of the mask key, never both; with the threshold of ``parameters`` this keeps both secrets of an
+honest client from a server that tells its clients different stories.
+
+Source: Bonawitz et al. 2017, figure 4 (with the consistency check); Bell et al. 2020, algorithm 2.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from odp.crypto import domains, signing
+from odp.crypto.secure_aggregation import graph, keystream, shamir
+from odp.crypto.secure_aggregation.keystream import RingArray
+from odp.crypto.secure_aggregation.session import (
+    BoolArray,
+    Configuration,
+    Session,
+    channel_key,
+    mask_seed,
+    sign_advert,
+    survivors_bytes,
+    unpack,
+    verify,
+)
+from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.v1 import secure_aggregation_pb2 as messages
+
+_SEALED_BYTES = 2 * shamir.SHARE_BYTES + 16
+
+
+class State(enum.Enum):
+    """Where a client stands; see the module docstring."""
+
+    CREATED = 10
+    REVEALED = 20
+    SHARED = 30
+    MASKED = 40
+    AGREED = 50
+    DONE = 60
+    ABORTED = 90
+
+
+class Client:
+    """One client in one session. Not thread-safe.
+
+    Args:
+        configuration: what is summed: the caller has compared it with the task that it agreed to.
+        identity: the client's long-lived key.
+        roster: identities that may take part; None accepts any (see ``Session.open``).
+        random_bytes: where secrets come from.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        identity: signing.SigningKey,
+        *,
+        roster: Collection[bytes] | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._configuration = configuration
+        self._identity = identity
+        self._roster = roster
+        self._random_bytes = random_bytes
+        self._channel = X25519PrivateKey.from_private_bytes(random_bytes(32))
+        self._mask_secret = random_bytes(32)
+        self._mask_key = X25519PrivateKey.from_private_bytes(self._mask_secret)
+        self._self_seed = random_bytes(keystream.SEED_BYTES)
+        self._reveal = random_bytes(graph.REVEAL_BYTES)
+        self.state = State.CREATED
+        self.advert = sign_advert(
+            identity,
+            configuration=configuration,
+            channel_key=self._channel.public_key().public_bytes_raw(),
+            mask_key=self._mask_key.public_key().public_bytes_raw(),
+            commitment=graph.commitment(self._reveal),
+        )
+        self._session: Session
+        self._number = -1
+        self._neighbours: list[int] = []
+        self._ciphers: dict[int, AESGCM] = {}
+        self._inbox: dict[int, bytes] = {}  # neighbour -> share of its mask key || share of its seed
+        self._told: messages.SecAggSurvivors
+
+    def reveal(self, adverts: messages.SecAggAdverts) -> messages.SecAggReveal:
+        """Answers everybody's keys with the own random contribution to the order."""
+        with self._step(State.CREATED, State.REVEALED):
+            if adverts.config != self._configuration.data:
+                raise PrivacyError("the server sums under another configuration than the one it announced")
+            own = self.advert.SerializeToString(deterministic=True)
+            places = [
+                place
+                for place, advert in enumerate(adverts.adverts)
+                if advert.identity == self.advert.identity and advert.SerializeToString(deterministic=True) == own
+            ]
+            if len(places) != 1:
+                raise PrivacyError("the session does not list this client's own keys exactly once")
+            self._session = Session.open(self._configuration, adverts.adverts, roster=self._roster)
+            self._number = places[0]
+            return messages.SecAggReveal(session=self._session.id, reveal=self._reveal)
+
+    def share(self, reveals: messages.SecAggReveals) -> messages.SecAggShares:
+        """Answers everybody's reveals with shares of the own secrets for each neighbour."""
+        with self._step(State.REVEALED, State.SHARED):
+            session = self._require_session(reveals.session)
+            seed = graph.graph_seed(session.id, [advert.commitment for advert in session.adverts], reveals.reveals)
+            self._neighbours = graph.neighbours_of(
+                self._number,
+                order=graph.order(session.clients, seed),
+                neighbours=session.parameters.neighbours,
+            )
+            shares = shamir.share(
+                [self._mask_secret, self._self_seed],
+                points=[neighbour + 1 for neighbour in self._neighbours],
+                threshold=session.parameters.threshold,
+                random_bytes=self._random_bytes,
+            )
+            sealed = []
+            for place, neighbour in enumerate(self._neighbours):
+                key = channel_key(self._channel, session.adverts[neighbour].channel_key, session.id)
+                self._ciphers[neighbour] = AESGCM(key)
+                plaintext = shamir.to_bytes(shares[0, place]) + shamir.to_bytes(shares[1, place])
+                sealed.append(self._ciphers[neighbour].encrypt(_nonce(self._number, neighbour), plaintext, session.id))
+            return messages.SecAggShares(session=session.id, sealed=sealed)
+
+    def mask(self, inbox: messages.SecAggInbox, vector: npt.NDArray[np.int64]) -> messages.SecAggMasked:
+        """Answers the neighbours' shares with the masked vector.
+
+        Args:
+            inbox: what the neighbours sealed for this client.
+            vector: int64 [length], within the declared bound; noise is added by the caller, within the declared bound.
+        """
+        with self._step(State.SHARED, State.MASKED):
+            session = self._require_session(inbox.session)
+            senders = list(inbox.senders)
+            if len(senders) != len(inbox.sealed) or sorted(set(senders)) != senders:
+                raise PrivacyError("the inbox does not name its senders once each, in ascending order")
+            if not set(senders) <= set(self._neighbours):
+                raise PrivacyError("the inbox has shares of clients that are no neighbours")
+            if len(senders) < session.parameters.threshold:
+                raise PrivacyError(
+                    f"only {len(senders)} neighbours shared, fewer than the threshold {session.parameters.threshold}"
+                )
+            for sender, sealed in zip(senders, inbox.sealed, strict=True):
+                self._inbox[sender] = self._open(sender, sealed)
+            if len(vector) != self._configuration.length:
+                raise ConfigurationError(f"Expected a vector of {self._configuration.length}, got {len(vector)}")
+            masked = self._masked(vector, senders)
+            return messages.SecAggMasked(
+                session=session.id, vector=masked.astype(masked.dtype.newbyteorder("<")).tobytes()
+            )
+
+    def agree(self, survivors: messages.SecAggSurvivors) -> messages.SecAggAgreement:
+        """Answers the list of survivors with a signature, so that others can tell whether they were told the same."""
+        with self._step(State.MASKED, State.AGREED):
+            session = self._require_session(survivors.session)
+            shared = unpack(survivors.shared, clients=session.clients, name="the clients that shared")
+            alive = unpack(survivors.survivors, clients=session.clients, name="the survivors")
+            self._check_survivors(shared, alive)
+            self._told = survivors
+            signed = survivors_bytes(session.id, survivors.shared, survivors.survivors)
+            return messages.SecAggAgreement(
+                session=session.id, signature=self._identity.sign(domains.SECAGG_SURVIVORS, signed)
+            )
+
+    def unmask(self, agreements: messages.SecAggAgreements) -> messages.SecAggUnmask:
+        """Answers the neighbours' agreements with one share for each neighbour; the last word of this client."""
+        with self._step(State.AGREED, State.DONE):
+            session = self._require_session(agreements.session)
+            alive = unpack(self._told.survivors, clients=session.clients, name="the survivors")
+            self._check_agreements(agreements, alive)
+            neighbours = sorted(self._inbox)
+            half = shamir.SHARE_BYTES
+            shares = [
+                self._inbox[neighbour][half:] if alive[neighbour] else self._inbox[neighbour][:half]
+                for neighbour in neighbours
+            ]
+            self._erase()
+            return messages.SecAggUnmask(session=session.id, neighbours=neighbours, shares=shares)
+
+    def _masked(self, vector: npt.NDArray[np.int64], partners: list[int]) -> RingArray:
+        session = self._session
+        residues = self._configuration.ring.encode(vector)
+        seeds = {partner: mask_seed(self._mask_key, session.adverts[partner].mask_key) for partner in partners}
+        keystream.add_masks(
+            residues,
+            plus=[self._self_seed, *(seed for partner, seed in seeds.items() if partner > self._number)],
+            minus=[seed for partner, seed in seeds.items() if partner < self._number],
+            info=session.id,
+        )
+        return residues
+
+    def _open(self, sender: int, sealed: bytes) -> bytes:
+        if len(sealed) != _SEALED_BYTES:
+            raise PrivacyError(f"the shares of client {sender} have a wrong length")
+        try:
+            opened = self._ciphers[sender].decrypt(_nonce(sender, self._number), sealed, self._session.id)
+            shamir.from_bytes(opened[: shamir.SHARE_BYTES])
+            shamir.from_bytes(opened[shamir.SHARE_BYTES :])
+        except (InvalidTag, ConfigurationError):
+            raise PrivacyError(
+                f"the shares of client {sender} do not open: replayed, changed, or not its own"
+            ) from None
+        return opened
+
+    def _check_survivors(self, shared: BoolArray, alive: BoolArray) -> None:
+        if (alive & ~shared).any():
+            raise PrivacyError("the survivors hold a client that never shared: its mask could not be removed")
+        if not alive[self._number]:
+            raise PrivacyError("the server lists this client as dropped, although it sent its vector")
+        if sorted(self._inbox) != [neighbour for neighbour in self._neighbours if shared[neighbour]]:
+            raise PrivacyError("the server tells of other neighbours that shared than before")
+        count = int(alive.sum())
+        if count < self._configuration.minimum:
+            raise PrivacyError(f"{count} survivors are fewer than the minimum {self._configuration.minimum}")
+        beside = int(alive[self._neighbours].sum())
+        if beside < self._session.parameters.threshold:
+            raise PrivacyError(
+                f"{beside} surviving neighbours are fewer than the threshold {self._session.parameters.threshold}"
+            )
+
+    def _check_agreements(self, agreements: messages.SecAggAgreements, alive: BoolArray) -> None:
+        signers = list(agreements.signers)
+        if len(signers) != len(agreements.signatures) or sorted(set(signers)) != signers:
+            raise PrivacyError("the agreements do not name their signers once each, in ascending order")
+        if not all(signer in self._inbox and alive[signer] for signer in signers):
+            raise PrivacyError("an agreement is signed by a client that is no surviving neighbour")
+        if len(signers) < self._session.parameters.threshold:
+            raise PrivacyError(
+                f"only {len(signers)} neighbours agree on the survivors, fewer than the threshold "
+                f"{self._session.parameters.threshold}"
+            )
+        signed = survivors_bytes(self._session.id, self._told.shared, self._told.survivors)
+        for signer, signature in zip(signers, agreements.signatures, strict=True):
+            try:
+                verify(self._session.adverts[signer].identity, signature, domains.SECAGG_SURVIVORS, signed)
+            except signing.SignatureError:
+                raise PrivacyError(f"client {signer} was told of other survivors") from None
+
+    def _require_session(self, id: bytes) -> Session:
+        if id != self._session.id:
+            raise PrivacyError("the message is of another session")
+        return self._session
+
+    @contextmanager
+    def _step(self, state: State, following: State) -> Iterator[None]:
+        """Runs one transition: entered in ``state`` only, left in ``following`` or, whatever went wrong, in ABORTED."""
+        if self.state is not state:
+            found = self.state
+            self._abort()
+            raise StateError(f"a session that is {found.name} cannot go on as one that is {state.name}: it is aborted")
+        try:
+            yield
+        except BaseException:
+            self._abort()
+            raise
+        self.state = following
+
+    def _abort(self) -> None:
+        if self.state is not State.DONE:
+            self.state = State.ABORTED
+        self._erase()
+
+    def _erase(self) -> None:
+        self._inbox, self._ciphers = {}, {}
+        self._mask_secret = self._self_seed = self._reveal = b""
+
+
+def _nonce(sender: int, receiver: int) -> bytes:
+    # Both directions share a key; one message goes each way.
+    return sender.to_bytes(6, "big") + receiver.to_bytes(6, "big")

@@ -1,0 +1,247 @@
+"""One SecAgg+ session: its checked configuration, its clients' keys, and the id that binds every message to both.
+
+The id is the hash of the configuration and of all advertised keys in order. Whoever tells two clients different
+configurations, models or key lists has them in two sessions, whose keys, masks and shares have nothing in common.
+
+Source: Bonawitz et al. 2017, figure 4; Pasquini et al. 2022 for what different models would give away.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from google.protobuf.message import DecodeError
+
+from odp import _validate
+from odp.crypto import domains, signing
+from odp.crypto.secure_aggregation.graph import REVEAL_BYTES
+from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, find
+from odp.crypto.secure_aggregation.ring import Ring
+from odp.errors import ConfigurationError, PrivacyError
+from odp.v1 import secure_aggregation_pb2 as messages
+
+KEY_BYTES = 32
+HASH_BYTES = 32
+#: So often may one round be started again: each attempt lets the server choose between two orders at most.
+MOST_ATTEMPTS = 4
+# Every encoding of a point whose order divides 8, on the curve or its twist (RFC 7748, section 6.1, warns of them).
+_LOW_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+LARGEST_CONFIG = 4096
+LARGEST_LENGTH = 2**28
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A configuration whose every field was checked; ``data`` are the bytes that were signed and hashed.
+
+    Attributes:
+        task_sha256, model_sha256, round: what is summed.
+        length: numbers of each vector.
+        ring: their range and modulus.
+        threat: what is withstood.
+        minimum: fewest clients of a sum.
+        attempt: from 0.
+    """
+
+    data: bytes
+    task_sha256: bytes
+    model_sha256: bytes
+    round: int
+    length: int
+    ring: Ring
+    threat: Threat
+    minimum: int
+    attempt: int
+
+    @classmethod
+    def open(cls, data: bytes) -> Configuration:
+        """Reads and checks a serialized SecAggConfig.
+
+        Raises:
+            ConfigurationError: malformed, or a field is out of its range.
+            PrivacyError: the threat cannot be withstood.
+        """
+        if not 0 < len(data) <= LARGEST_CONFIG:
+            raise ConfigurationError(f"Expected a configuration of 1 to {LARGEST_CONFIG} bytes, got {len(data)}")
+        try:
+            given = messages.SecAggConfig.FromString(data)
+        except DecodeError:
+            raise ConfigurationError("Expected a serialized SecAggConfig") from None
+        require_length("task_sha256", given.task_sha256, HASH_BYTES)
+        require_length("model_sha256", given.model_sha256, HASH_BYTES)
+        _validate.integer(low=1, high=LARGEST_LENGTH, length=given.length)
+        _validate.integer(low=0, high=MOST_ATTEMPTS - 1, attempt=given.attempt)
+        ring = Ring(bits=given.bits, bound=given.bound, maximum=given.maximum, noise=given.noise_bound)
+        _validate.integer(low=2, high=ring.maximum, minimum=given.minimum)
+        adversary = Adversary.LYING if given.lying_server else Adversary.SEMI_HONEST
+        threat = Threat(adversary=adversary, corrupt=given.corrupt, dropout=given.dropout)
+        return cls(
+            data, given.task_sha256, given.model_sha256, given.round, given.length, ring, threat, given.minimum,
+            given.attempt,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Session:
+    """A configuration with all its clients: made from the same bytes, it is the same for everybody."""
+
+    configuration: Configuration
+    adverts: tuple[messages.SecAggAdvert, ...]
+    id: bytes
+    parameters: Parameters
+
+    @classmethod
+    def open(
+        cls, configuration: Configuration, adverts: Sequence[messages.SecAggAdvert], *, roster: Collection[bytes] | None
+    ) -> Session:
+        """Checks every advert, and derives id, neighbours and threshold.
+
+        ``roster`` holds the identities that may take part; None where clients do not know each other, and then nothing
+        stops a lying server from playing all other clients itself (docs/secure-aggregation.md).
+
+        Raises:
+            PrivacyError: a key is malformed, of low order, repeated, unsigned or of nobody on the roster, or the
+                clients are too few or too many.
+        """
+        clients = len(adverts)
+        if not max(3, configuration.minimum) <= clients <= configuration.ring.maximum:
+            raise PrivacyError(
+                f"Expected {max(3, configuration.minimum)} to {configuration.ring.maximum} clients in a session, got "
+                f"{clients}"
+            )
+        config_sha256 = hashlib.sha256(configuration.data).digest()
+        seen: set[bytes] = set()
+        for place, advert in enumerate(adverts):
+            check_advert(advert, config_sha256, name=f"client {place}")
+            if roster is not None and advert.identity not in roster:
+                raise PrivacyError(f"client {place} of the session is not on the roster")
+            keys = {advert.identity, advert.channel_key, advert.mask_key, advert.commitment}
+            if len(keys) != 4 or keys & seen:
+                raise PrivacyError(f"client {place} of the session repeats a key of another: one party plays two")
+            seen |= keys
+        total = hashlib.sha256(domains.SECAGG_SESSION + config_sha256)
+        for advert in adverts:
+            total.update(advert_bytes(advert) + advert.signature)
+        parameters = find(clients=clients, threat=configuration.threat)
+        return cls(configuration, tuple(adverts), total.digest(), parameters)
+
+    @property
+    def clients(self) -> int:
+        """How many clients the session has."""
+        return len(self.adverts)
+
+
+def sign_advert(
+    identity: signing.SigningKey,
+    *,
+    configuration: Configuration,
+    channel_key: bytes,
+    mask_key: bytes,
+    commitment: bytes,
+) -> messages.SecAggAdvert:
+    """A client's keys under its identity, good for this configuration alone."""
+    advert = messages.SecAggAdvert(
+        identity=identity.public, channel_key=channel_key, mask_key=mask_key, commitment=commitment
+    )
+    config_sha256 = hashlib.sha256(configuration.data).digest()
+    advert.signature = identity.sign(domains.SECAGG_ADVERT, config_sha256 + _signed_part(advert))
+    return advert
+
+
+def check_advert(advert: messages.SecAggAdvert, config_sha256: bytes, *, name: str) -> None:
+    """Raises PrivacyError unless keys and signature of ``advert`` are good for this configuration."""
+    try:
+        require_length("identity", advert.identity, KEY_BYTES)
+        require_length("channel_key", advert.channel_key, KEY_BYTES)
+        require_length("mask_key", advert.mask_key, KEY_BYTES)
+        require_length("commitment", advert.commitment, HASH_BYTES)
+        verify(advert.identity, advert.signature, domains.SECAGG_ADVERT, config_sha256 + _signed_part(advert))
+    except (ConfigurationError, signing.SignatureError) as error:
+        raise PrivacyError(f"the keys of {name} are refused: {error}") from None
+    for key in (advert.channel_key, advert.mask_key):
+        if not _full_order(key):
+            raise PrivacyError(f"the keys of {name} are refused: a point of low order gives a secret that all know")
+
+
+def advert_bytes(advert: messages.SecAggAdvert) -> bytes:
+    """What a session's id hashes of a client: fixed lengths, so no two lists give the same bytes."""
+    return advert.identity + _signed_part(advert)
+
+
+def _signed_part(advert: messages.SecAggAdvert) -> bytes:
+    return advert.channel_key + advert.mask_key + advert.commitment
+
+
+def _full_order(key: bytes) -> bool:
+    # X25519 ignores the highest bit.
+    return key[:31] + bytes([key[31] & 0x7F]) not in _LOW_ORDER
+
+
+@functools.lru_cache(maxsize=4096)
+def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
+    """As ``signing.verify``; what was verified once in a process is not verified again for each of its clients.
+
+    Raises SignatureError, which is not remembered.
+    """
+    signing.verify(public, signature, domain, data)
+
+
+def channel_key(own: X25519PrivateKey, other: bytes, session: bytes) -> bytes:
+    """AES-256 key (32 bytes) between two clients of one session."""
+    shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+    return HKDF(hashes.SHA256(), length=32, salt=None, info=domains.SECAGG_CHANNEL + session).derive(shared)
+
+
+def mask_seed(own: X25519PrivateKey, other: bytes) -> bytes:
+    """Seed (32 bytes) of the mask between two clients; the keystream binds it to the session."""
+    return own.exchange(X25519PublicKey.from_public_bytes(other))
+
+
+def pack(members: BoolArray) -> bytes:
+    """One bit for each client, the first in the lowest bit of the first byte."""
+    return np.packbits(members, bitorder="little").tobytes()
+
+
+def unpack(data: bytes, *, clients: int, name: str) -> BoolArray:
+    """The set that ``pack`` wrote. Raises PrivacyError for another length or a bit beyond the last client."""
+    if len(data) != -(-clients // 8):
+        raise PrivacyError(f"Expected {name} as {-(-clients // 8)} bytes, got {len(data)}")
+    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little").astype(np.bool_)
+    if bits[clients:].any():
+        raise PrivacyError(f"{name} names clients that the session does not have")
+    return bits[:clients]
+
+
+def survivors_bytes(session: bytes, shared: bytes, survivors: bytes) -> bytes:
+    """What clients sign about the survivors that they were told."""
+    return session + hashlib.sha256(shared + survivors).digest()
+
+
+def require_length(name: str, value: bytes, length: int) -> None:
+    """Raises ConfigurationError unless ``value`` has ``length`` bytes."""
+    if len(value) != length:
+        raise ConfigurationError(f"Expected {name} to be {length} bytes, got {len(value)}")
+
+
+__all__ = ["REVEAL_BYTES", "Configuration", "Session"]

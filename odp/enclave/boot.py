@@ -1,0 +1,64 @@
+"""The life of an enclave process: restrict, import, warm up, restrict further, run.
+
+An *entry module* has two functions. ``warm_up()`` loads whatever the enclave will ever need: it is the last chance to
+read a file. ``run(channel, guest)`` serves the host over the socket ``channel`` until the host closes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import traceback
+from typing import Protocol, cast
+
+from odp.enclave import sandbox
+from odp.enclave.guest import Guest
+from odp.enclave.guest_socket import SocketGuest
+from odp.errors import OdpError
+
+_FRAMES = 6
+
+
+class Entry(Protocol):
+    """An entry module; see the module docstring."""
+
+    def warm_up(self) -> None:
+        """Loads everything that is loaded on first use otherwise."""
+        ...
+
+    def run(self, channel: socket.socket, guest: Guest) -> None:
+        """Serves until the host closes ``channel``."""
+        ...
+
+
+def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
+    """Runs the module ``entry`` between the two sockets (descriptors), and ends the process."""
+    sandbox.end_with_parent()
+    before = sandbox.before_imports(debug=debug)
+    guest = SocketGuest(socket.socket(fileno=platform))
+    try:
+        module = cast(Entry, importlib.import_module(entry))
+        module.warm_up()
+        opened = socket.socket(fileno=channel)
+        after = sandbox.before_run((channel, platform), debug=debug)
+        guest.ready(held=[*before.held, *after.held], refused=[*before.refused, *after.refused])
+    except BaseException as error:
+        # Nothing private has been seen yet, so the message may be told.
+        guest.failed(str(error) if isinstance(error, OdpError) else f"{type(error).__name__}: {error}{_where(error)}")
+        os._exit(1)
+    try:
+        module.run(opened, guest)
+    except BaseException as error:
+        guest.failed(f"{type(error).__name__}{_where(error)}")
+        if debug:
+            traceback.print_exc(file=sys.stderr)
+        os._exit(1)
+    # At once: threads that still compute have nobody left to answer.
+    os._exit(0)
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    return "".join(f" < {frame.name}:{frame.lineno}" for frame in reversed(frames))

@@ -1,0 +1,344 @@
+"""The socket between an enclave and its host: frames, the host's client, the enclave's loop.
+
+A frame is a header of 12 bytes, the length of the payload (4) and the number of the call (8), big-endian, then the
+payload: an ``EnclaveRequest`` or an ``EnclaveReply``. Calls are pipelined: any number may be under way, answers come in
+any order.
+
+The host is the attacker. What it sends is bounded, parsed and checked inside the enclave; whatever a frame holds, the
+answer is one failure of a closed set, and the loop goes on. Only a frame that cannot be told from the next (too long,
+or cut) ends the loop, and the enclave with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import socket
+import struct
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from odp.crypto.hpke import DecryptionError
+from odp.crypto.signing import SignatureError
+from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PrivacyError, StateError
+from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest, Failure
+
+#: A reply holds at most a release of 15 MiB twice (plain and sealed) and a ledger; the longest message fits four times.
+MAX_FRAME_BYTES = 64 * 2**20
+#: No call takes this long: an enclave that does not answer is taken for dead.
+CALL_SECONDS = 600.0
+
+_HEADER = struct.Struct("!IQ")
+_READ_BYTES = 2**18
+_SMALL_BYTES = 2**16
+
+Handler = Callable[[EnclaveRequest], EnclaveReply | None]
+
+
+class Connection:
+    """One end of the socket. ``send`` may be called by many threads, ``receive`` by one; closes it with ``close``."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        opened.settimeout(None)
+        self._socket = opened
+        self._reader = opened.makefile("rb", buffering=_READ_BYTES)
+        self._sending = threading.Lock()
+
+    def send(self, number: int, message: EnclaveRequest | EnclaveReply) -> None:
+        """Sends one frame.
+
+        Raises:
+            ConfigurationError: the message is longer than a frame may be; nothing was sent.
+            StateError: the other end is gone.
+        """
+        payload = message.SerializeToString()
+        if len(payload) > MAX_FRAME_BYTES:
+            raise ConfigurationError(f"Expected a message of at most {MAX_FRAME_BYTES} bytes, got {len(payload)}")
+        header = _HEADER.pack(len(payload), number)
+        try:
+            with self._sending:
+                if len(payload) <= _SMALL_BYTES:
+                    self._socket.sendall(header + payload)
+                else:
+                    self._socket.sendall(header)
+                    self._socket.sendall(payload)
+        except OSError as error:
+            raise StateError("the other end of the enclave's socket is gone") from error
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """(number, payload) of the next frame; None where the other end closed between two frames.
+
+        Raises:
+            StateError: a frame is too long or was cut.
+        """
+        try:
+            header = self._reader.read(_HEADER.size)
+            if not header:
+                return None
+            if len(header) == _HEADER.size:
+                length, number = _HEADER.unpack(header)
+                if length > MAX_FRAME_BYTES:
+                    raise StateError(f"a frame of {length} bytes came, more than {MAX_FRAME_BYTES}")
+                payload = self._reader.read(length)
+                if len(payload) == length:
+                    return number, payload
+        except (OSError, ValueError) as error:  # ValueError: closed by this end meanwhile
+            raise StateError("the enclave's socket broke") from error
+        raise StateError("the enclave's socket was closed in the middle of a frame")
+
+    def close(self) -> None:
+        """Ends both directions; a thread that waits in ``receive`` comes back. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+# Errors cross as a kind and a line
+
+
+class EnclaveCrash(Exception):
+    """The enclave met an error that nobody foresaw; says where in its code, and nothing of what it worked on."""
+
+
+class NotHeld(OdpError):
+    """The enclave does not hold what was asked for."""
+
+
+_ERRORS: dict[Failure.Kind, type[Exception]] = {
+    Failure.KIND_UNSPECIFIED: EnclaveCrash,
+    Failure.KIND_CONFIGURATION: ConfigurationError,
+    Failure.KIND_PRIVACY: PrivacyError,
+    Failure.KIND_BUDGET: BudgetExceeded,
+    Failure.KIND_STATE: StateError,
+    Failure.KIND_SIGNATURE: SignatureError,
+    Failure.KIND_DECRYPTION: DecryptionError,
+    Failure.KIND_NOT_HELD: NotHeld,
+}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What crosses the socket: the kind of the nearest class of the closed set; of any other error only its place."""
+    kinds = {kind: number for number, kind in _ERRORS.items() if number}
+    for kind in type(error).__mro__:
+        if kind in kinds:
+            return Failure(kind=kinds[kind], message=str(error))
+    # Not extract_tb: that reads the source files, and an enclave has none.
+    places = [f"{frame.f_code.co_name}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    return Failure(message=f"{type(error).__name__} in {' < '.join(reversed(places[-6:])) or 'unknown'}")
+
+
+def error_of(failure: Failure) -> Exception:
+    """The error that ``failure_of`` was given, as one of the same class."""
+    kind = _ERRORS.get(failure.kind, EnclaveCrash)
+    return DecryptionError() if kind is DecryptionError else kind(failure.message)
+
+
+# The host's side
+
+
+class Client:
+    """Calls into the enclave, from many threads.
+
+    Args:
+        connection: the host's end; taken over.
+        ended: called once when the enclave is gone, unless ``close`` asked for that: the program has to stop.
+        crashed: told where in its code the enclave met an error that nobody foresaw; it goes on.
+        seconds: the longest time of one call.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        ended: Callable[[StateError], None],
+        crashed: Callable[[str], None] = lambda where: None,
+        seconds: float = CALL_SECONDS,
+    ) -> None:
+        self._connection = connection
+        self._tell_ended = ended
+        self._tell_crashed = crashed
+        self._seconds = seconds
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._pending: dict[int, Callable[[EnclaveReply | Exception], None]] = {}
+        self._closing = False
+        self._error: StateError | None = None
+        self._thread = threading.Thread(target=self._read, name="enclave", daemon=True)
+        self._thread.start()
+
+    def call(self, request: EnclaveRequest) -> EnclaveReply:
+        """The enclave's answer.
+
+        Raises:
+            OdpError, EnclaveCrash: what the enclave raised.
+            StateError: the enclave is gone, or did not answer in time.
+        """
+        answered = threading.Lock()
+        answered.acquire()
+        found: list[EnclaveReply | Exception] = []
+
+        def done(answer: EnclaveReply | Exception) -> None:
+            found.append(answer)
+            answered.release()
+
+        self.send(request, done)
+        if not answered.acquire(timeout=self._seconds):
+            self._end(StateError(f"the enclave did not answer within {self._seconds:.0f} s; start the program again"))
+            answered.acquire()
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    def send(self, request: EnclaveRequest, done: Callable[[EnclaveReply | Exception], None]) -> None:
+        """Sends a request; ``done`` gets the answer or the error, once, in the thread that reads the socket."""
+        number = next(self._numbers)
+        with self._lock:
+            error: Exception | None = self._error
+            if error is None:
+                self._pending[number] = done
+        if error is None:
+            try:
+                self._connection.send(number, request)
+            except StateError:
+                self._end(_gone())  # tells ``done`` too
+            except ConfigurationError as too_long:
+                with self._lock:
+                    error = too_long if self._pending.pop(number, None) is not None else None
+        if error is not None:
+            done(error)
+
+    def post(self, request: EnclaveRequest) -> None:
+        """Sends a request that is not answered. Raises StateError where the enclave is gone."""
+        if self._error is not None:
+            raise self._error
+        try:
+            self._connection.send(0, request)
+        except StateError:
+            self._end(_gone())
+            raise self._error or _gone() from None
+
+    def close(self) -> None:
+        """Ends the connection, and with it the enclave. Idempotent."""
+        self._closing = True
+        self._connection.close()
+        self._thread.join()
+
+    def _read(self) -> None:
+        try:
+            while (frame := self._connection.receive()) is not None:
+                number, payload = frame
+                reply = EnclaveReply.FromString(payload)
+                with self._lock:
+                    done = self._pending.pop(number, None)
+                if done is None:
+                    continue
+                if reply.WhichOneof("answer") != "failure":
+                    done(reply)
+                    continue
+                if reply.failure.kind == Failure.KIND_UNSPECIFIED:
+                    self._tell_crashed(reply.failure.message)
+                done(error_of(reply.failure))
+        except (StateError, DecodeError):
+            pass
+        self._end(_gone())
+
+    def _end(self, error: StateError) -> None:
+        with self._lock:
+            first = self._error is None
+            if self._error is None:
+                self._error = error
+            error = self._error
+            pending, self._pending = self._pending, {}
+        for done in pending.values():
+            done(error)
+        if first and not self._closing:
+            self._connection.close()
+            self._tell_ended(error)
+
+
+def _gone() -> StateError:
+    return StateError("the enclave ended by itself; start the program again, it goes on from what was stored")
+
+
+# The enclave's side
+
+
+@dataclass(frozen=True)
+class Route:
+    """Who handles a kind of request: ``lane`` is the thread; None is the thread that reads, for what takes no time."""
+
+    lane: str | None
+    handle: Handler
+
+
+class _Lane:
+    """A thread that handles requests one after the other."""
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: queue.SimpleQueue[tuple[int, Handler, EnclaveRequest]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, number: int, handle: Handler, request: EnclaveRequest) -> None:
+        self._waiting.put((number, handle, request))
+
+    def _run(self) -> None:
+        while True:
+            number, handle, request = self._waiting.get()
+            if not _answer(self._connection, number, handle, request):
+                return
+
+
+def serve(connection: Connection, routes: Mapping[str, Route]) -> None:
+    """Answers requests until the host closes the socket; ``routes`` maps the fields of ``EnclaveRequest.call``.
+
+    Requests of one lane are handled in the order in which they came. Threads that still work when this returns are
+    daemons: the process may end.
+
+    Raises:
+        StateError: the host broke the framing.
+    """
+    lanes = {name: _Lane(name, connection) for name in sorted({route.lane for route in routes.values() if route.lane})}
+    while (frame := connection.receive()) is not None:
+        number, payload = frame
+        try:
+            request = EnclaveRequest.FromString(payload)
+            route = routes.get(request.WhichOneof("call") or "")
+        except DecodeError:
+            route = None
+        if route is None:
+            request, route = EnclaveRequest(), _UNKNOWN
+        if route.lane is not None:
+            lanes[route.lane].put(number, route.handle, request)
+        elif not _answer(connection, number, route.handle, request):
+            return
+
+
+def _answer(connection: Connection, number: int, handle: Handler, request: EnclaveRequest) -> bool:
+    """Handles one request; False where the host is gone."""
+    try:
+        reply = handle(request)
+    except Exception as error:
+        reply = EnclaveReply(failure=failure_of(error))
+    try:
+        if reply is not None:
+            connection.send(number, reply)
+    except ConfigurationError as too_long:
+        failure = failure_of(too_long)
+        return _answer(connection, number, lambda _: EnclaveReply(failure=failure), request)
+    except StateError:
+        return False
+    return True
+
+
+def _refuse(_request: EnclaveRequest) -> EnclaveReply:
+    raise ConfigurationError("the enclave takes no such request")
+
+
+_UNKNOWN = Route(None, _refuse)

@@ -1,0 +1,109 @@
+"""The first words between host and enclave: the sealed keys go in, and come back to be stored.
+
+::
+
+    host                              enclave
+    EnclaveStart(sealed_keys)   ->
+                                <-    Started(sealed_keys), or a failure: these keys are not its own
+    EnclaveStart()              ->    the host asks for new ones, where nothing else hangs on the old
+                                <-    Started(sealed_keys)
+    what the role needs         <->
+                                <-    Ready, or a failure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from odp.crypto.hpke import DecryptionError
+from odp.enclave.channel import Connection, error_of, failure_of
+from odp.enclave.guest import Guest
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import OdpError, StateError
+from odp.v1.attestation_pb2 import GetEvidenceResponse
+from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest, EnclaveStart, Ready, Started
+
+_ATTEMPTS = 3
+
+
+def expect(connection: Connection, field: str) -> EnclaveRequest:
+    """Inside the enclave: the host's next message, which has to be of the kind ``field``.
+
+    Raises:
+        StateError: it is another one, or the host is gone.
+    """
+    frame = connection.receive()
+    try:
+        request = EnclaveRequest.FromString(frame[1]) if frame is not None else EnclaveRequest()
+    except DecodeError:
+        request = EnclaveRequest()
+    if request.WhichOneof("call") != field:
+        raise StateError(f"the host did not send {field!r} when it had to; start the program again")
+    return request
+
+
+def answered(connection: Connection) -> EnclaveReply:
+    """At the host: the enclave's next message. Raises what the enclave raised; StateError where it is gone."""
+    frame = connection.receive()
+    try:
+        reply = EnclaveReply.FromString(frame[1]) if frame is not None else None
+    except DecodeError:
+        reply = None
+    if reply is None or reply.WhichOneof("answer") is None:
+        raise StateError("the enclave ended while it started; its last line says why")
+    if reply.WhichOneof("answer") == "failure":
+        raise error_of(reply.failure)
+    return reply
+
+
+def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentity], None]) -> EnclaveIdentity | None:
+    """Inside the enclave: gets its keys, lets ``finish`` do what its role needs, and says that it is ready.
+
+    None where that failed: the host was told why, and the enclave has to end.
+    """
+    try:
+        identity = _identity(connection, guest)
+        finish(identity)
+    except OdpError as error:
+        connection.send(0, EnclaveReply(failure=failure_of(error)))
+        return None
+    connection.send(0, EnclaveReply(ready=Ready()))
+    return identity
+
+
+def _identity(connection: Connection, guest: Guest) -> EnclaveIdentity:
+    for _ in range(_ATTEMPTS):
+        given = expect(connection, "start").start.sealed_keys
+        try:
+            identity, sealed = EnclaveIdentity.restore_or_create(guest=guest, sealed=given or None)
+        except DecryptionError as error:
+            connection.send(0, EnclaveReply(failure=failure_of(error)))
+        else:
+            connection.send(0, EnclaveReply(started=Started(sealed_keys=sealed)))
+            return identity
+    raise StateError("the host sent sealed keys of another enclave again and again")
+
+
+def evidence_reply(identity: EnclaveIdentity, request: EnclaveRequest) -> EnclaveReply:
+    """Inside the enclave: fresh evidence over the caller's nonce."""
+    found = identity.evidence(request.evidence.nonce)
+    return EnclaveReply(evidence=GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log))
+
+
+def start(connection: Connection, sealed_keys: bytes | None) -> bytes:
+    """At the host: gives the enclave its keys back, or asks for new ones where None; the sealed keys to store.
+
+    Raises:
+        DecryptionError: they are not this enclave's: other code, another policy or another platform.
+        StateError: the enclave is gone.
+    """
+    connection.send(0, EnclaveRequest(start=EnclaveStart(sealed_keys=sealed_keys or b"")))
+    return answered(connection).started.sealed_keys
+
+
+def wait_ready(connection: Connection) -> None:
+    """At the host: returns once the enclave takes calls. Raises what the enclave raised."""
+    if answered(connection).WhichOneof("answer") != "ready":
+        raise StateError("the enclave asked for something unknown while it started")

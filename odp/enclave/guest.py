@@ -1,0 +1,98 @@
+"""What an enclave gets from the platform that launched it, and how it asks.
+
+``Guest`` is all that an enclave knows of the machine below it. The platform measured the enclave before it ran: a guest
+is *told* its policy and its image digest and names neither. ``EmulatedPlatform.launch`` gives a guest within one
+process; ``SocketGuest`` (``odp.enclave.guest_socket``) is the one of an enclave process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+
+class MonotonicCounter(Protocol):
+    """A durable number that only grows: sealed state that names its value cannot be rolled back unnoticed."""
+
+    @property
+    def value(self) -> int:
+        """The present value; 0 for a counter that was never raised."""
+        ...
+
+    def advance(self, *, expected: int, to: int) -> None:
+        """Moves the counter up from ``expected`` to ``to``, durably and at once (compare-and-set).
+
+        A counter that stands at ``to`` already is left there, so that a caller can repeat the step after a crash.
+
+        Raises:
+            StateError: the counter stands at neither number, ``to`` is below ``expected``, or it cannot be stored.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Evidence over one nonce, all of one instant; public.
+
+    Attributes:
+        token: the signed claims (``odp.enclave.evidence``).
+        policy: the policy that the enclave was launched with.
+        event_log: what leads to the registers that the token names (``odp.enclave.registers``).
+    """
+
+    token: str
+    policy: bytes
+    event_log: bytes
+
+
+class Guest(Protocol):
+    """One launched enclave's side of its platform; thread-safe."""
+
+    @property
+    def policy(self) -> bytes:
+        """The configuration that the enclave was launched with; measured."""
+        ...
+
+    @property
+    def image_digest(self) -> str:
+        """Measurement of its code, ``"sha384:<96 hex digits>"``."""
+        ...
+
+    def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
+        """Names the enclave's two public keys (32 bytes each), once per launch: evidence binds them from here on.
+
+        Raises:
+            ConfigurationError: a key is not 32 bytes.
+            StateError: other keys were bound before.
+        """
+        ...
+
+    def evidence(self, nonce: bytes) -> Evidence:
+        """Fresh evidence over a caller's nonce (16 to 64 bytes), by the platform's clock.
+
+        Raises:
+            ConfigurationError: the nonce is too short or too long.
+            StateError: no keys are bound.
+        """
+        ...
+
+    def sealing_key(self) -> bytes:
+        """32 bytes that only this chip derives, at its present TCB, for this measurement and debug bit."""
+        ...
+
+    def counter(self, name: str) -> MonotonicCounter:
+        """The chip's counter of that name; all enclaves of one chip share its counters.
+
+        Raises:
+            ConfigurationError: the name is not an identifier.
+        """
+        ...
+
+    def extend(self, event: str) -> None:
+        """Records an event in the ``runtime`` register, for every later evidence to show.
+
+        Raises:
+            ConfigurationError: not 1 to 512 printable ASCII characters with single spaces between words.
+            StateError: the log is full.
+        """
+        ...

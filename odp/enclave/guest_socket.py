@@ -1,0 +1,171 @@
+"""The guest of an enclave process: calls to its platform over one inherited socket.
+
+A call and its answer are one frame each: four bytes of length, big-endian, then a JSON object; byte strings travel as
+hex. An answer is ``{"ok": ..}`` or ``{"error": [kind, message]}``. The platform answers one call at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from odp.enclave.guest import Evidence, MonotonicCounter
+from odp.errors import ConfigurationError, StateError
+
+LARGEST_FRAME = 2**21
+CALL_SECONDS = 60.0
+
+_LENGTH_BYTES = 4
+_ERRORS = {"ConfigurationError": ConfigurationError, "StateError": StateError}
+
+
+def send_frame(connection: socket.socket, message: object) -> None:
+    """Sends one JSON value.
+
+    Raises:
+        OSError: the other side is gone, or does not read within the socket's timeout.
+        ConfigurationError: it is larger than a frame.
+    """
+    data = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(data) > LARGEST_FRAME:
+        raise ConfigurationError(f"Expected a message of at most {LARGEST_FRAME} bytes, got {len(data)}")
+    connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+
+
+def receive_frame(connection: socket.socket) -> dict[str, Any] | None:
+    """The next frame's JSON object, or None where the other side closed the connection between frames.
+
+    Raises:
+        OSError: the connection broke within a frame, or the socket's timeout passed.
+        ConfigurationError: the frame is too long, or not a JSON object.
+    """
+    head = _read(connection, _LENGTH_BYTES)
+    if not head:
+        return None
+    length = int.from_bytes(head, "big")
+    if length > LARGEST_FRAME:
+        raise ConfigurationError(f"Expected a message of at most {LARGEST_FRAME} bytes, got {length}")
+    try:
+        message = json.loads(_read(connection, length))
+    except (ValueError, RecursionError):
+        message = None
+    if not isinstance(message, dict):
+        raise ConfigurationError("Expected a message to be a JSON object")
+    return message
+
+
+def error_frame(error: Exception) -> dict[str, list[str]]:
+    """How an error travels: kind and one line."""
+    kind = next((name for name, known in _ERRORS.items() if isinstance(error, known)), "StateError")
+    return {"error": [kind, str(error)]}
+
+
+def result_of(answer: dict[str, Any] | None, *, of: str) -> Any:
+    """What ``answer`` says, or the error that it carries; ``of`` is who should have answered.
+
+    Raises:
+        ConfigurationError, StateError: what the other side raised; StateError where it is gone.
+    """
+    if answer is None:
+        raise StateError(f"the {of} ended")
+    if "error" in answer:
+        kind, message = answer["error"]
+        raise _ERRORS.get(kind, StateError)(message)
+    return answer["ok"]
+
+
+class SocketGuest:
+    """A ``Guest`` whose platform is another process; thread-safe. Takes ``connection`` over."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(CALL_SECONDS)
+        self._connection = connection
+        self._lock = threading.Lock()
+        told = self._call("launched")
+        self._policy = bytes.fromhex(told["policy"])
+        self._image_digest = str(told["image_digest"])
+
+    @property
+    def policy(self) -> bytes:
+        """See ``Guest.policy``."""
+        return self._policy
+
+    @property
+    def image_digest(self) -> str:
+        """See ``Guest.image_digest``."""
+        return self._image_digest
+
+    def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
+        """See ``Guest.bind_keys``."""
+        self._call("bind_keys", hpke_public=hpke_public.hex(), signing_public=signing_public.hex())
+
+    def evidence(self, nonce: bytes) -> Evidence:
+        """See ``Guest.evidence``."""
+        found = self._call("evidence", nonce=nonce.hex())
+        return Evidence(found["token"], self._policy, found["event_log"].encode("ascii"))
+
+    def sealing_key(self) -> bytes:
+        """See ``Guest.sealing_key``."""
+        return bytes.fromhex(self._call("sealing_key"))
+
+    def counter(self, name: str) -> MonotonicCounter:
+        """See ``Guest.counter``."""
+        counter = _SocketCounter(self, name)
+        # Asked once, so that a name that cannot be is refused here and not on first use.
+        _ = counter.value
+        return counter
+
+    def extend(self, event: str) -> None:
+        """See ``Guest.extend``."""
+        self._call("extend", event=event)
+
+    def ready(self, *, held: Sequence[str], refused: Sequence[str]) -> None:
+        """Says, once, which restrictions hold, and that the enclave runs; recorded in the register ``sandbox``."""
+        self._call("ready", held=list(held), refused=list(refused))
+
+    def failed(self, message: str) -> None:
+        """Says why the enclave ends; reaches the host where the platform is still there."""
+        with contextlib.suppress(StateError):
+            self._call("failed", message=message[:1000])
+
+    def _call(self, call: str, **arguments: object) -> Any:
+        try:
+            with self._lock:
+                send_frame(self._connection, {"call": call, **arguments})
+                answer = receive_frame(self._connection)
+        except OSError:
+            # An answer that comes late would be taken for that of the next call.
+            self._connection.close()
+            raise StateError("the platform ended, or does not answer") from None
+        return result_of(answer, of="platform")
+
+
+class _SocketCounter:
+    """A ``MonotonicCounter`` behind a ``SocketGuest``."""
+
+    def __init__(self, guest: SocketGuest, name: str) -> None:
+        self._guest = guest
+        self._name = name
+
+    @property
+    def value(self) -> int:
+        return int(self._guest._call("counter_value", name=self._name))
+
+    def advance(self, *, expected: int, to: int) -> None:
+        self._guest._call("counter_advance", name=self._name, expected=expected, to=to)
+
+
+def _read(connection: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            if data:
+                raise ConnectionError("the connection ended within a frame")
+            return b""
+        data += part
+    return bytes(data)

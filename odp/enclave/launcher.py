@@ -1,0 +1,162 @@
+"""Starts enclaves: what a host program calls.
+
+``launch`` starts one platform process (``odp.enclave.platform_process``), which measures the enclave and starts it, and
+returns when the enclave runs, warmed up and restricted. The host then has one socket to it, and nothing else in common.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from odp.enclave.guest_socket import receive_frame, result_of, send_frame
+from odp.errors import ConfigurationError, StateError
+
+_PLATFORM = ("-P", "-m", "odp.enclave.platform_process")
+_START_SECONDS = 240.0
+_STOP_SECONDS = 10.0
+
+
+class LaunchedEnclave:
+    """A running enclave and its platform, both ended by ``close`` or, however this process ends, by the kernel.
+
+    Attributes:
+        channel: the socket to the enclave; it reads end of file when the enclave is gone.
+        image_digest: what the platform measured, ``"sha384:<hex>"``.
+        components: its parts by name, see ``odp.enclave.measurement``.
+        restrictions: names of ``odp.enclave.sandbox`` that hold.
+        refused: those that the kernel, or a debug launch, refused.
+        pid: of the enclave process.
+        platform_pid: of the platform process.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: socket.socket,
+        control: socket.socket,
+        platform: subprocess.Popen[bytes],
+        told: Mapping[str, object],
+    ) -> None:
+        self.channel = channel
+        self.image_digest = str(told["image_digest"])
+        self.components: dict[str, str] = dict(told["components"])  # type: ignore[call-overload]
+        self.restrictions: tuple[str, ...] = tuple(told["held"])  # type: ignore[arg-type]
+        self.refused: tuple[str, ...] = tuple(told["refused"])  # type: ignore[arg-type]
+        self.pid = int(str(told["pid"]))
+        self.platform_pid = platform.pid
+        self._control = control
+        self._platform = platform
+        self._closing = threading.Lock()
+
+    @property
+    def processes(self) -> tuple[int, int]:
+        """Process ids of platform and enclave."""
+        return self.platform_pid, self.pid
+
+    def close(self) -> None:
+        """Ends the enclave and its platform, and returns when both are gone. Idempotent."""
+        with self._closing:
+            self.channel.close()
+            _end(self._control, self._platform)
+
+    def __enter__(self) -> LaunchedEnclave:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def launch(
+    *,
+    platform_folder: Path,
+    entry: str,
+    policy: bytes,
+    packages: Sequence[str] = (),
+    debug: bool = False,
+) -> LaunchedEnclave:
+    """Starts the enclave whose entry module (``odp.enclave.boot``) is ``entry``.
+
+    Args:
+        platform_folder: the emulated chip; made where missing.
+        entry: import name of the entry module.
+        policy: canonical bytes of an ``EnclavePolicy``: the configuration.
+        packages: import packages of this repository that it may import; default: odp and the one of ``entry``.
+        debug: debuggers may attach, and its evidence says so.
+
+    Raises:
+        ConfigurationError: something cannot be measured, or the policy cannot be read.
+        StateError: the platform folder cannot be used, or the enclave did not start; one line says why.
+    """
+    control, platform_end = socket.socketpair()
+    channel, enclave_end = socket.socketpair()
+    try:
+        with platform_end, enclave_end:
+            platform = _start_platform(platform_end, enclave_end)
+        try:
+            control.settimeout(_START_SECONDS)
+            request = {
+                "platform_folder": str(platform_folder.absolute()),
+                "entry": entry,
+                "policy": policy.hex(),
+                "packages": list(packages),
+                "debug": debug,
+            }
+            told = _ask(control, request)
+            return LaunchedEnclave(channel=channel, control=control, platform=platform, told=told)
+        except BaseException:
+            _end(control, platform)
+            raise
+    except BaseException:
+        control.close()
+        channel.close()
+        raise
+
+
+def _start_platform(control: socket.socket, channel: socket.socket) -> subprocess.Popen[bytes]:
+    descriptors = (control.fileno(), channel.fileno())
+    # The platform finds the packages where this process does. What it finds is measured, wherever it lies.
+    paths = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
+    try:
+        return subprocess.Popen(
+            [sys.executable, *_PLATFORM, *map(str, descriptors)],
+            env={**os.environ, "PYTHONPATH": paths},
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # A Ctrl-C in the terminal goes to the host, which then ends its enclave in order.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise StateError(f"the platform process could not be started: {error.strerror or error}") from error
+
+
+def _ask(control: socket.socket, request: Mapping[str, object]) -> Mapping[str, object]:
+    try:
+        send_frame(control, request)
+        told = result_of(receive_frame(control), of="platform process")
+    except TimeoutError:
+        raise StateError(f"the enclave did not start within {_START_SECONDS:.0f} s") from None
+    except OSError:
+        raise StateError("the platform process ended while it started; its last line says why") from None
+    if not isinstance(told, dict):
+        raise ConfigurationError("Expected the platform process to tell what it launched")
+    return told
+
+
+def _end(control: socket.socket, platform: subprocess.Popen[bytes]) -> None:
+    # The platform kills the enclave when this socket closes, and the kernel does when the platform is killed.
+    control.close()
+    try:
+        platform.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        platform.kill()
+        platform.wait()

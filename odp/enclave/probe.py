@@ -1,0 +1,16 @@
+"""An enclave that does nothing: `odp enclave doctor` launches it to see which restrictions hold on a machine."""
+
+from __future__ import annotations
+
+import socket
+
+from odp.enclave.guest import Guest
+
+
+def warm_up() -> None:
+    """Nothing is needed."""
+
+
+def run(channel: socket.socket, guest: Guest) -> None:
+    """Waits until the host closes the channel."""
+    channel.recv(1)

@@ -1,0 +1,48 @@
+"""A guest that is nothing but memory, for the rehearsal that an enclave runs before it is shut in."""
+
+from __future__ import annotations
+
+from odp.enclave.guest import Evidence
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import StateError
+
+
+class RehearsalCounter:
+    """Implements ``MonotonicCounter``."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def advance(self, *, expected: int, to: int) -> None:
+        """See ``MonotonicCounter.advance``."""
+        if self.value not in (expected, to):
+            raise StateError(f"the counter stands at {self.value}, not at {expected}")
+        self.value = to
+
+
+class RehearsalGuest:
+    """Implements ``Guest``, with a key that everybody knows and no evidence: nothing real may be sealed under it."""
+
+    image_digest = "sha384:" + "0" * 96
+
+    def __init__(self, policy: EnclavePolicy) -> None:
+        self.policy = policy.to_bytes()
+        self._counters: dict[str, RehearsalCounter] = {}
+
+    def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
+        """Nothing is bound."""
+
+    def evidence(self, nonce: bytes) -> Evidence:
+        """Raises StateError: nobody stands behind this guest."""
+        raise StateError("a rehearsal has no evidence")
+
+    def sealing_key(self) -> bytes:
+        """32 zero bytes."""
+        return bytes(32)
+
+    def counter(self, name: str) -> RehearsalCounter:
+        """The counter of that name."""
+        return self._counters.setdefault(name, RehearsalCounter())
+
+    def extend(self, event: str) -> None:
+        """Nothing is recorded."""

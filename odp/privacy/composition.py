@@ -1,0 +1,150 @@
+"""Epsilon of lists that hold sampled rounds: privacy loss distributions (PLD) of the dp-accounting library.
+
+- Equal rounds are composed in one step, and all Gaussian releases of full participation enter as one of their joint mu,
+  so that the time depends on the number of *different* rounds.
+- Discretisation rounds every privacy loss upwards: the result is never too small by it, and too large by less than 2e-4
+  for 100 rounds (rule P9). Beyond 10,000 rounds the grid is five times finer.
+- The library composes by fast Fourier transforms of doubles. Their rounding is not pessimistic: it moves delta by up to
+  1e-13 for 10,000 rounds. ``ROUNDING_DELTA`` is ten times that, and taken off delta first.
+- The library's event is that of exactly N contributions, the round has at most N. Both differ from Poisson sampling
+  without a cap by at most the probability that the cap is reached, ``overflow_delta``; that is taken off delta too.
+
+The library is imported where it is used, because that takes seconds. The caches hold values of pure functions.
+
+Source: arXiv 2508.15089 (truncated Poisson sampling); Doroshenko et al. 2022 (connect-the-dots discretisation).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from odp import _validate
+from odp.errors import ConfigurationError, PrivacyError
+from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+INTERVAL = 1e-4
+COARSE_INTERVAL = 1e-3
+ROUNDING_DELTA = 1e-12
+"""Per 10,000 sampled rounds, at least once: above what Fourier transforms of doubles can move delta."""
+
+_FINE_INTERVAL = 2e-5
+_MANY_ROUNDS = 10_000
+
+_Group = tuple[tuple[Sampling, float], int]  # sampling and joint noise multiplier, number of rounds
+
+
+def truncation_cap(*, probability: float, population_bound: int, rounds: int, delta: float) -> int:
+    """The smallest cap that all rounds together reach with probability delta / 100 at most (rule P14).
+
+    A looser cap costs next to nothing, a tighter one is dear. At most ``population_bound``, which is no cap.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+    _validate.within(low=1e-9, high=1.0, sampling_probability=probability)
+    _validate.integer(low=1, high=10**9, population_bound=population_bound, rounds=rounds)
+    _validate.within(low=1e-300, high=1.0, delta=delta)
+    from scipy.stats import binom
+
+    allowed = delta / (100 * rounds)
+    low, high = 0, population_bound  # the cap is above low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (
+            (low, middle) if binom.sf(middle - 1, population_bound - 1, probability) <= allowed else (middle, high)
+        )
+    return high
+
+
+@functools.lru_cache(maxsize=256)
+def _reached(sampling: Sampling) -> float:
+    from scipy.stats import binom
+
+    return float(binom.sf(sampling.cap - 1, sampling.population_bound - 1, sampling.probability))
+
+
+def overflow_delta(events: Mapping[Event, int]) -> float:
+    """Upper bound of the probability that any of the sampled rounds reaches its cap."""
+    return math.fsum(
+        times * _reached(event.sampling) for event, times in events.items() if isinstance(event, SampledRound)
+    )
+
+
+def rounding_delta(events: Mapping[Event, int]) -> float:
+    """What the floating-point composition of these events may add to delta; 0 without sampled rounds."""
+    rounds = _sampled_rounds(events)
+    return ROUNDING_DELTA * max(1.0, rounds / _MANY_ROUNDS) if rounds else 0.0
+
+
+def interval_for(events: Mapping[Event, int]) -> float:
+    """The discretisation of a claim about these events (rule P9)."""
+    return INTERVAL if _sampled_rounds(events) <= _MANY_ROUNDS else _FINE_INTERVAL
+
+
+def epsilon(events: Mapping[Event, int], *, delta_left: float, interval: float | None = None) -> float:
+    """Epsilon of the events, each as often as its number says, at what is left of delta.
+
+    Args:
+        events: Gaussian releases and sampled rounds; no other type.
+        delta_left: delta, without what sampling noise, caps and rounding add to it.
+        interval: the discretisation; the default is that of ``interval_for``. A coarser one is never below.
+
+    Raises:
+        ConfigurationError: an event of another type, or a number out of range.
+        PrivacyError: the events are so many or so dear that no finite epsilon can be computed.
+    """
+    _validate.within(low=1e-300, high=1.0, delta=delta_left)
+    if not all(isinstance(event, (GaussianRelease, SampledRound)) for event in events):
+        raise ConfigurationError("Expected every privacy event to be a GaussianRelease or a SampledRound")
+    groups: Counter[tuple[Sampling, float]] = Counter()
+    for event, times in events.items():
+        if isinstance(event, SampledRound):
+            groups[event.sampling, event.noise_multiplier] += times
+    square = math.fsum(times * event.mu**2 for event, times in events.items() if isinstance(event, GaussianRelease))
+    ordered = sorted(groups.items(), key=lambda group: (group[0][1], group[0][0].probability, group[0][0].cap))
+    step = interval_for(events) if interval is None else interval
+    composed = _composed(tuple(ordered), math.sqrt(square), step)
+    found = max(0.0, float(composed.get_epsilon_for_delta(delta_left)))
+    if not math.isfinite(found):
+        raise PrivacyError(f"No finite epsilon at delta={delta_left:.3g}: add noise, or plan fewer rounds")
+    return found
+
+
+@functools.lru_cache(maxsize=4)  # the budgets of a charge ask for the same lists; some 20 MB each
+def _composed(groups: Sequence[_Group], total_mu: float, interval: float) -> PrivacyLossDistribution:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    composed = None
+    for (sampling, multiplier), times in groups:
+        one = _one_round(sampling, multiplier, interval)
+        several = one if times == 1 else one.self_compose(times)
+        composed = several if composed is None else composed.compose(several)
+    if total_mu:
+        gaussian = pld.from_gaussian_mechanism(1.0 / total_mu, value_discretization_interval=interval)
+        composed = gaussian if composed is None else composed.compose(gaussian)
+    return pld.identity(interval) if composed is None else composed
+
+
+@functools.lru_cache(maxsize=16)
+def _one_round(sampling: Sampling, multiplier: float, interval: float) -> PrivacyLossDistribution:
+    """Of TruncatedSubsampledGaussianDpEvent, add/remove; the same call as in the library's PLDAccountant."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    return pld.from_truncated_subsampled_gaussian_mechanism(
+        dataset_size=sampling.population_bound,
+        sampling_probability=sampling.probability,
+        truncated_batch_size=sampling.cap,
+        noise_multiplier=multiplier,
+        value_discretization_interval=interval,
+    )
+
+
+def _sampled_rounds(events: Mapping[Event, int]) -> int:
+    return sum(times for event, times in events.items() if isinstance(event, SampledRound))

@@ -1,0 +1,73 @@
+"""First tries of the exact sampler in machine code: the same numbers as ``rounded_gaussian._first_tries``.
+
+Whatever needs an exponential stays in numpy, so that no rounding differs. Import needs numba; nothing imports this
+module at the top.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+_ZERO, _ONE, _COIN = np.uint64(0), np.uint64(1), np.uint64(11)
+
+
+def first_tries(table: Any, words: NDArray[np.uint64], out: NDArray[np.int64]) -> tuple[NDArray[np.generic], ...]:
+    """As ``rounded_gaussian._first_tries``; the arrays of its result, in order."""
+    size = len(out)
+    position, index, step = (np.empty(size, dtype=np.int64) for _ in range(3))
+    coin, tied = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.bool_)
+    bits = np.uint64(64 - (len(table.guide) - 1).bit_length() + 1)
+    given = words, table.words, table.high, table.guide, bits, table.cell, table.lowest, table.surely
+    found = _first_tries(*given, out, position, index, step, coin, tied)
+    return position[:found], index[:found], step[:found], coin[:found], tied[:found]
+
+
+@numba.njit(nogil=True, cache=True)
+def _first_tries(
+    words: Any,
+    per_number: int,
+    high: Any,
+    guide: Any,
+    shift: Any,
+    cell: int,
+    lowest: int,
+    surely: Any,
+    out: Any,
+    position_out: Any,
+    index_out: Any,
+    step_out: Any,
+    coin_out: Any,
+    tied_out: Any,
+) -> int:
+    count, found = len(out), 0
+    mask = np.uint64(cell) - _ONE
+    last = (per_number - 1) * count
+    for place in range(count):
+        upper = words[place]
+        bucket = np.int64(upper >> shift)
+        first, end = guide[bucket], guide[bucket + 1]
+        while first < end:
+            middle = (first + end) >> 1
+            if high[middle] <= upper:
+                first = middle + 1
+            else:
+                end = middle
+        tied = first > 0 and high[first - 1] == upper
+        step, coin, sure = np.int64(0), _ZERO, True
+        if cell == 1:
+            out[place] = first + lowest
+        else:
+            step = np.int64(words[count + place] & mask)
+            coin = words[last + place] >> _COIN
+            sure = coin < surely[first]
+            number = first + lowest
+            out[place] = -((-number - 1) * cell + 1 + step) if number < 0 else number * cell + step
+        if tied or not sure:
+            position_out[found], index_out[found], step_out[found] = place, first, step
+            coin_out[found], tied_out[found] = coin, tied
+            found += 1
+    return found

@@ -1,0 +1,105 @@
+"""What still fits a budget: the check of every charge, and what an error tells a person who asked for too much."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
+from odp.privacy import accounting, composition
+from odp.privacy.events import Event, GaussianRelease, scaled
+
+_MOST_ROUNDS = 2**40
+# Above the error of the coarse grid for 10,000 rounds: what is over the budget by more is not computed a second time,
+# which would take memory in proportion to epsilon.
+_COARSE_ERROR = 0.1
+_LARGEST_FACTOR = 1e6
+
+
+def epsilon_within(who: str, spent: Sequence[Event], asked: Sequence[Event], *, budget: float, delta: float) -> float:
+    """Epsilon of ``spent`` and ``asked`` together, if ``budget`` allows it.
+
+    Raises:
+        BudgetExceeded: it does not; the message holds what is spent, asked and budgeted, how many more rounds of this
+            cost fit (none), and how much more noise would fit (rule P29).
+        PrivacyError: what is added to delta uses it up.
+    """
+    coarse = composition.COARSE_INTERVAL
+    after = accounting.epsilon((*spent, *asked), delta=delta, interval=coarse)
+    if after <= budget + _COARSE_ERROR:
+        after = accounting.epsilon((*spent, *asked), delta=delta)
+    if after <= budget:
+        return after
+    before = accounting.epsilon(spent, delta=delta, interval=coarse)
+    raise BudgetExceeded(
+        f"The budget of {who} is epsilon={budget:g} at delta={delta:g}: {before:.6g} is spent,"
+        f" this release would make it {after:.6g}; 0 more rounds of this cost fit; "
+        f"{_way_out(spent, asked, budget=budget, delta=delta)}"
+    )
+
+
+def require_room(who: str, spent: Sequence[Event], asked: Sequence[Event], *, budget: float, delta: float) -> None:
+    """Returns if ``asked`` fits; as ``epsilon_within``, but quicker where sampled rounds fit with room to spare."""
+    if accounting.epsilon((*spent, *asked), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
+        epsilon_within(who, spent, asked, budget=budget, delta=delta)
+
+
+def rounds_possible(spent: Sequence[Event], each: Sequence[Event], *, budget: float, delta: float) -> int:
+    """The largest k for which ``spent`` and k times ``each`` are within the budget.
+
+    With sampled rounds the search is at the coarse discretisation, and its answer then made exact.
+
+    Raises:
+        ConfigurationError: ``each`` is empty.
+    """
+    if not each:
+        raise ConfigurationError("Expected at least one privacy event: a release without events is not free")
+    done, step = Counter(spent), Counter(each)
+
+    def fits(rounds: int, interval: float | None = composition.COARSE_INTERVAL) -> bool:
+        counts = done.copy()
+        for event, times in step.items():
+            counts[event] += rounds * times
+        try:
+            return accounting.epsilon(counts, delta=delta, interval=interval) <= budget
+        except PrivacyError:  # delta is used up
+            return False
+
+    if not fits(1, None):
+        return 0
+    low, high = 1, 2
+    while high < _MOST_ROUNDS and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    while fits(low + 1, None):
+        low += 1
+    return low
+
+
+def _way_out(spent: Sequence[Event], asked: Sequence[Event], *, budget: float, delta: float) -> str:
+    """The factor on the noise with which ``asked`` would fit, rounded up so that it does."""
+    if all(isinstance(event, GaussianRelease) for event in (*spent, *asked)):
+        coordinates = accounting.noised_coordinates((*spent, *asked))
+        allowed = accounting.mu_for(epsilon=budget, delta=delta, coordinates=coordinates)
+        left = allowed**2 - accounting.mu(spent) ** 2
+        if left <= 0.0:
+            return "nothing is left, no noise makes it fit"
+        times = accounting.mu(asked) / math.sqrt(left)
+        return f"with {math.ceil(1000 * times) / 1000:.3f} times the noise it would fit"
+
+    def fits(factor: float) -> bool:
+        events = (*spent, *(scaled(event, factor) for event in asked))
+        return accounting.epsilon(events, delta=delta, interval=composition.COARSE_INTERVAL) <= budget
+
+    low, high = 1.0, 2.0
+    while not fits(high):
+        low, high = high, 2.0 * high
+        if high > _LARGEST_FACTOR:
+            return "nothing is left, no noise makes it fit"
+    while high - low > 1e-3 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return f"with {math.ceil(1000 * high) / 1000:.3f} times the noise it would fit"

@@ -1,0 +1,123 @@
+"""Verifies a whole log again: every hash, signature, charge and epsilon. Believes nothing but what the auditor pins.
+
+1. The checkpoint: signed by the pinned log, cosigned by a quorum of the pinned witnesses, no line by anybody else.
+2. The tree: every entry's hash, every stored hash, the root.
+3. Every entry in its place, by ``odp.transparency.records``.
+4. The end: every release has its ledger, and epsilon follows from the charges alone.
+
+The first thing that is wrong ends the audit with the name of the record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError, TransparencyError
+from odp.transparency import merkle
+from odp.transparency.checkpoint import Checkpoint, VerifiedCheckpoint, verify_checkpoint
+from odp.transparency.entries import HEAD_BYTES, TYPES, decode, type_of
+from odp.transparency.records import Records, TaskFindings
+from odp.transparency.sources import AuditFailure, LogSource
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit that passed has seen.
+
+    Attributes:
+        checkpoint: the tree that was verified, with its witnesses and its time.
+        counts: number of entries by type, in the order of their codes.
+        tasks: what was found of each task, in the order of their submission.
+    """
+
+    checkpoint: VerifiedCheckpoint
+    counts: dict[str, int]
+    tasks: tuple[TaskFindings, ...]
+
+
+def audit(source: LogSource, reference_values: ReferenceValues) -> AuditReport:
+    """Verifies the log of ``source`` against what ``reference_values`` pin.
+
+    Raises:
+        AuditFailure: names the first record that is wrong.
+        ConfigurationError: the reference values pin no log.
+        ServiceError: the source did not answer.
+    """
+    policy = reference_values.log
+    if policy is None:
+        raise ConfigurationError("Expected reference values with a log: they pin nothing to audit against")
+    try:
+        verified = verify_checkpoint(source.note(), policy, strict=True)
+    except TransparencyError as error:
+        raise AuditFailure("checkpoint", str(error)) from error
+    tree = verified.checkpoint
+    _check_tree(source, tree)
+    records = Records(reference_values, policy)
+    counts: Counter[str] = Counter()
+    for number, data in enumerate(source.entries(tree.size)):
+        try:
+            entry = decode(data)
+        except ConfigurationError as error:
+            raise AuditFailure(f"entry {number}", str(error)) from error
+        counts[entry.label] += 1
+        records.add(number, entry)
+    return AuditReport(verified, {kind.label: counts[kind.label] for kind in TYPES.values()}, records.finish())
+
+
+def _check_tree(source: LogSource, tree: Checkpoint) -> None:
+    leaves, heads = [], []
+    damaged: AuditFailure | None = None
+    try:
+        for data in source.entries(tree.size):
+            leaves.append(merkle.leaf_hash(data))
+            heads.append(data[:HEAD_BYTES])
+    except AuditFailure as error:
+        # A wrong length shows only further on: the hashes below say where it is.
+        damaged = error
+    if damaged is None and len(set(leaves)) != len(leaves):
+        raise AuditFailure(_name(_repeated(leaves), heads), "it appears twice in the log")
+    whole = damaged is None and merkle.root_of(leaves) == tree.root
+    try:
+        stored = source.stored_hashes(tree.size)
+    except AuditFailure:
+        if whole:
+            raise
+        stored = None
+    if whole:
+        _check_stored(leaves, stored)
+        return
+    if stored is not None:
+        for number, leaf in enumerate(leaves):
+            if leaf != stored[merkle.position(0, number)]:
+                raise AuditFailure(_name(number, heads), "its bytes do not have the hash that the tree has for it")
+    if damaged is not None:
+        raise damaged
+    raise AuditFailure("checkpoint", f"the {tree.size} entries do not give its root")
+
+
+def _check_stored(leaves: list[bytes], stored: Sequence[bytes] | None) -> None:
+    if stored is None:
+        return
+    rebuilt: list[bytes] = []
+
+    def node(level: int, place: int) -> bytes:
+        return rebuilt[merkle.position(level, place)]
+
+    for number, leaf in enumerate(leaves):
+        rebuilt += merkle.completed(leaf, number, node)
+    for place, (kept, right) in enumerate(zip(stored, rebuilt, strict=True)):
+        if kept != right:
+            raise AuditFailure("file 'hashes'", f"hash {place} is not that of its subtree")
+
+
+def _repeated(leaves: list[bytes]) -> int:
+    first = {leaf: number for number, leaf in reversed(list(enumerate(leaves)))}
+    return next(number for number, leaf in enumerate(leaves) if first[leaf] != number)
+
+
+def _name(number: int, heads: list[bytes]) -> str:
+    kind = type_of(heads[number])
+    return f"entry {number}" if kind is None else f"entry {number} ({kind.label})"

@@ -1,0 +1,298 @@
+"""What a device knows of a log: the newest checkpoint that it accepted, and that later ones only ever continue it.
+
+A device must not say what it saw last: the size would link its visits. So it asks for no consistency proof. It keeps
+the hash of every *tile* of 256 leaves, and the leaf hashes of the last, unfinished tile. To follow the log it fetches
+the leaf hashes from the beginning of that tile on, in whole tiles: they have to start with those that it has, and all
+together have to give the new root. What it reveals is the number of a tile.
+
+The leaf hashes also show whether an endorsement was withdrawn, since each endorsement names the leaf that would
+withdraw it: nobody has to say so, and who serves the log cannot hide it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from odp.errors import StateError
+from odp.transparency.checkpoint import Checkpoint, check_age, verify_checkpoint
+from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE, Frontier, root_of
+from odp.transparency.note import Note
+from odp.transparency.policy import LogPolicy
+from odp.transparency.reasons import LogReason, refused
+from odp.transport.state_folder import state_errors, write_atomically
+
+TILE_LEVEL = 8
+TILE = 1 << TILE_LEVEL
+#: Hashes per request: a few tiles.
+PAGE = 8 * TILE
+#: A device that was away for longer than so many entries is not what this log is for; 32 MiB of hashes.
+_LONGEST_GAP = 2**20
+_MOST_WATCHED = 64
+_REMEMBERED = 16
+_FORMAT = "odp-log-view-1"
+
+#: (level, start, count) -> hashes of complete subtrees, from whoever serves the log.
+FetchHashes = Callable[[int, int, int], Sequence[bytes]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogView:
+    """What is remembered of one log. Immutable: ``advanced`` and ``watching`` give the next one.
+
+    Attributes:
+        note: the newest accepted checkpoint; empty before the first.
+        tiles: hash of each complete tile, in order.
+        tail: leaf hashes after the last complete tile.
+        watched: leaves that would withdraw endorsements, looked for in every leaf since.
+        withdrawn: those that were found.
+    """
+
+    note: bytes = b""
+    tiles: tuple[bytes, ...] = ()
+    tail: tuple[bytes, ...] = ()
+    watched: frozenset[bytes] = frozenset()
+    withdrawn: frozenset[bytes] = frozenset()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest accepted tree."""
+        return Checkpoint.from_body(Note.parse(self.note).body) if self.note else None
+
+    @property
+    def size(self) -> int:
+        """Its number of leaves."""
+        return TILE * len(self.tiles) + len(self.tail)
+
+    @property
+    def root(self) -> bytes:
+        """The root that the remembered hashes give."""
+        full = Frontier().extended(self.tiles).hashes
+        return Frontier(self.size, (*full, *Frontier().extended(self.tail).hashes)).root()
+
+    def advanced(self, checkpoint: Checkpoint, note: bytes, fetch: FetchHashes) -> LogView:
+        """The view after a checkpoint whose signatures were verified.
+
+        Raises:
+            TransparencyError: ``shrunk``, ``split_view``, ``inconsistent``.
+        """
+        if checkpoint.size < self.size:
+            raise refused(
+                LogReason.SHRUNK, f"the log has {checkpoint.size} entries; a checkpoint of {self.size} was seen before"
+            )
+        if checkpoint.size == self.size and self.note:
+            if checkpoint.root != self.root:
+                raise refused(LogReason.SPLIT_VIEW, f"two different trees of {self.size} entries were signed")
+            return dataclasses.replace(self, note=note)
+        if not self.note:
+            full = checkpoint.size >> TILE_LEVEL
+            tiles = tuple(_fetched(fetch, TILE_LEVEL, 0, full))
+            tail = tuple(_fetched(fetch, 0, TILE * full, checkpoint.size - TILE * full))
+            after = dataclasses.replace(self, note=note, tiles=tiles, tail=tail)
+        else:
+            after = self._grown(checkpoint, note, fetch)
+        if after.root != checkpoint.root:
+            raise refused(
+                LogReason.INCONSISTENT, f"the hashes of its {checkpoint.size} entries do not give the signed root"
+            )
+        return after
+
+    def watching(self, leaf: bytes, index: int, fetch: FetchHashes) -> LogView:
+        """The view that watches for ``leaf``, the withdrawal of the endorsement at entry ``index``.
+
+        Looks from that endorsement's tile on; a withdrawal before its endorsement makes every audit fail.
+
+        Raises:
+            TransparencyError: ``inconsistent``.
+        """
+        if leaf in self.watched:
+            return self
+        found = leaf in self.tail
+        for place in range(index >> TILE_LEVEL, len(self.tiles)):
+            leaves = _fetched(fetch, 0, TILE * place, TILE)
+            if root_of(leaves) != self.tiles[place]:
+                raise refused(LogReason.INCONSISTENT, f"the hashes of tile {place} are not those of the signed tree")
+            found = found or leaf in leaves
+        if len(self.watched) >= _MOST_WATCHED:
+            raise refused(LogReason.NOT_ENDORSED, f"more than {_MOST_WATCHED} endorsements were seen in this log")
+        return dataclasses.replace(
+            self, watched=self.watched | {leaf}, withdrawn=self.withdrawn | ({leaf} if found else set())
+        )
+
+    def _grown(self, checkpoint: Checkpoint, note: bytes, fetch: FetchHashes) -> LogView:
+        start = TILE * len(self.tiles)
+        if checkpoint.size - start > _LONGEST_GAP:
+            raise refused(
+                LogReason.INCONSISTENT, f"the log grew by more than {_LONGEST_GAP} entries since it was last seen"
+            )
+        leaves = _fetched(fetch, 0, start, checkpoint.size - start)
+        if tuple(leaves[: len(self.tail)]) != self.tail:
+            raise refused(LogReason.INCONSISTENT, "the log changed entries that were seen before")
+        full = len(leaves) >> TILE_LEVEL
+        tiles = tuple(root_of(leaves[TILE * place : TILE * (place + 1)]) for place in range(full))
+        return dataclasses.replace(
+            self,
+            note=note,
+            tiles=(*self.tiles, *tiles),
+            tail=tuple(leaves[TILE * full :]),
+            withdrawn=self.withdrawn | self.watched.intersection(leaves),
+        )
+
+    def encode(self) -> bytes:
+        """JSON, for the file."""
+        content = {
+            "format": _FORMAT,
+            "note": self.note.decode(),
+            "tail": [leaf.hex() for leaf in self.tail],
+            "tiles": [tile.hex() for tile in self.tiles],
+            "watched": sorted(leaf.hex() for leaf in self.watched),
+            "withdrawn": sorted(leaf.hex() for leaf in self.withdrawn),
+        }
+        return json.dumps(content, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> LogView:
+        """The view that ``encode`` wrote. Raises ValueError."""
+        content = json.loads(data)
+        hashes = {
+            name: [bytes.fromhex(text) for text in content[name]] for name in ("tail", "tiles", "watched", "withdrawn")
+        }
+        view = cls(
+            content["note"].encode(),
+            tuple(hashes["tiles"]),
+            tuple(hashes["tail"]),
+            frozenset(hashes["watched"]),
+            frozenset(hashes["withdrawn"]),
+        )
+        checkpoint = view.checkpoint
+        known = (0, b"") if checkpoint is None else (checkpoint.size, checkpoint.root)
+        if content["format"] != _FORMAT or known != (view.size, view.root if view.note else b""):
+            raise ValueError("the remembered hashes do not belong to the remembered checkpoint")
+        return view
+
+
+class LogMemory:
+    """The newest ``LogView`` of one log, in a file that several programs of one person may share. Thread-safe.
+
+    Args:
+        policy: what is pinned.
+        file: where the view lies between runs; None keeps it in memory.
+        fetch: where hashes come from.
+    """
+
+    def __init__(self, policy: LogPolicy, file: Path | None, fetch: FetchHashes) -> None:
+        self.policy = policy
+        self._file = file
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._view = LogView()
+        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def view(self) -> LogView:
+        """What is remembered now."""
+        with self._lock:
+            return self._view
+
+    def accept(self, note: bytes, *, now: float) -> Checkpoint:
+        """The checkpoint of ``note``, once everything about it holds; it is remembered, on the disk, by then.
+
+        An older checkpoint is accepted again only where this process accepted it before: it may still be in an answer
+        that was on its way when a newer one came.
+
+        Raises:
+            TransparencyError: see ``verify_checkpoint``, ``check_age`` and ``LogView.advanced``; nothing is remembered.
+            StateError: the file cannot be read or written.
+        """
+        verified = verify_checkpoint(note, self.policy)
+        check_age(verified, self.policy, now=now)
+        checkpoint = verified.checkpoint
+        with self._changing() as view:
+            if checkpoint.size < view.size and checkpoint.body in self._accepted:
+                return checkpoint
+            newer = note if _time(note, self.policy) >= _time(view.note, self.policy) else view.note
+            same = view.note and checkpoint.size == view.size
+            self._keep(view.advanced(checkpoint, newer if same else note, self._fetch), view)
+            self._accepted[checkpoint.body] = None
+            while len(self._accepted) > _REMEMBERED:
+                self._accepted.popitem(last=False)
+        return checkpoint
+
+    def require_not_withdrawn(self, leaf: bytes, index: int) -> None:
+        """Returns if the endorsement at entry ``index``, which ``leaf`` would withdraw, stands.
+
+        Raises:
+            TransparencyError: ``withdrawn``, ``inconsistent``.
+            StateError: the file cannot be read or written.
+        """
+        with self._changing() as view:
+            after = view.watching(leaf, index, self._fetch)
+            self._keep(after, view)
+        if leaf in after.withdrawn:
+            raise refused(LogReason.WITHDRAWN, f"the endorsement at entry {index} was withdrawn")
+
+    def _keep(self, after: LogView, before: LogView) -> None:
+        if after != before and self._file is not None:
+            with state_errors(self._file.parent):
+                write_atomically(self._file, after.encode())
+        self._view = after
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[LogView]:
+        """The newest view, of this process or another one, which nobody else changes meanwhile."""
+        with self._lock:
+            if self._file is None:
+                yield self._view
+                return
+            with state_errors(self._file.parent):
+                lock = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._view = self._load(self._file)
+                yield self._view
+            finally:
+                os.close(lock)
+
+    def _load(self, file: Path) -> LogView:
+        with state_errors(file.parent):
+            try:
+                data = file.read_bytes()
+            except FileNotFoundError:
+                return LogView()
+        try:
+            view = LogView.decode(data)
+        except Exception as error:
+            raise StateError(
+                f"{file} is damaged: what this device saw of the log is lost; restore it from a backup"
+            ) from error
+        checkpoint = view.checkpoint
+        if checkpoint is not None and checkpoint.origin != self.policy.origin:
+            # The person pinned another log: what was seen of the old one says nothing about it.
+            return LogView()
+        return view
+
+
+def _time(note: bytes, policy: LogPolicy) -> int:
+    return (verify_checkpoint(note, policy).time or 0) if note else 0
+
+
+def _fetched(fetch: FetchHashes, level: int, start: int, count: int) -> list[bytes]:
+    """Exactly ``count`` hashes, page by page."""
+    if not 0 <= count <= LARGEST_TREE >> level:
+        raise refused(LogReason.MALFORMED, f"a log of {count} entries")
+    hashes: list[bytes] = []
+    while len(hashes) < count:
+        wanted = min(PAGE, count - len(hashes))
+        # Whole tiles are asked for, whatever is needed: an unfinished one ends where the log does.
+        page = list(fetch(level, start + len(hashes), -(-wanted // TILE) * TILE))[:wanted]
+        if len(page) != wanted or any(len(value) != HASH_BYTES for value in page):
+            raise refused(LogReason.INCONSISTENT, "the log does not show the hashes that its checkpoint covers")
+        hashes += page
+    return hashes

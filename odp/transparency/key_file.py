@@ -1,0 +1,63 @@
+"""Private keys of the log's parties in files that only their owner reads: made on first use, then kept."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from odp.crypto.signing import SigningKey
+from odp.errors import ConfigurationError, StateError
+from odp.transparency.note import NoteKey
+from odp.transport.state_folder import state_errors, write_atomically
+
+_LARGEST_FILE = 4096
+_Key = TypeVar("_Key")
+
+
+def note_key(path: Path, *, name: str) -> NoteKey:
+    """The key of a log or a witness in ``path``; a new one of that ``name`` where the file does not exist.
+
+    Raises:
+        StateError: the file cannot be read or written, or holds no such key.
+    """
+    return _kept(path, lambda: NoteKey.generate(name), lambda key: key.to_text().encode(), _read_note)
+
+
+def endorser_key(path: Path) -> SigningKey:
+    """The key of an endorser in ``path``, 64 hex digits; a new one where the file does not exist.
+
+    Raises:
+        StateError: the file cannot be read or written, or holds no such key.
+    """
+    return _kept(
+        path,
+        SigningKey.generate,
+        lambda key: key.to_bytes().hex().encode() + b"\n",
+        lambda data: SigningKey.from_bytes(bytes.fromhex(data.decode("ascii").strip())),
+    )
+
+
+def _kept(path: Path, make: Callable[[], _Key], write: Callable[[_Key], bytes], read: Callable[[bytes], _Key]) -> _Key:
+    with state_errors(path.parent):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # Two programs that start at once on one folder must not make two keys.
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if not path.exists():
+                write_atomically(path, write(make()))
+        finally:
+            os.close(folder)
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE)
+    try:
+        return read(data)
+    except (ConfigurationError, ValueError) as error:
+        raise StateError(f"{path} is not a key of its kind; restore it from a backup") from error
+
+
+def _read_note(data: bytes) -> NoteKey:
+    return NoteKey.from_text(data.decode("ascii"))

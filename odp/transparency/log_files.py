@@ -1,0 +1,304 @@
+"""A log as three plain files: what was appended, the hashes of its tree, and the newest signed checkpoint.
+
+=============== ================================================================================================
+``entries``     each entry as length (4 bytes, big-endian) and bytes, in order
+``hashes``      32 bytes for each complete subtree, in the order of ``odp.transparency.merkle``
+``checkpoint``  the signed note of the tree
+=============== ================================================================================================
+
+A batch is appended in this order, each step on the disk before the next: entries, hashes, checkpoint (renamed into
+place), and only then does anybody hear of it. So a death at any point leaves the log of the last checkpoint, with bytes
+behind it that nobody was told of: ``open`` cuts them off. A checkpoint leaves this object only after it is stored, so
+no two trees of one size are ever signed, as long as nobody brings back old files; who does is found out by everyone who
+saw a newer checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from odp import _validate
+from odp.errors import ConfigurationError, StateError, TransparencyError
+from odp.transparency import merkle
+from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
+from odp.transparency.entries import LARGEST_ENTRY
+from odp.transparency.note import Kind, Note, NoteKey, SignatureLine
+from odp.transport.state_folder import state_errors, write_atomically
+
+ENTRIES, HASHES, CHECKPOINT = "entries", "hashes", "checkpoint"
+LENGTH_BYTES = 4
+_LARGEST_BATCH = 256 * 2**20
+
+
+class LogFiles:
+    """The log in one folder, locked; thread-safe. Reading an entry or a proof takes O(log size) small reads."""
+
+    def __init__(self, folder: Path, key: NoteKey, entries: int, hashes: int) -> None:
+        self.folder = folder
+        self._key = key
+        self._entries_file = entries
+        self._hashes_file = hashes
+        self._lock = threading.RLock()
+        self._offsets = array("Q", [0])
+        self._index: dict[bytes, int] = {}
+        self._note = Note(b"", ())
+        self._open = True
+
+    @classmethod
+    def open(cls, folder: Path, key: NoteKey, *, now: float) -> LogFiles:
+        """Opens the log, or starts it with a signed empty tree where the folder holds none.
+
+        Raises:
+            StateError: another program holds it, it is damaged, or it is another log than that of ``key``.
+        """
+        with contextlib.ExitStack() as undo, state_errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files = []
+            for name in (ENTRIES, HASHES):
+                files.append(os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                undo.callback(os.close, files[-1])
+            try:
+                fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StateError(f"the log in {folder} is in use by another program; stop that one") from error
+            for unfinished in folder.glob(".*.tmp"):
+                unfinished.unlink(missing_ok=True)
+            log = cls(folder, key, *files)
+            log._restore(now)
+            undo.pop_all()
+            return log
+
+    @property
+    def size(self) -> int:
+        """How many entries the newest checkpoint covers."""
+        return len(self._offsets) - 1
+
+    @property
+    def note(self) -> bytes:
+        """The newest checkpoint, as stored."""
+        with self._lock:
+            return self._note.encode()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The newest tree."""
+        with self._lock:
+            return Checkpoint.from_body(self._note.body)
+
+    def append(self, entries: Sequence[bytes], *, now: float) -> list[int]:
+        """Appends what the log does not hold yet, all or nothing, and signs the tree. Gives the number of each entry.
+
+        Once it returns, the entries are on the disk and under a signed checkpoint.
+
+        Raises:
+            ConfigurationError: an entry is empty or too long.
+            StateError: the disk is full or failing; the log is as before, and has to be opened again.
+        """
+        if sum(map(len, entries)) > _LARGEST_BATCH:
+            raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")
+        for entry in entries:
+            _validate.integer(low=1, high=LARGEST_ENTRY, entry_bytes=len(entry))
+        with self._lock:
+            leaves = [merkle.leaf_hash(entry) for entry in entries]
+            new = {leaf: entry for leaf, entry in zip(leaves, entries, strict=True) if leaf not in self._index}
+            if new:
+                with state_errors(self.folder), self._or_closed():
+                    self._write(list(new.values()), list(new), now)
+            return [self._index[leaf] for leaf in leaves]
+
+    def sign_again(self, *, now: float) -> None:
+        """Signs the present tree again with the time ``now``; cosignatures stay. Raises StateError."""
+        with self._lock:
+            self._store(self._note.with_lines([self._key.cosign(self._note.body, now=now)]))
+
+    def add_cosignatures(self, body: bytes, lines: Sequence[SignatureLine]) -> bool:
+        """Adds lines of witnesses to the checkpoint with the text ``body``; False where that is not the newest one."""
+        with self._lock:
+            if body != self._note.body:
+                return False
+            self._store(self._note.with_lines(lines))
+            return True
+
+    def index_of(self, leaf: bytes) -> int | None:
+        """Number of the entry with this leaf hash; None where there is none."""
+        with self._lock:
+            return self._index.get(leaf)
+
+    def entry(self, index: int) -> bytes:
+        """The bytes of an entry.
+
+        Raises:
+            ConfigurationError: there is no such entry.
+            StateError: it does not have the hash that the tree has for it.
+        """
+        with self._lock, state_errors(self.folder):
+            _validate.integer(low=0, high=max(self.size - 1, 0), index=index)
+            if not self.size:
+                raise ConfigurationError("Expected an entry of the log, which is empty")
+            data = _read(self._entries_file, *self._span(index))
+            if merkle.leaf_hash(data) != self.node(0, index):
+                raise StateError(f"entry {index} of the log in {self.folder} is damaged: restore it from a copy")
+            return data
+
+    def head(self, index: int, count: int) -> bytes:
+        """The first ``count`` bytes of an entry, unchecked."""
+        with self._lock, state_errors(self.folder):
+            start, length = self._span(index)
+            return _read(self._entries_file, start, min(count, length))
+
+    def length(self, index: int) -> int:
+        """Bytes of an entry."""
+        return self._span(index)[1]
+
+    def node(self, level: int, place: int) -> bytes:
+        """Hash of a complete subtree."""
+        start = merkle.HASH_BYTES * merkle.position(level, place)
+        return _read(self._hashes_file, start, merkle.HASH_BYTES)
+
+    def inclusion_proof(self, index: int, size: int) -> list[bytes]:
+        """See ``merkle.inclusion_proof``; ``size`` is at most the log's."""
+        with self._lock, state_errors(self.folder):
+            _validate.integer(low=1, high=max(self.size, 1), size=size)
+            return merkle.inclusion_proof(index, size, self.node)
+
+    def consistency_proof(self, first: int, second: int) -> list[bytes]:
+        """See ``merkle.consistency_proof``; ``second`` is at most the log's size."""
+        with self._lock, state_errors(self.folder):
+            _validate.integer(low=0, high=self.size, second=second)
+            return merkle.consistency_proof(first, second, self.node)
+
+    def hashes(self, level: int, start: int, count: int) -> list[bytes]:
+        """Up to ``count`` hashes of complete subtrees of one level, from number ``start`` on."""
+        with self._lock, state_errors(self.folder):
+            end = min(start + count, self.size >> level)
+            return [self.node(level, place) for place in range(start, end)]
+
+    def close(self) -> None:
+        """Frees the folder. Idempotent."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self._hashes_file)
+                os.close(self._entries_file)
+
+    def __enter__(self) -> LogFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _span(self, index: int) -> tuple[int, int]:
+        start = self._offsets[index] + LENGTH_BYTES
+        return start, self._offsets[index + 1] - start
+
+    def _write(self, entries: list[bytes], leaves: list[bytes], now: float) -> None:
+        """The three steps of a batch; nothing of this object changes before the last one is done."""
+        size, added = self.size, bytearray()
+        base = merkle.stored_hashes(size)
+
+        def node(level: int, place: int) -> bytes:
+            at = merkle.HASH_BYTES * (merkle.position(level, place) - base)
+            return bytes(added[at : at + merkle.HASH_BYTES]) if at >= 0 else self.node(level, place)
+
+        for number, leaf in enumerate(leaves, start=size):
+            added += b"".join(merkle.completed(leaf, number, node))
+        framed = [len(entry).to_bytes(LENGTH_BYTES, "big") + entry for entry in entries]
+        _write_at(self._entries_file, self._offsets[-1], b"".join(framed))
+        _write_at(self._hashes_file, merkle.HASH_BYTES * base, bytes(added))
+        end = size + len(entries)
+        tree = Checkpoint(self._key.name, end, merkle.root(end, node))
+        self._store(sign_checkpoint(tree, self._key, now=now))
+        for number, (leaf, frame) in enumerate(zip(leaves, framed, strict=True), start=size):
+            self._index[leaf] = number
+            self._offsets.append(self._offsets[-1] + len(frame))
+
+    def _store(self, note: Note) -> None:
+        with state_errors(self.folder):
+            write_atomically(self.folder / CHECKPOINT, note.encode())
+        self._note = note
+
+    @contextlib.contextmanager
+    def _or_closed(self) -> Iterator[None]:
+        """A batch that failed halfway leaves files that only ``open`` may judge."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _restore(self, now: float) -> None:
+        try:
+            stored = (self.folder / CHECKPOINT).read_bytes()
+        except FileNotFoundError:
+            # Nothing was ever signed, so nothing that lies here was ever promised.
+            stored = b""
+        own = self._key.public(Kind.NOTE)
+        if stored:
+            self._note = self._parsed(stored)
+            line = next((line for line in self._note.lines if line.is_by(own)), None)
+            if line is None or not own.verifies(line, self._note.body):
+                raise StateError(
+                    f"the checkpoint of the log in {self.folder} is not signed by the log's own key {own.name!r}; "
+                    "restore file or key"
+                )
+            tree = self.checkpoint
+        else:
+            tree = Checkpoint(self._key.name, 0, merkle.EMPTY_ROOT)
+        self._scan(tree.size)
+        _cut(self._entries_file, self._offsets[-1])
+        kept = merkle.HASH_BYTES * merkle.stored_hashes(tree.size)
+        if os.fstat(self._hashes_file).st_size < kept:
+            raise StateError(f"the hashes of the log in {self.folder} are fewer than its checkpoint covers")
+        _cut(self._hashes_file, kept)
+        if merkle.root(tree.size, self.node) != tree.root:
+            raise StateError(f"the hashes of the log in {self.folder} do not give the root of its checkpoint")
+        self._index = {self.node(0, number): number for number in range(tree.size)}
+        if not stored:
+            self._store(sign_checkpoint(tree, self._key, now=now))
+
+    def _parsed(self, stored: bytes) -> Note:
+        try:
+            note = Note.parse(stored)
+            Checkpoint.from_body(note.body)
+        except TransparencyError as error:
+            raise StateError(
+                f"the checkpoint of the log in {self.folder} is damaged: restore it from a copy"
+            ) from error
+        return note
+
+    def _scan(self, size: int) -> None:
+        """Where the first ``size`` entries stand."""
+        length_of_file, at = os.fstat(self._entries_file).st_size, 0
+        for number in range(size):
+            length = int.from_bytes(os.pread(self._entries_file, LENGTH_BYTES, at), "big")
+            at += LENGTH_BYTES + length
+            if not 0 < length <= LARGEST_ENTRY or at > length_of_file:
+                raise StateError(f"entry {number} of the log in {self.folder} is damaged: restore it from a copy")
+            self._offsets.append(at)
+
+
+def _read(file: int, start: int, count: int) -> bytes:
+    data = os.pread(file, count, start)
+    if len(data) != count:
+        raise StateError("the files of the log are shorter than its checkpoint says: restore them from a copy")
+    return data
+
+
+def _write_at(file: int, start: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, start)
+        view, start = view[written:], start + written
+    os.fsync(file)
+
+
+def _cut(file: int, length: int) -> None:
+    if os.fstat(file).st_size > length:
+        os.ftruncate(file, length)
+        os.fsync(file)

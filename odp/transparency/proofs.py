@@ -1,0 +1,144 @@
+"""The proofs beside an assignment: that task and model are in the log, and which enclaves are endorsed there."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from odp.crypto.signing import SignatureError
+from odp.enclave.verifier import VerifiedEnclave
+from odp.errors import ConfigurationError, TransparencyError
+from odp.transparency.client import LogMemory
+from odp.transparency.endorsements import Endorsement, open_endorsement
+from odp.transparency.entries import EndorsementEntry, ManifestEntry, TaskEntry, decode
+from odp.transparency.merkle import HASH_BYTES, ProofError, leaf_hash, verify_inclusion
+from odp.transparency.policy import LogPolicy
+from odp.transparency.reasons import LogReason, refused
+from odp.v1 import common_pb2, log_pb2
+
+_MOST_ENDORSEMENTS = 32
+_REMEMBERED = 16
+
+
+def packed(hashes: Sequence[bytes]) -> bytes:
+    """Hashes as they travel."""
+    return b"".join(hashes)
+
+
+def unpacked(data: bytes) -> list[bytes]:
+    """The hashes of a message.
+
+    Raises:
+        TransparencyError: ``malformed``.
+    """
+    if len(data) % HASH_BYTES:
+        raise refused(LogReason.MALFORMED, f"{len(data)} bytes of hashes, which have {HASH_BYTES} bytes each")
+    return [data[start : start + HASH_BYTES] for start in range(0, len(data), HASH_BYTES)]
+
+
+@dataclass(frozen=True)
+class LoggedEndorsement:
+    """An endorsement that is in the log, at entry ``index``."""
+
+    endorsement: Endorsement
+    index: int
+
+
+class LogGuard:
+    """Checks what a device is asked to do against the log that its person pinned. Thread-safe.
+
+    Nothing is remembered of a refusal: the next answer is checked anew.
+    """
+
+    def __init__(self, memory: LogMemory, *, clock: Callable[[], float] = time.time) -> None:
+        """``clock`` gives seconds since the epoch."""
+        self._memory = memory
+        self._policy: LogPolicy = memory.policy
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = OrderedDict()
+
+    def logged(
+        self, proof: log_pb2.LogProof | None, *, task: common_pb2.SignedTask, model: common_pb2.SignedManifest
+    ) -> tuple[LoggedEndorsement, ...]:
+        """The endorsements that came along, after checkpoint, task, model and each of them were found in the log.
+
+        Raises:
+            TransparencyError: any reason but ``not_endorsed`` and ``withdrawn``.
+            ServiceError: the log did not answer.
+            StateError: what is remembered of the log cannot be read or written.
+        """
+        if proof is None or not proof.checkpoint:
+            raise refused(LogReason.MISSING, "the server gave no proof that task and model are in the log")
+        leaves = (TaskEntry.of(task).leaf, ManifestEntry.of(model).leaf)
+        key = hashlib.sha256(packed(leaves) + proof.SerializeToString(deterministic=True)).digest()
+        with self._lock:
+            known = self._known.get(key)
+            # A checkpoint grows old while its answer is at hand, so it is looked at again now and then.
+            if known is not None and self._clock() < known[0]:
+                return known[1]
+            found = self._checked(proof, *leaves)
+            self._known[key] = (self._clock() + min(60.0, self._policy.max_age_seconds), found)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+            return found
+
+    def require_endorsed(self, enclave: VerifiedEnclave, logged: Sequence[LoggedEndorsement]) -> None:
+        """Returns if an endorsement of ``logged`` covers this enclave now, and was not withdrawn.
+
+        Raises:
+            TransparencyError: ``not_endorsed``, ``withdrawn``, ``inconsistent``.
+        """
+        policy, now = enclave.policy.sha256.hex(), self._clock()
+        withdrawn: TransparencyError | None = None
+        for one in logged:
+            if one.endorsement.covers(
+                role=enclave.role, image_digest=enclave.image_digest, policy_sha256=policy, now=now
+            ):
+                try:
+                    self._memory.require_not_withdrawn(bytes.fromhex(one.endorsement.withdrawal), one.index)
+                except TransparencyError as error:
+                    withdrawn = error
+                    continue
+                return
+        if withdrawn is not None:
+            raise withdrawn
+        raise refused(
+            LogReason.NOT_ENDORSED,
+            f"no endorsement in the log covers the {enclave.role}'s code {enclave.image_digest[:19]}.. and its policy "
+            "at this time",
+        )
+
+    def _checked(self, proof: log_pb2.LogProof, task: bytes, model: bytes) -> tuple[LoggedEndorsement, ...]:
+        checkpoint = self._memory.accept(proof.checkpoint, now=self._clock())
+
+        def included(inclusion: log_pb2.Inclusion, leaf: bytes, what: str) -> None:
+            hashes = unpacked(inclusion.hashes)
+            try:
+                verify_inclusion(
+                    leaf=leaf, index=inclusion.index, size=checkpoint.size, proof=hashes, root=checkpoint.root
+                )
+            except ProofError as error:
+                raise refused(LogReason.NOT_INCLUDED, f"{what} is not proved to be in the log: {error}") from error
+
+        included(proof.task, task, "the task")
+        included(proof.model, model, "the model")
+        if len(proof.endorsements) > _MOST_ENDORSEMENTS:
+            raise refused(LogReason.MALFORMED, f"more than {_MOST_ENDORSEMENTS} endorsements came along")
+        found = []
+        for inclusion in proof.endorsements:
+            included(inclusion, leaf_hash(inclusion.entry), "an endorsement")
+            try:
+                entry = decode(inclusion.entry)
+                if not isinstance(entry, EndorsementEntry):
+                    raise ConfigurationError(f"Expected an endorsement, got an entry of type {entry.label}")
+                endorsement = open_endorsement(entry)
+            except (ConfigurationError, SignatureError) as error:
+                raise refused(LogReason.MALFORMED, f"an endorsement in the log cannot be read: {error}") from error
+            if endorsement.endorser in self._policy.endorser_keys:
+                found.append(LoggedEndorsement(endorsement, inclusion.index))
+        return tuple(found)

@@ -1,0 +1,368 @@
+"""What the entries of a log have to say together: who signed, in which order, what was charged, what is left.
+
+An entry is judged by those before it. A task is signed by its developer; an endorsement by a pinned endorser, for a
+policy that is in the log; evidence is endorsed at its time; models and releases follow one another without gaps; a
+release is signed by an attested aggregator and charges exactly what its task declares; a ledger only grows, charges
+every release, and states epsilons that its charges have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from odp.algorithms.registry import Algorithm, algorithm_for
+from odp.algorithms.release import charges_of, round_charges, sampling_of
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, verify
+from odp.enclave.evidence import Claims, read_token
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave, verify_evidence
+from odp.errors import ConfigurationError, OdpError
+from odp.privacy import accounting
+from odp.privacy.events import Event, GaussianRelease
+from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
+from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
+from odp.transparency.entries import (
+    EndorsementEntry,
+    Entry,
+    EvidenceEntry,
+    LedgerEntry,
+    ManifestEntry,
+    PolicyEntry,
+    ReleaseEntry,
+    TaskEntry,
+    WithdrawalEntry,
+)
+from odp.transparency.policy import LogPolicy
+from odp.transparency.sources import AuditFailure
+from odp.v1 import common_pb2
+
+# Epsilon is computed from the same events by the same code on another machine.
+_TOLERANCE = 1e-9
+_INTEGER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TaskFindings:
+    """What the log says of one task.
+
+    Attributes:
+        name, population, task_id: the task; the id in hexadecimal.
+        rounds, planned_rounds: releases in the log, and when the task is finished.
+        contributions: of each release.
+        epsilon: recomputed from the charges of its releases alone, at ``delta``.
+        charged_epsilon: recomputed from everything that the ledger charged to it, rounds without a release included.
+        budget, delta: the task's terms.
+    """
+
+    name: str
+    population: str
+    task_id: str
+    rounds: int
+    planned_rounds: int
+    contributions: tuple[int, ...]
+    epsilon: float
+    charged_epsilon: float
+    budget: float
+    delta: float
+
+
+class _Wrong(OdpError):
+    """What is wrong with the entry at hand; one line."""
+
+
+@dataclass
+class _Task:
+    definition: common_pb2.TaskDefinition
+    signed: common_pb2.SignedTask
+    algorithm: Algorithm
+    models: list[bytes] = field(default_factory=list)
+    releases: list[common_pb2.Release] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    ledgers: int = 0
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
+
+    def charges(self, round: int) -> tuple[Event, ...]:
+        """What the task declares for one round."""
+        return round_charges(self.algorithm.query(round), sampling_of(self.definition))
+
+
+@dataclass
+class _Endorsed:
+    endorsement: Endorsement
+    withdrawn: int | None = None
+
+
+class Records:
+    """Takes the entries of a log in order."""
+
+    def __init__(self, reference_values: ReferenceValues, policy: LogPolicy) -> None:
+        self._pinned = reference_values
+        self._endorsers = policy.endorser_keys
+        self._policies: set[str] = set()
+        self._endorsements: list[_Endorsed] = []
+        self._enclaves: list[tuple[VerifiedEnclave, _Endorsed]] = []
+        self._tasks: dict[bytes, _Task] = {}
+        self._ledgers: dict[str, Ledger] = {}
+
+    def add(self, number: int, entry: Entry) -> None:
+        """Checks entry ``number``.
+
+        Raises:
+            AuditFailure: it is wrong, or in a wrong place.
+        """
+        try:
+            match entry:
+                case TaskEntry():
+                    self._task(entry)
+                case PolicyEntry():
+                    self._policies.add(hashlib.sha256(EnclavePolicy.from_bytes(entry.policy).to_bytes()).hexdigest())
+                case EndorsementEntry():
+                    self._endorsement(entry)
+                case WithdrawalEntry():
+                    self._withdrawal(number, entry)
+                case EvidenceEntry():
+                    self._evidence(entry)
+                case ManifestEntry():
+                    self._model(entry)
+                case ReleaseEntry():
+                    self._release(entry)
+                case LedgerEntry():
+                    self._ledger(entry)
+        except (OdpError, DecodeError, UnicodeDecodeError) as error:
+            raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
+
+    def finish(self) -> tuple[TaskFindings, ...]:
+        """What was found of each task.
+
+        Raises:
+            AuditFailure: a release has no ledger.
+        """
+        found = []
+        for sha256, task in self._tasks.items():
+            definition, rounds = task.definition, len(task.releases)
+            if task.ledgers != rounds:
+                raise AuditFailure(
+                    f"release of round {task.ledgers} of task {definition.name!r}", "no ledger of its charge is logged"
+                )
+            ledger = self._ledgers.get(definition.population)
+            delta = definition.privacy.delta
+            found.append(
+                TaskFindings(
+                    name=definition.name,
+                    population=definition.population,
+                    task_id=sha256.hex(),
+                    rounds=rounds,
+                    planned_rounds=len(task.algorithm.planned_releases()),
+                    contributions=tuple(release.contributions for release in task.releases),
+                    epsilon=accounting.epsilon(task.events, delta=delta),
+                    charged_epsilon=0.0 if ledger is None else ledger.epsilon_of_task(sha256.hex(), delta=delta),
+                    budget=definition.privacy.epsilon,
+                    delta=delta,
+                )
+            )
+        return tuple(found)
+
+    def _task(self, entry: TaskEntry) -> None:
+        definition = open_task(entry.signed)
+        self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm_for(definition))
+
+    def _endorsement(self, entry: EndorsementEntry) -> None:
+        found = open_endorsement(entry)
+        if found.endorser not in self._endorsers:
+            raise _Wrong(f"it is by {found.endorser[:12]}.., which is not a pinned endorser")
+        if found.policy_sha256 not in self._policies:
+            raise _Wrong("the policy that it names is not in the log before it")
+        self._endorsements.append(_Endorsed(found))
+
+    def _withdrawal(self, number: int, entry: WithdrawalEntry) -> None:
+        leaf = entry.leaf.hex()
+        for known in self._endorsements:
+            if known.endorsement.withdrawal == leaf:
+                check_withdrawal(entry, known.endorsement)
+                known.withdrawn = number
+                return
+        raise _Wrong("the endorsement that it withdraws is not in the log before it")
+
+    def _evidence(self, entry: EvidenceEntry) -> None:
+        token = entry.token.decode("ascii")
+        claims = Claims.from_json(read_token(token).claims)
+        policy = EnclavePolicy.from_bytes(entry.policy)
+        sha256 = hashlib.sha256(entry.policy).hexdigest()
+        wanted = {"role": policy.role, "image_digest": claims.image_digest, "policy_sha256": sha256}
+        endorsed = next(
+            (
+                known
+                for known in self._endorsements
+                if known.withdrawn is None and known.endorsement.covers(**wanted, now=claims.issued)
+            ),
+            None,
+        )
+        if endorsed is None:
+            raise _Wrong("no standing endorsement in the log before it covers its role, code and policy at its time")
+        accepted = dataclasses.replace(
+            self._pinned,
+            image_digests={policy.role: (claims.image_digest,)},
+            policy_sha256={policy.role: (sha256,)},
+        )
+        enclave = verify_evidence(
+            token=token,
+            policy=entry.policy,
+            event_log=entry.event_log,
+            nonce=claims.nonce,
+            role=policy.role,
+            reference_values=accepted,
+            now=claims.issued,
+        )
+        self._enclaves.append((enclave, endorsed))
+
+    def _model(self, entry: ManifestEntry) -> None:
+        manifest = common_pb2.ModelManifest.FromString(entry.manifest)
+        task = self._known(manifest.task_sha256)
+        open_manifest(entry.signed, task=task.signed, developer_key=task.definition.developer_key)
+        if manifest.version != len(task.models):
+            raise _Wrong(f"it is version {manifest.version} where {len(task.models)} comes next")
+        task.models.append(model_sha256(entry.signed))
+
+    def _release(self, entry: ReleaseEntry) -> None:
+        release = common_pb2.Release.FromString(entry.release)
+        task = self._known(release.task_sha256)
+        policy = self._signer(entry, domains.RELEASE, entry.release).policy
+        number = len(task.releases)
+        if release.round != number:
+            raise _Wrong(f"it is of round {release.round} where {number} comes next")
+        if number >= len(task.models) or release.model_sha256 != task.models[number]:
+            raise _Wrong("the model that it was made with is not the one of its round in the log before it")
+        if release.contributions < max(task.definition.cohort.minimum, policy.minimum_cohort):
+            raise _Wrong(f"it has {release.contributions} contributions, fewer than task and policy allow")
+        self._check_declared(release, task)
+        task.events += task.charges(number)
+        task.releases.append(release)
+        delta, budget = task.budget.delta, task.budget.epsilon
+        spent = accounting.epsilon(task.events, delta=delta)
+        # The ledger may hold charges of rounds without a release, so it states at least this.
+        if release.epsilon_spent < spent * (1 - _TOLERANCE):
+            raise _Wrong(f"it states epsilon {release.epsilon_spent!r}; its charges so far give {spent!r}")
+        if spent > budget or release.epsilon_spent > budget:
+            raise _Wrong(f"epsilon {max(spent, release.epsilon_spent)!r} is above the task's budget {budget!r}")
+        if not _close(release.epsilon_remaining, max(0.0, budget - release.epsilon_spent)):
+            raise _Wrong("the remaining epsilon that it states is not its budget minus what it states as spent")
+
+    def _check_declared(self, release: common_pb2.Release, task: _Task) -> None:
+        query = task.algorithm.query(release.round)
+        if tuple(_events(release)) != charges_of(query):
+            raise _Wrong("its charges are not those that its task declares for this round")
+        if [tensor.name for tensor in release.tensors] != [declared.name for declared in query.releases]:
+            raise _Wrong("its tensors are not those that its task declares for this round")
+        for tensor, declared in zip(release.tensors, query.releases, strict=True):
+            size = _INTEGER_BYTES * declared.coordinates
+            if tuple(tensor.shape) != declared.shape or len(tensor.integers) != size:
+                raise _Wrong(f"tensor {declared.name} does not have the declared shape {declared.shape}")
+            if not math.isclose(tensor.step, declared.step, rel_tol=1e-12):
+                raise _Wrong(f"tensor {declared.name} has step={tensor.step!r}, not {declared.step!r}")
+
+    def _ledger(self, entry: LedgerEntry) -> None:
+        task = self._known(entry.task_sha256)
+        policy = self._signer(entry, domains.LEDGER, entry.ledger).policy
+        ledger = Ledger.decode(entry.ledger)
+        ledger.verify()
+        population = task.definition.population
+        if ledger.population != population:
+            raise _Wrong(f"it is of population {ledger.population!r}, and its task of {population!r}")
+        before = self._ledgers.get(population)
+        if before is not None and ledger.entries[: len(before.entries)] != before.entries:
+            raise _Wrong("it does not continue the ledger that was logged before it")
+        if entry.number != task.ledgers or entry.number != len(task.releases) - 1:
+            raise _Wrong(f"it is for round {entry.number}, whose release is not the last one before it")
+        self._check_charge(ledger, task.releases[-1], task)
+        for charged in ledger.entries:
+            if charged.state is ReleaseState.CHARGED:
+                of = self._known(bytes.fromhex(charged.task_id))
+                if charged.round >= len(of.algorithm.planned_releases()) or charged.events != of.charges(charged.round):
+                    raise _Wrong(f"it charges round {charged.round} of {of.definition.name!r} other than declared")
+                if charged.population_budget != Budget(policy.population_epsilon, policy.population_delta):
+                    raise _Wrong("a charge was checked against another population budget than the enclave's policy has")
+        task.ledgers += 1
+        self._ledgers[population] = ledger
+
+    def _check_charge(self, ledger: Ledger, release: common_pb2.Release, task: _Task) -> None:
+        task_id = release.task_sha256.hex()
+        charge = next(
+            (
+                one
+                for one in ledger.entries
+                if (one.task_id, one.round, one.state) == (task_id, release.round, ReleaseState.CHARGED)
+            ),
+            None,
+        )
+        if charge is None:
+            raise _Wrong(f"it does not charge the release of round {release.round}")
+        if charge.events != task.charges(release.round):
+            raise _Wrong(f"its charge of round {release.round} is not that of the release")
+        if (charge.contributions, charge.task_budget) != (release.contributions, task.budget):
+            raise _Wrong(f"its charge of round {release.round} has another cohort or budget than release and task")
+        if not _close(charge.task_epsilon, release.epsilon_spent):
+            raise _Wrong(f"it states epsilon {charge.task_epsilon!r}, the release {release.epsilon_spent!r}")
+
+    def _known(self, sha256: bytes) -> _Task:
+        task = self._tasks.get(sha256)
+        if task is None:
+            raise _Wrong(f"task {sha256[:6].hex()} is not in the log before it")
+        return task
+
+    def _signer(self, entry: ReleaseEntry | LedgerEntry, domain: bytes, data: bytes) -> VerifiedEnclave:
+        """The attested aggregator whose key signed ``data``."""
+        for enclave, endorsed in reversed(self._enclaves):
+            if enclave.role != "aggregator":
+                continue
+            try:
+                verify(enclave.signing_key, entry.signature, domain, data)
+            except SignatureError:
+                continue
+            if endorsed.withdrawn is not None:
+                raise _Wrong(
+                    f"the endorsement of the enclave that signed it was withdrawn at entry {endorsed.withdrawn}"
+                )
+            return enclave
+        raise _Wrong("no aggregator whose evidence is in the log before it has signed it")
+
+    def _about(self, entry: Entry) -> str:
+        """Round and task of an entry, as far as they can be read."""
+        try:
+            if isinstance(entry, TaskEntry):
+                return f" {common_pb2.TaskDefinition.FromString(entry.definition).name!r}"
+            if isinstance(entry, ManifestEntry):
+                return f" version {common_pb2.ModelManifest.FromString(entry.manifest).version}"
+            if isinstance(entry, ReleaseEntry):
+                return f" of round {common_pb2.Release.FromString(entry.release).round}"
+            if isinstance(entry, LedgerEntry):
+                return f" of round {entry.number}"
+        except (DecodeError, ConfigurationError):
+            pass
+        return ""
+
+
+def _events(release: common_pb2.Release) -> list[GaussianRelease]:
+    return [
+        GaussianRelease(
+            name=charge.name,
+            sensitivity=charge.sensitivity,
+            noise_std=charge.noise_std,
+            coordinates=charge.coordinates,
+        )
+        for charge in release.charges
+    ]
+
+
+def _close(first: float, second: float) -> bool:
+    return math.isclose(first, second, rel_tol=_TOLERANCE, abs_tol=1e-12)

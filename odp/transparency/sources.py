@@ -1,0 +1,120 @@
+"""Where an auditor reads a log from: the files of a folder, or the service of a running server. Neither is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from odp.errors import ConfigurationError, OdpError
+from odp.transparency import merkle
+from odp.transparency.entries import LARGEST_ENTRY
+from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LENGTH_BYTES
+from odp.transparency.note import LARGEST_NOTE
+from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call
+from odp.v1 import log_pb2, log_pb2_grpc
+
+_PAGE = 256
+
+
+class AuditFailure(OdpError):
+    """A record of a log is not what it should be: ``record`` names it, ``reason`` says why."""
+
+    def __init__(self, record: str, reason: str) -> None:
+        super().__init__(f"{record}: {reason}")
+        self.record = record
+        self.reason = reason
+
+
+class LogSource(Protocol):
+    """What an audit reads."""
+
+    def note(self) -> bytes:
+        """The newest checkpoint."""
+        ...
+
+    def entries(self, size: int) -> Iterator[bytes]:
+        """The first ``size`` entries. Raises AuditFailure where they are not there."""
+        ...
+
+    def stored_hashes(self, size: int) -> Sequence[bytes] | None:
+        """The tree's hashes as they are stored for ``size`` entries; None where the source keeps none of its own."""
+        ...
+
+
+class LogFolder:
+    """The files of ``odp.transparency.log_files``; nobody may be writing them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigurationError where the folder holds no log."""
+        self._folder = folder
+        for name in (ENTRIES, HASHES, CHECKPOINT):
+            if not (folder / name).is_file():
+                raise ConfigurationError(f"{folder} holds no log: there is no file {name!r} in it")
+
+    def note(self) -> bytes:
+        """See ``LogSource``."""
+        with (self._folder / CHECKPOINT).open("rb") as file:
+            return file.read(LARGEST_NOTE + 1)
+
+    def entries(self, size: int) -> Iterator[bytes]:
+        """See ``LogSource``."""
+        with (self._folder / ENTRIES).open("rb") as file:
+            for number in range(size):
+                length = int.from_bytes(file.read(LENGTH_BYTES), "big")
+                data = file.read(length) if 0 < length <= LARGEST_ENTRY else b""
+                if not data or len(data) != length:
+                    raise AuditFailure(f"entry {number}", "its length is damaged, or the file ends within it")
+                yield data
+            if file.read(1):
+                raise AuditFailure("file 'entries'", f"no checkpoint covers the bytes behind entry {size - 1}")
+
+    def stored_hashes(self, size: int) -> Sequence[bytes]:
+        """See ``LogSource``."""
+        data = (self._folder / HASHES).read_bytes()
+        wanted = merkle.HASH_BYTES * merkle.stored_hashes(size)
+        if len(data) != wanted:
+            raise AuditFailure("file 'hashes'", f"it has {len(data)} bytes where a tree of {size} entries has {wanted}")
+        return [data[start : start + merkle.HASH_BYTES] for start in range(0, wanted, merkle.HASH_BYTES)]
+
+
+class LogServer:
+    """A ``LogService`` over gRPC. Raises ServiceError where it does not answer."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self._stub = log_pb2_grpc.LogServiceStub(channel)
+        self._address = address
+
+    def note(self) -> bytes:
+        """See ``LogSource``."""
+        reply = call(
+            self._stub.GetCheckpoint,
+            log_pb2.GetCheckpointRequest(),
+            timeout=SHORT_DEADLINE,
+            what="read the log's checkpoint",
+            address=self._address,
+        )
+        return reply.checkpoint
+
+    def entries(self, size: int) -> Iterator[bytes]:
+        """See ``LogSource``."""
+        done = 0
+        while done < size:
+            reply = call(
+                self._stub.GetEntries,
+                log_pb2.GetEntriesRequest(start=done, count=min(_PAGE, size - done)),
+                timeout=LONG_DEADLINE,
+                what="read the log's entries",
+                address=self._address,
+            )
+            page = reply.entries[: size - done]
+            if not page:
+                raise AuditFailure(f"entry {done}", "the server does not show it")
+            yield from page
+            done += len(page)
+
+    def stored_hashes(self, size: int) -> None:
+        """See ``LogSource``."""
+        return

@@ -1,0 +1,112 @@
+"""A witness: cosigns a log's checkpoint only where it continues the last one that it cosigned.
+
+For each log it keeps the newest checkpoint that it cosigned, on the disk before the cosignature leaves. So it never
+cosigns two trees of one size, nor a tree that drops what it vouched for, whatever the log says and whenever it dies.
+
+Source: C2SP tlog-cosignature v1.0.0; the exchange is that of C2SP tlog-witness, over gRPC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from odp.errors import ConfigurationError, StateError, TransparencyError
+from odp.transparency.checkpoint import Checkpoint, verify_checkpoint
+from odp.transparency.merkle import EMPTY_ROOT, ProofError, verify_consistency
+from odp.transparency.note import Note, NoteKey, SignatureLine
+from odp.transparency.policy import LogPolicy
+from odp.transparency.reasons import LogReason, refused
+from odp.transport.state_folder import StateFolder
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``size`` of the checkpoint that was cosigned last; ``line`` is None where the log has to prove from there."""
+
+    size: int
+    line: SignatureLine | None
+
+
+class Witness:
+    """Cosigns checkpoints of the logs that its operator named. Thread-safe.
+
+    Args:
+        state: the witness's folder.
+        key: its key.
+        log_keys: verifier keys of each log, in text form, by origin.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, state: StateFolder, key: NoteKey, log_keys: Sequence[str], *, clock: Callable[[], float]
+    ) -> None:
+        self._state = state
+        self._key = key
+        self._clock = clock
+        self._logs: Mapping[str, LogPolicy] = _by_origin(log_keys)
+        self._lock = threading.Lock()
+
+    def add_checkpoint(self, note: bytes, *, old_size: int, proof: Sequence[bytes]) -> Answer:
+        """Cosigns the checkpoint of ``note``, which ``proof`` shows to continue that of ``old_size`` leaves.
+
+        Raises:
+            TransparencyError: ``malformed``, ``wrong_origin``, ``wrong_log_key``, ``bad_signature``; ``shrunk``,
+                ``split_view`` or ``inconsistent`` where the log shows another history than it did.
+            StateError: the witness's own files cannot be read or written: nothing was cosigned.
+        """
+        origin = Checkpoint.from_body(Note.parse(note).body).origin
+        policy = self._logs.get(origin)
+        if policy is None:
+            raise refused(LogReason.WRONG_ORIGIN, f"this witness does not know a log {origin!r}")
+        found = verify_checkpoint(note, policy).checkpoint
+        with self._lock:
+            last = self.last(origin)
+            if old_size != last.size:
+                return Answer(last.size, None)
+            if found.size < last.size:
+                raise refused(LogReason.SHRUNK, f"the log has {found.size} entries, and had {last.size}")
+            if found.size == last.size and found.root != last.root:
+                raise refused(LogReason.SPLIT_VIEW, f"the log shows two different trees of {found.size} entries")
+            try:
+                verify_consistency(
+                    first=last.size, second=found.size, first_root=last.root, second_root=found.root, proof=proof
+                )
+            except ProofError as error:
+                raise refused(
+                    LogReason.INCONSISTENT, f"the tree of {found.size} entries does not continue that of {last.size}"
+                ) from error
+            if found != last:
+                self._state.write_atomically(_file(origin), found.body)
+            return Answer(found.size, self._key.cosign(found.body, now=self._clock()))
+
+    def last(self, origin: str) -> Checkpoint:
+        """The checkpoint of a log that was cosigned last; that of an empty tree before the first. Raises StateError."""
+        stored = self._state.read(_file(origin))
+        if stored is None:
+            return Checkpoint(origin, 0, EMPTY_ROOT)
+        try:
+            found = Checkpoint.from_body(stored)
+            if found.origin != origin:
+                raise StateError(f"{self._state.path(_file(origin))} is of another log")
+        except (TransparencyError, StateError) as error:
+            raise StateError(
+                f"{self._state.path(_file(origin))} is damaged: this witness cannot know what it cosigned; "
+                "restore the file"
+            ) from error
+        return found
+
+
+def _file(origin: str) -> str:
+    return f"{hashlib.sha256(origin.encode()).hexdigest()[:32]}.checkpoint"
+
+
+def _by_origin(log_keys: Sequence[str]) -> dict[str, LogPolicy]:
+    if not log_keys:
+        raise ConfigurationError("Expected the verifier key of at least one log; the log's operator has it")
+    by_origin: dict[str, list[str]] = {}
+    for text in log_keys:
+        by_origin.setdefault(text.partition("+")[0], []).append(text)
+    return {origin: LogPolicy(log_keys=tuple(keys), endorser_keys=()) for origin, keys in by_origin.items()}

@@ -1,0 +1,99 @@
+"""The witness as a program: its folder, its key, its gRPC service. It belongs to somebody else than the log."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from odp.transparency.key_file import note_key
+from odp.transparency.note import Kind
+from odp.transparency.proofs import unpacked
+from odp.transparency.witness import Witness
+from odp.transport.channel import parse_address
+from odp.transport.logs import Log
+from odp.transport.running import Running
+from odp.transport.service import answers, serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import check_files, identity_for
+from odp.v1 import log_pb2, log_pb2_grpc
+
+ROLE = "witness"
+NAME = "odp.v1.WitnessService"
+KEY_FILE = "witness.key"
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a witness runs.
+
+    ``log_keys`` are the verifier keys of the logs that it watches. ``certificate``, ``key`` and ``ca`` are PEM files,
+    all three or none: without them a development CA in ``ca_folder`` (default: inside ``state``) issues one.
+    """
+
+    state: Path
+    log_keys: tuple[str, ...]
+    listen: str = "127.0.0.1:7210"
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    ca_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        parse_address(self.listen)
+        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
+
+
+class RunningWitness(Running):
+    """A witness at ``address``; ``verifier_key`` is what readers of logs pin."""
+
+    verifier_key: str
+
+
+def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> RunningWitness:
+    """Starts a witness; what it cosigned before still binds it.
+
+    Raises ConfigurationError (keys, port, certificates) and StateError (folder in use, full or damaged).
+    """
+    log = Log(ROLE) if log is None else log
+    with contextlib.ExitStack() as undo:
+        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        key = note_key(state.path(KEY_FILE), name=f"odp.local/witness/{secrets.token_hex(8)}")
+        witness = Witness(state, key, config.log_keys, clock=clock)
+        tls = identity_for(
+            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
+        )
+
+        def add(server: grpc.Server) -> None:
+            log_pb2_grpc.add_WitnessServiceServicer_to_server(witness_servicer(witness, log), server)
+
+        service = serve(address=config.listen, identity=tls, add=add, service_names=[NAME])
+        undo.callback(service.stop)
+        verifier_key = key.public(Kind.COSIGNATURE).text
+        log.event("serving", address=service.address, key=verifier_key)
+        running = RunningWitness(address=service.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)
+        running.verifier_key = verifier_key
+        return running
+
+
+def witness_servicer(witness: Witness, log: Log) -> log_pb2_grpc.WitnessServiceServicer:
+    """The gRPC face of ``witness``."""
+
+    class Servicer(log_pb2_grpc.WitnessServiceServicer):
+        @answers(log)
+        def AddCheckpoint(
+            self, request: log_pb2.AddCheckpointRequest, context: grpc.ServicerContext
+        ) -> log_pb2.AddCheckpointResponse:
+            answer = witness.add_checkpoint(
+                request.checkpoint, old_size=request.old_size, proof=unpacked(request.hashes)
+            )
+            return log_pb2.AddCheckpointResponse(
+                size=answer.size, cosignature="" if answer.line is None else answer.line.text
+            )
+
+    return Servicer()

@@ -1,0 +1,273 @@
+from odp.v1 import aggregator_pb2 as _aggregator_pb2
+from odp.v1 import attestation_pb2 as _attestation_pb2
+from odp.v1 import distributor_pb2 as _distributor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EnclaveRequest(_message.Message):
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "begin_model", "chunk", "install", "models", "select", "check_room")
+    START_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    CHARGE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    INSTALL_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    SELECT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_ROOM_FIELD_NUMBER: _ClassVar[int]
+    start: EnclaveStart
+    records: SealedRecords
+    contributions: StoredContributions
+    evidence: _attestation_pb2.GetEvidenceRequest
+    open_round: _aggregator_pb2.OpenRoundRequest
+    submit: SubmitBatch
+    charge: _aggregator_pb2.CloseRoundRequest
+    release: ReleaseRound
+    ledger: _aggregator_pb2.GetLedgerRequest
+    rounds: AskRounds
+    sealed_length: _aggregator_pb2.GetRoundRequest
+    begin_model: _distributor_pb2.PublishHeader
+    chunk: TableChunk
+    install: InstallModel
+    models: AskModels
+    select: _distributor_pb2.SelectRequest
+    check_room: _distributor_pb2.PublishHeader
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ...) -> None: ...
+
+class EnclaveReply(_message.Message):
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "models", "selected")
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    WANT_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    failure: Failure
+    started: Started
+    want: WantContributions
+    ready: Ready
+    evidence: _attestation_pb2.GetEvidenceResponse
+    done: Done
+    writes: RecordWrites
+    submitted: SubmittedBatch
+    charged: ChargedRound
+    released: ReleasedRound
+    ledger: _aggregator_pb2.GetLedgerResponse
+    rounds: RoundStates
+    sealed_length: SealedLength
+    models: ModelIds
+    selected: _distributor_pb2.SelectResponse
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("kind", "message")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Failure.Kind]
+        KIND_CONFIGURATION: _ClassVar[Failure.Kind]
+        KIND_PRIVACY: _ClassVar[Failure.Kind]
+        KIND_BUDGET: _ClassVar[Failure.Kind]
+        KIND_STATE: _ClassVar[Failure.Kind]
+        KIND_SIGNATURE: _ClassVar[Failure.Kind]
+        KIND_DECRYPTION: _ClassVar[Failure.Kind]
+        KIND_NOT_HELD: _ClassVar[Failure.Kind]
+    KIND_UNSPECIFIED: Failure.Kind
+    KIND_CONFIGURATION: Failure.Kind
+    KIND_PRIVACY: Failure.Kind
+    KIND_BUDGET: Failure.Kind
+    KIND_STATE: Failure.Kind
+    KIND_SIGNATURE: Failure.Kind
+    KIND_DECRYPTION: Failure.Kind
+    KIND_NOT_HELD: Failure.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    kind: Failure.Kind
+    message: str
+    def __init__(self, kind: _Optional[_Union[Failure.Kind, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EnclaveStart(_message.Message):
+    __slots__ = ("sealed_keys",)
+    SEALED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    sealed_keys: bytes
+    def __init__(self, sealed_keys: _Optional[bytes] = ...) -> None: ...
+
+class Started(_message.Message):
+    __slots__ = ("sealed_keys",)
+    SEALED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    sealed_keys: bytes
+    def __init__(self, sealed_keys: _Optional[bytes] = ...) -> None: ...
+
+class SealedRecords(_message.Message):
+    __slots__ = ("records", "last")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[SealedRecord]
+    last: bool
+    def __init__(self, records: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class SealedRecord(_message.Message):
+    __slots__ = ("key", "data")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    data: bytes
+    def __init__(self, key: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class WantContributions(_message.Message):
+    __slots__ = ("task_sha256", "round")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
+
+class StoredContributions(_message.Message):
+    __slots__ = ("sealed", "last")
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    sealed: _containers.RepeatedScalarFieldContainer[bytes]
+    last: bool
+    def __init__(self, sealed: _Optional[_Iterable[bytes]] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordWrites(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[SealedRecord]
+    def __init__(self, records: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ...) -> None: ...
+
+class SubmitBatch(_message.Message):
+    __slots__ = ("submits",)
+    SUBMITS_FIELD_NUMBER: _ClassVar[int]
+    submits: _containers.RepeatedCompositeFieldContainer[_aggregator_pb2.SubmitRequest]
+    def __init__(self, submits: _Optional[_Iterable[_Union[_aggregator_pb2.SubmitRequest, _Mapping]]] = ...) -> None: ...
+
+class SubmittedBatch(_message.Message):
+    __slots__ = ("refusals",)
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    refusals: bytes
+    def __init__(self, refusals: _Optional[bytes] = ...) -> None: ...
+
+class SealedLength(_message.Message):
+    __slots__ = ("bytes", "refusal")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    refusal: _aggregator_pb2.Refusal
+    def __init__(self, bytes: _Optional[int] = ..., refusal: _Optional[_Union[_aggregator_pb2.Refusal, str]] = ...) -> None: ...
+
+class ChargedRound(_message.Message):
+    __slots__ = ("task_sha256", "round", "contributions", "released", "writes")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    contributions: int
+    released: bool
+    writes: _containers.RepeatedCompositeFieldContainer[SealedRecord]
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., contributions: _Optional[int] = ..., released: _Optional[bool] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ...) -> None: ...
+
+class ReleaseRound(_message.Message):
+    __slots__ = ("order", "stored")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    order: bytes
+    stored: bytes
+    def __init__(self, order: _Optional[bytes] = ..., stored: _Optional[bytes] = ...) -> None: ...
+
+class ReleasedRound(_message.Message):
+    __slots__ = ("signed_release", "writes")
+    SIGNED_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    signed_release: bytes
+    writes: _containers.RepeatedCompositeFieldContainer[SealedRecord]
+    def __init__(self, signed_release: _Optional[bytes] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ...) -> None: ...
+
+class AskRounds(_message.Message):
+    __slots__ = ("only",)
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    only: _aggregator_pb2.GetRoundRequest
+    def __init__(self, only: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ...) -> None: ...
+
+class RoundStates(_message.Message):
+    __slots__ = ("states",)
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedCompositeFieldContainer[RoundState]
+    def __init__(self, states: _Optional[_Iterable[_Union[RoundState, _Mapping]]] = ...) -> None: ...
+
+class RoundState(_message.Message):
+    __slots__ = ("task_sha256", "round", "status", "contributions")
+    class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATUS_UNSPECIFIED: _ClassVar[RoundState.Status]
+        STATUS_OPEN: _ClassVar[RoundState.Status]
+        STATUS_CHARGED: _ClassVar[RoundState.Status]
+        STATUS_RELEASED: _ClassVar[RoundState.Status]
+        STATUS_VOID: _ClassVar[RoundState.Status]
+    STATUS_UNSPECIFIED: RoundState.Status
+    STATUS_OPEN: RoundState.Status
+    STATUS_CHARGED: RoundState.Status
+    STATUS_RELEASED: RoundState.Status
+    STATUS_VOID: RoundState.Status
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    status: RoundState.Status
+    contributions: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., status: _Optional[_Union[RoundState.Status, str]] = ..., contributions: _Optional[int] = ...) -> None: ...
+
+class TableChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class InstallModel(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AskModels(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ModelIds(_message.Message):
+    __slots__ = ("model_sha256",)
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, model_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...

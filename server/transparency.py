@@ -1,0 +1,250 @@
+"""What the server puts into the transparency log, when, and the proofs that devices get from it.
+
+=================================  ==============================================================================
+before the first model is made     the task; policies and endorsements of the enclaves (these at the start, too)
+after the distributor took it      each model version
+before a release is applied        the aggregator's evidence, the release and the ledger, in one batch
+=================================  ==============================================================================
+
+Every step is done again after a crash: an entry that is in the log is not appended again, and what is not the same
+bytes twice (evidence, ledgers) is recognised by what it is about. Devices get proofs for the newest checkpoint, which
+is signed again every minute: it tells them, and the witnesses, that it still is the newest.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from odp.enclave.evidence import Claims, read_token
+from odp.errors import ConfigurationError, OdpError, StateError
+from odp.transparency.checkpoint import Checkpoint
+from odp.transparency.endorsements import EndorsementFile, open_endorsement
+from odp.transparency.entries import (
+    HEAD_BYTES,
+    EndorsementEntry,
+    EvidenceEntry,
+    LedgerEntry,
+    ManifestEntry,
+    ReleaseEntry,
+    TaskEntry,
+    decode,
+    type_of,
+)
+from odp.transparency.log_files import LogFiles
+from odp.transparency.note import Kind, VerifierKey, parse_line
+from odp.transparency.proofs import packed
+from odp.transport.channel import parse_address
+from odp.transport.logs import Log, short
+from odp.v1 import common_pb2, log_pb2
+from server.clients import Aggregator
+
+#: How often the newest checkpoint is signed and cosigned again.
+FRESH_SECONDS = 60.0
+#: How often a witness that did not cosign is asked again.
+_ASK_AGAIN_SECONDS = 5.0
+_MOST_ENDORSEMENTS = 16
+_NONCE_BYTES = 32
+
+
+class WitnessCaller(Protocol):
+    """How a witness is asked: ``server.clients.WitnessClient``."""
+
+    def add_checkpoint(self, note: bytes, *, old_size: int, hashes: bytes) -> log_pb2.AddCheckpointResponse:
+        """Shows a checkpoint and its proof from ``old_size``."""
+        ...
+
+
+@dataclass
+class KnownWitness:
+    """A witness, and what the keeper remembers of it: the size to prove from, and when it cosigned last."""
+
+    key: VerifierKey
+    caller: WitnessCaller
+    size: int = 0
+    cosigned: Checkpoint | None = None
+    asked: float = float("-inf")
+
+
+class LogKeeper:
+    """Appends, signs, has cosigned, and proves. Thread-safe."""
+
+    def __init__(
+        self,
+        log: LogFiles,
+        *,
+        endorsements: EndorsementFile,
+        events: Log,
+        clock: Callable[[], float],
+        witnesses: Sequence[KnownWitness] = (),
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """Logs the endorsements, so that a withdrawal takes effect with the start that brings it. Raises StateError."""
+        self._log = log
+        self._endorsements = endorsements
+        self._events = events
+        self._clock = clock
+        self._witnesses = tuple(witnesses)
+        self._random = random
+        self._lock = threading.RLock()
+        self._signed = clock()
+        self._evidence: set[bytes] = set()
+        self._ledgers: set[tuple[bytes, int]] = set()
+        self._recall()
+        self._append([entry.encode() for entry in endorsements.entries])
+        # Nobody cosigned this start's checkpoint yet, and it may be old.
+        log.sign_again(now=clock())
+
+    def log_task(self, task: common_pb2.SignedTask) -> None:
+        """Logs a task. Raises StateError."""
+        if self._append([TaskEntry.of(task).encode()]):
+            self._events.event("task_logged", size=self._log.size)
+
+    def log_model(self, model: common_pb2.SignedManifest) -> None:
+        """Logs a model version. Raises StateError."""
+        self._append([ManifestEntry.of(model).encode()])
+
+    def log_round(
+        self, task_sha256: bytes, round: int, release: common_pb2.SignedRelease, *, aggregator: Aggregator
+    ) -> bool:
+        """Logs a release with the evidence of who signed it and the ledger that charged it; False where that is done.
+
+        Raises:
+            ServiceError, ServiceUnavailable: the aggregator did not give evidence or ledger.
+            AttestationError: its evidence is malformed.
+            StateError: the log cannot be written.
+        """
+        with self._lock:
+            if (task_sha256, round) in self._ledgers:
+                return False
+            evidence = aggregator.evidence(self._random(_NONCE_BYTES))
+            key = Claims.from_json(read_token(evidence.token).claims).signing_key
+            ledger = aggregator.ledger(task_sha256)
+            batch = [
+                ReleaseEntry.of(release).encode(),
+                LedgerEntry.of(task_sha256, round, ledger.ledger, ledger.signature).encode(),
+            ]
+            if key not in self._evidence:
+                token = evidence.token.encode("ascii")
+                batch.insert(0, EvidenceEntry(token, evidence.policy, evidence.event_log).encode())
+            self._append(batch)
+            self._evidence.add(key)
+            self._ledgers.add((task_sha256, round))
+            self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
+            return True
+
+    def keep_fresh(self) -> bool:
+        """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
+        now = self._clock()
+        with self._lock:
+            due = not 0 <= now - self._signed < FRESH_SECONDS
+            if due:
+                self._log.sign_again(now=now)
+                self._signed = now
+            return self._cosign(again=due) or due
+
+    def proof(self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest) -> log_pb2.LogProof | None:
+        """What a device needs to find a task, a model and the endorsed enclaves in the log; None where they are not."""
+        with self._lock:
+            size = self._log.size
+            places = [self._log.index_of(entry.leaf) for entry in (TaskEntry.of(task), ManifestEntry.of(model))]
+            if places[0] is None or places[1] is None:
+                return None
+            return log_pb2.LogProof(
+                checkpoint=self._log.note,
+                task=self._inclusion(places[0], size),
+                model=self._inclusion(places[1], size),
+                endorsements=[
+                    self._inclusion(index, size, entry=entry.encode()) for index, entry in self._standing_endorsements()
+                ],
+            )
+
+    def _standing_endorsements(self) -> list[tuple[int, EndorsementEntry]]:
+        now, found = self._clock(), []
+        for entry in self._endorsements.endorsements:
+            stated = open_endorsement(entry)
+            index = self._log.index_of(entry.leaf)
+            withdrawn = self._log.index_of(bytes.fromhex(stated.withdrawal)) is not None
+            if index is not None and not withdrawn and now < stated.not_after:
+                found.append((index, entry))
+        return found[-_MOST_ENDORSEMENTS:]
+
+    def _inclusion(self, index: int, size: int, *, entry: bytes = b"") -> log_pb2.Inclusion:
+        return log_pb2.Inclusion(index=index, hashes=packed(self._log.inclusion_proof(index, size)), entry=entry)
+
+    def _append(self, entries: Sequence[bytes]) -> bool:
+        with self._lock:
+            before, now = self._log.size, self._clock()
+            self._log.append(entries, now=now)
+            if self._log.size == before:
+                return False
+            self._signed = now
+            self._cosign(again=True)
+            return True
+
+    def _cosign(self, *, again: bool) -> bool:
+        """Asks the witnesses for what is missing (``again``: all of them); one that is away is asked again later."""
+        changed, now = False, self._clock()
+        for witness in self._witnesses:
+            newest = self._log.checkpoint
+            missing = witness.cosigned != newest and now - witness.asked >= _ASK_AGAIN_SECONDS
+            if not (again or missing):
+                continue
+            witness.asked = now
+            try:
+                changed = self._ask(witness, newest) or changed
+            except OdpError as error:
+                self._events.warning("witness_did_not_cosign", witness=witness.key.name, reason=str(error))
+        return changed
+
+    def _ask(self, witness: KnownWitness, newest: Checkpoint) -> bool:
+        # The witness says where it stands where that is not what was remembered: one more try.
+        for _ in range(2):
+            proof = self._log.consistency_proof(min(witness.size, newest.size), newest.size)
+            reply = witness.caller.add_checkpoint(
+                self._log.note, old_size=min(witness.size, newest.size), hashes=packed(proof)
+            )
+            if reply.cosignature:
+                break
+            if reply.size > newest.size:
+                raise StateError(
+                    f"the witness cosigned a tree of {reply.size} entries and this log has {newest.size}: "
+                    "its files are older than what was shown"
+                )
+            witness.size = reply.size
+        else:
+            return False
+        line = parse_line(reply.cosignature)
+        if not line.is_by(witness.key) or not witness.key.verifies(line, newest.body):
+            raise ConfigurationError(f"the witness's line is not its signature under {witness.key.text}")
+        witness.size, witness.cosigned = newest.size, newest
+        return self._log.add_cosignatures(newest.body, [line])
+
+    def _recall(self) -> None:
+        """Which evidence and ledgers the log holds."""
+        for index in range(self._log.size):
+            kind = type_of(self._log.head(index, HEAD_BYTES))
+            if kind is EvidenceEntry or kind is LedgerEntry:
+                entry = decode(self._log.entry(index))
+                if isinstance(entry, EvidenceEntry):
+                    claims = Claims.from_json(read_token(entry.token.decode("ascii")).claims)
+                    self._evidence.add(claims.signing_key)
+                elif isinstance(entry, LedgerEntry):
+                    self._ledgers.add((entry.task_sha256, entry.number))
+
+
+def read_witness(text: str) -> tuple[str, VerifierKey]:
+    """Address and key of ``host:port=verifier key``. Raises ConfigurationError."""
+    address, separator, key = text.partition("=")
+    if not separator:
+        raise ConfigurationError(
+            f"Expected witness={text!r} to be host:port=KEY; `odp witness run` prints its key when it starts"
+        )
+    parse_address(address)
+    found = VerifierKey.from_text(key)
+    if found.kind is not Kind.COSIGNATURE:
+        raise ConfigurationError(f"Expected the key of witness {found.name!r} to be a cosignature key")
+    return address, found

@@ -1,0 +1,91 @@
+"""Neighbours and thresholds of SecAgg+: published values, exact probabilities, refusals."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, find, holds
+from odp.errors import ConfigurationError, PrivacyError
+
+COHORTS = (100, 1_000, 3_000, 10_000, 1_000_000)
+HONEST, LYING = Adversary.SEMI_HONEST, Adversary.LYING
+# (neighbours, threshold) for the cohorts above; agrees with the unit tests of an independent implementation.
+PUBLISHED = {
+    (HONEST, 0.05, 0.05): [(12, 6), (30, 17), (32, 19), (34, 20), (38, 22)],
+    (HONEST, 0.10, 0.10): [(22, 11), (48, 27), (50, 29), (54, 31), (64, 36)],
+    (HONEST, 0.10, 0.33): [(36, 11), (98, 38), (110, 43), (120, 47), (144, 55)],
+    (HONEST, 0.33, 0.33): [(68, 34), (286, 150), (368, 193), (422, 221), (518, 270)],
+    (LYING, 0.05, 0.05): [(16, 11), (52, 37), (58, 41), (62, 44), (74, 52)],
+    (LYING, 0.10, 0.10): [(32, 22), (96, 67), (112, 78), (122, 85), (146, 101)],
+    (LYING, 0.05, 0.33): [(72, 39), (398, 223), (594, 334), (746, 420), (970, 545)],
+}
+
+
+@pytest.mark.parametrize(("adversary", "corrupt", "dropout"), PUBLISHED)
+def test_parameters_are_the_published_ones(adversary: Adversary, corrupt: float, dropout: float) -> None:
+    threat = Threat(adversary=adversary, corrupt=corrupt, dropout=dropout)
+    found = [find(clients=clients, threat=threat) for clients in COHORTS]
+    assert [(each.neighbours, each.threshold) for each in found] == PUBLISHED[adversary, corrupt, dropout]
+
+
+def _tail(total: int, marked: int, draws: int, at_least: int) -> Fraction:
+    """P[at least so many marked among the draws], exactly."""
+    ways = sum(
+        math.comb(marked, count) * math.comb(total - marked, draws - count) for count in range(at_least, draws + 1)
+    )
+    return Fraction(ways, math.comb(total, draws))
+
+
+@pytest.mark.parametrize("adversary", Adversary)
+@pytest.mark.parametrize("clients", [20, 60, 200, 500])
+def test_both_probabilities_are_within_the_promise_and_one_neighbour_pair_less_breaks_it(
+    adversary: Adversary, clients: int
+) -> None:
+    threat = Threat(adversary=adversary, corrupt=0.1, dropout=0.1)
+    found = find(clients=clients, threat=threat)
+    bad, gone = clients // 10, clients // 10
+    k, t = found.neighbours, found.threshold
+    fewest = t if adversary is HONEST else 2 * t - k  # corrupt neighbours that break a client
+    assert clients * _tail(clients, bad, k, max(fewest, 0)) <= Fraction(1, 2**41)
+    assert clients * _tail(clients, gone, k, k - t + 1) <= Fraction(1, 2**20)
+    assert holds(found, clients=clients, threat=threat)
+    assert not holds(Parameters(k, t - 1), clients=clients, threat=threat)
+    fewer = range(2, k, 2)
+    assert not any(
+        holds(Parameters(less, threshold), clients=clients, threat=threat)
+        for less in fewer
+        for threshold in range(1, less + 1)
+    )
+
+
+def test_a_cohort_that_no_sparse_graph_protects_gets_the_complete_one() -> None:
+    assert find(clients=8, threat=Threat(corrupt=0.25, dropout=0.25)) == Parameters(7, 5)
+
+
+@pytest.mark.parametrize(
+    ("adversary", "corrupt", "dropout"), [(HONEST, 0.5, 0.45), (LYING, 0.1, 0.45), (LYING, 0.95, 0.0)]
+)
+def test_what_no_graph_withstands_is_refused_and_not_clamped(
+    adversary: Adversary, corrupt: float, dropout: float
+) -> None:
+    with pytest.raises(PrivacyError, match=r"0\.9"):
+        Threat(adversary=adversary, corrupt=corrupt, dropout=dropout)
+
+
+def test_too_few_clients_are_refused() -> None:
+    with pytest.raises(PrivacyError, match="clients=4 are too few"):
+        find(clients=4, threat=Threat(corrupt=0.3, dropout=0.3))
+
+
+@pytest.mark.parametrize("clients", [0, 2, 1_000_001])
+def test_a_cohort_out_of_range_is_refused(clients: int) -> None:
+    with pytest.raises(ConfigurationError, match="clients"):
+        find(clients=clients, threat=Threat())
+
+
+@pytest.mark.parametrize(("neighbours", "threshold"), [(0, 2), (3, 2), (100, 60), (98, 0), (32, 33)])
+def test_parameters_of_no_graph_hold_nothing(neighbours: int, threshold: int) -> None:
+    assert not holds(Parameters(neighbours, threshold), clients=100, threat=Threat())

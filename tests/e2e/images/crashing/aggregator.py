@@ -1,0 +1,17 @@
+"""The aggregator's enclave, armed."""
+
+from __future__ import annotations
+
+import socket
+
+from crashing.arming import receive_points
+from odp.enclave.guest import Guest
+from trusted_aggregator import enclave_process
+from trusted_aggregator.enclave_process import warm_up
+
+__all__ = ["run", "warm_up"]
+
+
+def run(channel: socket.socket, guest: Guest) -> None:
+    receive_points(channel)
+    enclave_process.run(channel, guest)

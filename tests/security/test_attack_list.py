@@ -1,0 +1,118 @@
+"""The list of attacks: each has a test, wherever in the tree it stands, and a number in the threat model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+THREAT_MODEL = TESTS.parent / "docs" / "threat-model.md"
+
+#: surface -> (threat, attack, test below ``tests/``)
+ATTACKS: dict[str, list[tuple[str, str, str]]] = {
+    "evidence": [
+        ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
+        ("R8", "evidence of another genuine enclave",
+         "security/test_evidence_attacks.py::test_r8_evidence_of_another_genuine_enclave_is_not_this_ones"),
+        ("R8", "swapped HPKE key; report for key A with signature of B",
+         "security/test_evidence_attacks.py::test_r8_the_keys_of_one_enclave_are_not_attested_by_the_report_of_another"),
+        ("R8", "signature of another token of the same chip",
+         "enclave/test_verifier.py::test_the_signature_of_another_token_of_the_same_chip_does_not_fit"),
+        ("R11", "debug bit", "enclave/test_verifier.py::test_debugging_is_accepted_only_where_it_is_pinned"),
+        ("R8", "wrong root", "enclave/test_verifier.py::test_evidence_of_a_platform_with_another_root_is_refused"),
+        ("R8", "expired chain", "enclave/test_verifier.py::test_an_expired_chain_is_refused"),
+        ("R9", "relaxed policy: epsilon, cohort, access patterns",
+         "security/test_evidence_attacks.py::"
+         "test_an_enclave_under_another_policy_is_refused_whichever_policy_its_host_shows"),
+        ("R9", "policy missing, re-serialised, or with a query more",
+         "security/test_evidence_attacks.py::"
+         "test_a_policy_in_another_spelling_is_refused_even_where_its_hash_is_listed"),
+        ("R10", "changed code",
+         "enclave/test_measurement.py::test_one_changed_byte_changes_the_digest_and_changing_it_back_restores_it"),
+        ("R8", "clock moved either way",
+         "enclave/test_verifier.py::test_a_clock_that_is_a_minute_behind_still_works_and_more_does_not"),
+    ],
+    "uploads": [
+        ("R13", "duplicated", "security/test_uploads.py::test_r13_duplicates_of_every_kind_count_once"),
+        ("R13", "truncated, cross-round, cross-task, cross-policy",
+         "security/test_uploads.py::test_what_is_not_for_this_enclave_task_round_and_model_is_malformed"),
+        ("R42", "sealed for another policy",
+         "security/test_uploads.py::test_what_is_not_for_this_enclave_task_round_and_model_is_malformed"),
+        ("R12", "over-norm, over-weight, over-target, repeated and unknown items",
+         "security/test_uploads.py::test_what_would_move_a_sum_by_more_than_is_charged_is_refused"),
+        ("R12", "NaN, inf, overflow",
+         "security/test_uploads.py::"
+         "test_r12_bytes_that_are_no_finite_float_are_read_as_integers_within_bounds_or_refused"),
+        ("R43", "more rounds than the task has",
+         "security/test_uploads.py::"
+         "test_r43_a_device_counts_at_most_once_per_round_and_in_no_more_rounds_than_the_task_has"),
+        ("R43", "linking a device across rounds",
+         "security/test_uploads.py::test_r43_what_is_kept_of_a_pseudonym_is_another_value_in_every_round"),
+        ("R7", "orders and tasks of somebody else",
+         "trusted_aggregator/test_enclave.py::test_task_and_orders_need_the_developers_signature"),
+    ],
+    "ledger": [
+        ("R19", "sealed-state rollback, ledger replay",
+         "security/test_ledger_attacks.py::"
+         "test_r19_no_mixture_of_stored_states_gives_a_second_release_or_a_second_budget"),
+        ("R19", "two enclaves forked from one snapshot, concurrent charges",
+         "security/test_ledger_attacks.py::test_r19_forks_of_one_snapshot_that_charge_at_once_release_once"),
+        ("R19", "new keys on the same platform",
+         "trusted_aggregator/test_crashes.py::test_new_keys_on_the_same_platform_get_no_new_budget"),
+        ("R16", "another set for the charged noise",
+         "trusted_aggregator/test_crashes.py::test_another_set_for_the_charged_noise_voids_the_round_and_the_charge_stays"),
+        ("R20", "clock moved either way",
+         "security/test_ledger_attacks.py::test_r20_the_enclave_asks_no_clock_so_moving_it_changes_nothing"),
+        ("R25", "understated epsilon",
+         "privacy/test_ledger.py::test_an_auditor_notices_an_understated_epsilon_even_in_an_unbroken_chain"),
+    ],
+    "cohort": [
+        ("R21", "n - 1 cohort below the minimum",
+         "security/test_cohort.py::test_r21_all_but_one_of_the_minimum_is_too_few_and_a_refused_one_does_not_count"),
+        ("R21", "one device as many",
+         "security/test_cohort.py::test_one_device_is_never_more_than_one_of_the_minimum"),
+        ("N2", "a cohort of the attacker's own devices",
+         "security/test_cohort.py::"
+         "test_n2_a_server_whose_own_devices_fill_the_cohort_still_sees_its_victim_under_the_charged_noise"),
+    ],
+    "side channels": [
+        ("R4", "length of contributions",
+         "security/test_side_channels.py::test_r4_the_contributions_of_a_round_have_one_length"),
+        ("R4", "sizes on the wire",
+         "device_runtime/test_participation.py::test_devices_with_no_one_and_five_hundred_items_look_alike_from_outside"),
+        ("R41", "memory accesses of the sums",
+         "algorithms/dpam/test_oblivious.py::"
+         "test_one_hot_item_unused_places_and_all_different_items_leave_one_trace"),
+        ("R41", "memory accesses of the checks",
+         "security/test_side_channels.py::test_r41_checking_any_two_accepted_contributions_touches_the_same_places"),
+        ("R44", "counts of refusals", "security/test_uploads.py::test_r44_nothing_that_leaves_counts_refusals"),
+        ("R23", "length of selections",
+         "distributor/test_enclave.py::test_requests_and_replies_have_one_length_whatever_the_keys"),
+    ],
+    "decoders": [
+        ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
+        ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),
+        ("R8", "evidence", "enclave/test_verifier.py::test_any_change_to_a_genuine_token_is_refused"),
+    ],
+}  # fmt: skip
+
+ROWS = [(surface, *row) for surface, rows in ATTACKS.items() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("surface", "threat", "attack", "test"), ROWS, ids=[f"{surface}: {attack}" for surface, _, attack, _ in ROWS]
+)
+def test_every_attack_has_a_test_and_its_threat_a_number(surface: str, threat: str, attack: str, test: str) -> None:
+    path, name = test.split("::")
+    source = (TESTS / path).read_text(encoding="utf-8")
+    assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), test
+    assert f"**{threat}**" in THREAT_MODEL.read_text(encoding="utf-8"), threat
+
+
+def test_every_file_of_this_folder_is_in_the_list() -> None:
+    named = {test.split("::")[0] for *_, test in ROWS}
+    own = {f"security/{path.name}" for path in Path(__file__).parent.glob("test_*.py")}
+    # A file that keeps its own list says so here.
+    assert own - named <= {"security/test_attack_list.py", "security/test_transparency_log.py"}

@@ -1,0 +1,260 @@
+"""What the server logs, exactly once each, and what it proves to devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odp.crypto.signing import SigningKey
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError, StateError
+from odp.transparency.audit import AuditReport, audit
+from odp.transparency.client import LogMemory
+from odp.transparency.endorsements import EndorsementFile, endorse
+from odp.transparency.entries import EvidenceEntry, PolicyEntry, decode
+from odp.transparency.log_files import LogFiles
+from odp.transparency.note import Kind, NoteKey
+from odp.transparency.policy import LogPolicy
+from odp.transparency.proofs import LogGuard
+from odp.transparency.sources import LogFolder
+from server.transparency import FRESH_SECONDS, LogKeeper, read_witness
+
+KEY = NoteKey.generate("example.com/log")
+ENDORSER = SigningKey.generate()
+
+
+class Kept:
+    """A keeper on one folder that a test starts again and again, as a server that dies would."""
+
+    def __init__(self, world: Any, folder: Path) -> None:
+        self.world = world
+        self.folder = folder
+        # Evidence has the real time, since it comes from a real service.
+        policy = world.services.policy
+        entry, self.withdrawal = endorse(
+            ENDORSER, role="aggregator", image_digest=world.services.identity.image_digest,
+            policy_sha256=policy.sha256.hex(), not_before=0, not_after=2**39,
+        )  # fmt: skip
+        self.endorsements = EndorsementFile((PolicyEntry(policy.to_bytes()),), (entry,))
+        self.open: LogFiles | None = None
+
+    def start(self, *, endorsements: EndorsementFile | None = None) -> LogKeeper:
+        if self.open is not None:
+            self.open.close()
+        self.open = LogFiles.open(self.folder, KEY, now=self.world.clock())
+        return LogKeeper(
+            self.open, endorsements=endorsements or self.endorsements, events=self.world.log, clock=self.world.clock
+        )
+
+    @property
+    def pins(self) -> ReferenceValues:
+        values: ReferenceValues = self.world.services.reference_values()
+        log = LogPolicy(log_keys=(KEY.public(Kind.NOTE).text,), endorser_keys=(ENDORSER.public.hex(),))
+        return ReferenceValues(values.roots, {}, {}, allow_emulated=True, log=log)
+
+    def audit(self) -> AuditReport:
+        return audit(LogFolder(self.folder), self.pins)
+
+
+@pytest.fixture
+def kept(world: Any, tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(world, tmp_path / "log")
+    yield made
+    if made.open is not None:
+        made.open.close()
+
+
+@pytest.fixture
+def runnable(definition: Any) -> Any:
+    """The task, with a cohort that the fake aggregator's policy allows."""
+    definition.cohort.minimum, definition.cohort.goal = 100, 120
+    return definition
+
+
+EXPECTED = {
+    "task": 1, "policy": 1, "endorsement": 1, "withdrawal": 0, "evidence": 1, "model": 4, "release": 3, "ledger": 3,
+}  # fmt: skip
+
+
+def _truthful(release: Any) -> None:
+    """The fake's releases state what a real enclave would."""
+    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.release import charges_of
+    from odp.privacy.accounting import epsilon
+
+    definition = _truthful.definition  # type: ignore[attr-defined]  # set by the test
+    query = algorithm_for(definition).query
+    for event in charges_of(query(release.round)):
+        release.charges.add(
+            name=event.name, sensitivity=event.sensitivity, noise_std=event.noise_std, coordinates=event.coordinates
+        )
+    events = [event for number in range(release.round + 1) for event in charges_of(query(number))]
+    release.epsilon_spent = epsilon(events, delta=definition.privacy.delta)
+    release.epsilon_remaining = max(0.0, definition.privacy.epsilon - release.epsilon_spent)
+
+
+@pytest.fixture
+def truthful(world: Any, runnable: Any) -> None:
+    world.aggregator.contributions = 120
+    _truthful.definition = runnable  # type: ignore[attr-defined]
+    world.aggregator.tamper = _truthful
+
+
+@pytest.mark.usefixtures("truthful")
+def test_a_task_is_logged_with_everything_that_an_audit_needs(world: Any, runnable: Any, kept: Kept) -> None:
+    world.submit(runnable)
+    keeper = kept.start()
+    world.run(world.driver(keeper=keeper))
+    report = kept.audit()
+    assert report.counts == EXPECTED
+    (task,) = report.tasks
+    assert (task.rounds, task.planned_rounds, task.contributions) == (3, 3, (120,) * 3)
+
+
+def _what(arguments: tuple[Any, ...]) -> object:
+    """What a call is about; evidence is another one each time."""
+    *_, last = arguments
+    if isinstance(last, list):
+        return tuple(entry for entry in last if not isinstance(decode(entry), EvidenceEntry))
+    return repr([one for one in arguments if isinstance(one, (bytes, int))])
+
+
+@pytest.mark.usefixtures("truthful")
+def test_a_server_that_dies_at_any_call_logs_everything_once(
+    world: Any, runnable: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies once before and once after each batch of the log and each change of the database, and is started again."""
+    world.submit(runnable)
+    died: set[tuple[object, ...]] = set()
+
+    def dying(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            point = (name, _what(arguments))
+            for moment in ("before", "after"):
+                if moment == "after":
+                    result = real(*arguments, **keywords)
+                if (moment, *point) not in died:
+                    died.add((moment, *point))
+                    raise KeyboardInterrupt
+            return result
+
+        return wrapper
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFiles, "append", dying("append", LogFiles.append))
+        for name in ("add_first_version", "mark_published", "open_round", "release_round", "apply_round", "end_task"):
+            patched.setattr(world.storage, name, dying(name, getattr(world.storage, name)))
+        for _ in range(200):
+            try:
+                world.run(world.driver(keeper=kept.start()))
+            except KeyboardInterrupt:
+                continue
+            break
+    assert len(died) > 40
+    assert kept.audit().counts == EXPECTED
+
+
+@pytest.mark.usefixtures("truthful")
+def test_devices_get_proofs_that_verify_with_each_assignment_and_model(world: Any, runnable: Any, kept: Kept) -> None:
+    sha256 = world.submit(runnable)
+    keeper = kept.start()
+    board = world.board()
+    board._proof = keeper.proof
+    driver = world.driver(keeper=keeper, board=board)
+    pinned = kept.pins.log
+    assert pinned is not None
+    assert kept.open is not None
+    guard = LogGuard(LogMemory(pinned, None, kept.open.hashes), clock=world.clock)
+    rounds = Counter[int]()
+    for _ in range(30):
+        driver.step_once()
+        answer = board.answer("viewers")
+        if answer.HasField("assignment"):
+            given = answer.assignment
+            (logged,) = guard.logged(given.log, task=given.task, model=given.model)
+            assert logged.endorsement.image_digest == world.services.identity.image_digest
+            rounds[given.round] += 1
+        model = board.model("viewers")
+        if model is not None:
+            guard.logged(model.log, task=model.task, model=model.model)
+    assert sorted(rounds) == [0, 1, 2]
+    assert world.storage.task(sha256).state.name == "FINISHED"
+
+
+def test_what_is_not_in_the_log_is_given_no_proof(world: Any, runnable: Any, kept: Kept) -> None:
+    sha256 = world.submit(runnable)
+    keeper = kept.start()
+    driver = world.driver()  # one that logs nothing
+    for _ in range(3):
+        driver.step_once()
+    version = world.storage.newest_version(sha256)
+    assert keeper.proof(world.storage.task(sha256).signed, version.signed) is None
+
+
+def test_the_newest_checkpoint_is_signed_again_every_minute(world: Any, kept: Kept) -> None:
+    keeper = kept.start()
+    assert kept.open is not None
+    tree = kept.open.checkpoint
+    assert not keeper.keep_fresh()
+    world.clock.now += FRESH_SECONDS
+    assert keeper.keep_fresh()
+    assert not keeper.keep_fresh()
+    assert kept.open.checkpoint == tree
+    pinned = kept.pins.log
+    assert pinned is not None
+    memory = LogMemory(pinned, None, kept.open.hashes)
+    memory.accept(kept.open.note, now=world.clock())
+    world.clock.now -= 3 * FRESH_SECONDS
+    assert keeper.keep_fresh(), "a clock that was set back"
+
+
+@pytest.mark.usefixtures("truthful")
+def test_a_withdrawal_is_logged_with_the_next_start_and_its_endorsement_no_longer_given(
+    world: Any, runnable: Any, kept: Kept
+) -> None:
+    sha256 = world.submit(runnable)
+    keeper = kept.start()
+    driver = world.driver(keeper=keeper)
+    for _ in range(3):
+        driver.step_once()
+    task, model = world.storage.task(sha256).signed, world.storage.newest_version(sha256).signed
+    proof = keeper.proof(task, model)
+    assert proof is not None
+    assert len(proof.endorsements) == 1
+    withdrawn = EndorsementFile(kept.endorsements.policies, kept.endorsements.endorsements, (kept.withdrawal,))
+    keeper = kept.start(endorsements=withdrawn)
+    proof = keeper.proof(task, model)
+    assert proof is not None
+    assert not proof.endorsements
+    assert kept.open is not None
+    assert decode(kept.open.entry(kept.open.size - 1)) == kept.withdrawal
+
+
+def test_a_log_that_cannot_be_written_makes_the_task_wait(
+    world: Any, runnable: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = world.submit(runnable)
+    driver = world.driver(keeper=kept.start())
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StateError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFiles, "append", full)
+        assert not driver.step_once()
+        assert world.lines.wait_for("task_waits")
+        assert world.storage.newest_version(sha256) is None, "nothing follows from what is not logged"
+    world.monotonic.now += 60
+    assert driver.step_once()
+
+
+@pytest.mark.parametrize("text", ["", "host:1", "host=KEY", "127.0.0.1:1=junk", f"host:1={KEY.public(Kind.NOTE).text}"])
+def test_a_witness_that_is_misspelt_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        read_witness(text)
+    right = KEY.public(Kind.COSIGNATURE)
+    assert read_witness(f"host:1={right.text}") == ("host:1", right)

@@ -1,0 +1,171 @@
+"""A finished run as a log, made by hand: every key is the test's own, so that every lie can be signed properly."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from transparency.world import NOW, POLICIES, a_model, a_task
+
+from odp.algorithms.registry import Algorithm, algorithm_for
+from odp.algorithms.release import charges_of
+from odp.crypto import domains
+from odp.crypto.signing import SigningKey
+from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.reference_values import ReferenceValues
+from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.signed_task import model_sha256, task_sha256
+from odp.transparency.endorsements import endorse
+from odp.transparency.entries import (
+    EndorsementEntry,
+    Entry,
+    EvidenceEntry,
+    LedgerEntry,
+    ManifestEntry,
+    PolicyEntry,
+    ReleaseEntry,
+    TaskEntry,
+    WithdrawalEntry,
+)
+from odp.transparency.log_files import LogFiles
+from odp.transparency.note import Kind, NoteKey
+from odp.transparency.policy import LogPolicy
+from odp.v1 import common_pb2
+
+IMAGE = "sha384:" + "e" * 96
+COHORT = 5
+POLICY = POLICIES["aggregator"]
+
+
+@dataclasses.dataclass
+class Run:
+    """Entries of a run of one task of two rounds: task, models, releases and ledgers, signed by an attested key."""
+
+    platform: EmulatedPlatform
+    log_key: NoteKey = dataclasses.field(default_factory=lambda: NoteKey.generate("example.com/log"))
+    endorser: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
+    developer: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
+    enclave: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
+
+    def __post_init__(self) -> None:
+        self.task = a_task(self.developer)
+        self.definition = common_pb2.TaskDefinition.FromString(self.task.definition)
+        self.task_id = task_sha256(self.task)
+        self.algorithm: Algorithm = algorithm_for(self.definition)
+        self.rounds = len(self.algorithm.planned_releases())
+        self.models = [a_model(self.task, self.developer, version=version) for version in range(self.rounds + 1)]
+        self.ledgers = self._ledgers()
+
+    def _ledgers(self) -> list[Ledger]:
+        """The ledger after each round."""
+        ledgers, ledger = [], Ledger(self.definition.population)
+        for round in range(self.rounds):
+            ledger = self.charge(ledger, round)
+            ledgers.append(ledger)
+        return ledgers
+
+    def charge(
+        self, ledger: Ledger, round: int, *, task_id: bytes | None = None, contributions: int = COHORT
+    ) -> Ledger:
+        task = (task_id or self.task_id).hex()
+        return ledger.charge(
+            task_id=task,
+            round=round,
+            events=charges_of(self.algorithm.query(round)),
+            contributions=contributions,
+            population_size=contributions,
+            id_set_sha256=bytes(32),
+            task_budget=Budget(self.definition.privacy.epsilon, self.definition.privacy.delta),
+            population_budget=Budget(POLICY.population_epsilon, POLICY.population_delta),
+        ).advance(task_id=task, round=round, state=ReleaseState.SEALED)
+
+    def endorsement(
+        self, *, key: SigningKey | None = None, **changes: object
+    ) -> tuple[EndorsementEntry, WithdrawalEntry]:
+        values: dict[str, object] = {
+            "role": "aggregator",
+            "image_digest": IMAGE,
+            "policy_sha256": hashlib.sha256(POLICY.to_bytes()).hexdigest(),
+            "not_before": int(NOW) - 1000,
+            "not_after": int(NOW) + 1000,
+        }
+        return endorse(key or self.endorser, **{**values, **changes})  # type: ignore[arg-type]
+
+    def evidence(self, *, role: str = "aggregator", image: str = IMAGE, key: SigningKey | None = None) -> EvidenceEntry:
+        policy = POLICIES[role].to_bytes()
+        launched = self.platform.launch(
+            image_digest=image,
+            policy=policy,
+            name=role,
+        )
+        launched.bind_keys(hpke_public=bytes(32), signing_public=(key or self.enclave).public)
+        found = launched.evidence(bytes(32))
+        return EvidenceEntry(found.token.encode("ascii"), policy, found.event_log)
+
+    def release(
+        self,
+        round: int,
+        *,
+        key: SigningKey | None = None,
+        change: Callable[[common_pb2.Release], None] = lambda release: None,
+    ) -> ReleaseEntry:
+        query = self.algorithm.query(round)
+        entry = next(e for e in self.ledgers[round].entries if e.round == round and e.events)
+        release = common_pb2.Release(
+            task_sha256=self.task_id,
+            round=round,
+            model_sha256=model_sha256(self.models[round]),
+            tensors=[
+                common_pb2.ReleasedTensor(
+                    name=one.name, integers=bytes(8 * one.coordinates), shape=one.shape, step=one.step
+                )
+                for one in query.releases
+            ],
+            charges=[
+                common_pb2.Charge(
+                    name=event.name, sensitivity=event.sensitivity, noise_std=event.noise_std,
+                    coordinates=event.coordinates,
+                )
+                for event in charges_of(query)
+            ],
+            epsilon_spent=entry.task_epsilon,
+            epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
+            contributions=COHORT,
+        )  # fmt: skip
+        change(release)
+        data = release.SerializeToString(deterministic=True)
+        return ReleaseEntry(data, (key or self.enclave).sign(domains.RELEASE, data))
+
+    def ledger(self, round: int, *, ledger: Ledger | None = None, data: bytes | None = None) -> LedgerEntry:
+        found = data if data is not None else (ledger or self.ledgers[round]).encode()
+        return LedgerEntry.of(self.task_id, round, found, self.enclave.sign(domains.LEDGER, found))
+
+    def entries(self) -> list[Entry]:
+        """Everything, in order."""
+        start: list[Entry] = [
+            PolicyEntry(POLICY.to_bytes()), self.endorsement()[0], TaskEntry.of(self.task),
+            ManifestEntry.of(self.models[0]), self.evidence(),
+        ]  # fmt: skip
+        for round in range(self.rounds):
+            start += [self.release(round), self.ledger(round), ManifestEntry.of(self.models[round + 1])]
+        return start
+
+    def write(self, folder: Path, entries: Sequence[Entry | bytes]) -> Path:
+        """A log with these entries, properly signed."""
+        with LogFiles.open(folder, self.log_key, now=NOW) as log:
+            log.append([entry if isinstance(entry, bytes) else entry.encode() for entry in entries], now=NOW)
+        return folder
+
+    def pins(self, **changes: object) -> ReferenceValues:
+        values: dict[str, object] = {
+            "roots": (self.platform.root_certificate_pem,),
+            "image_digests": {},
+            "policy_sha256": {},
+            "allow_emulated": True,
+            "log": LogPolicy(
+                log_keys=(self.log_key.public(Kind.NOTE).text,), endorser_keys=(self.endorser.public.hex(),)
+            ),
+        }
+        return ReferenceValues(**{**values, **changes})  # type: ignore[arg-type]

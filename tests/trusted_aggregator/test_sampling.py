@@ -1,0 +1,302 @@
+"""The enclave's secret draw: who counts, how often, and that nothing about it can be seen, repeated or chosen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from odp.errors import BudgetExceeded, ConfigurationError, Refusal
+from odp.privacy import composition
+from odp.privacy.accounting import epsilon
+from odp.privacy.events import SampledRound, Sampling
+from odp.privacy.ledger import Ledger
+from odp.simulation.noise import NoNoise
+from odp.v1 import common_pb2
+from trusted_aggregator import sealed_state
+from trusted_aggregator.rounds import Status
+from trusted_aggregator.sampling import Draw
+from trusted_aggregator.sealed_state import RoundNoise, Sealer
+
+HALF = Sampling(0.5, 1000, 600)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coarse grid of the accountant; its accuracy is another test's matter."""
+    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
+
+
+def ids(count: int) -> list[bytes]:
+    """Of devices: what the enclave gets is as good as random, and distinct."""
+    return [bytes([1]) * 24 + number.to_bytes(8, "big") for number in range(count)]
+
+
+def drawn(seed: bytes, sampling: Sampling, names: list[bytes]) -> set[bytes]:
+    draw = Draw(seed, sampling)
+    for name in names:
+        draw.offer(name, name)
+    return set(draw.kept())
+
+
+class TestDraw:
+    @pytest.mark.parametrize("probability", [0.01, 0.3, 0.9])
+    def test_each_contribution_is_drawn_with_the_tasks_probability(self, probability):
+        """Exact binomial test on 40,000 coins of 20 fixed seeds; false alarm 1e-6."""
+        names = ids(2000)
+        hits = sum(len(drawn(bytes([s]) * 32, Sampling(probability, 2000, 2000), names)) for s in range(20))
+        assert stats.binomtest(hits, 40_000, probability).pvalue > 1e-6
+        # The same test rejects coins that come up in four of five cases only.
+        assert stats.binomtest(int(0.8 * 40_000 * probability), 40_000, probability).pvalue < 1e-4
+
+    def test_two_contributions_are_drawn_independently_and_so_are_two_rounds(self):
+        """Chi-square of the 2 x 2 tables over 4,000 seeds from a fixed generator; false alarm 1e-6 each."""
+        random = np.random.default_rng(3)
+        first, second = ids(2)
+        seeds = [random.bytes(32) for _ in range(4000)]
+        coins = np.array([[name in drawn(seed, HALF, [first, second]) for name in (first, second)] for seed in seeds])
+        for table in (coins, np.stack((coins[:-1, 0], coins[1:, 0]), axis=1)):
+            counts = np.histogram2d(table[:, 0], table[:, 1], bins=2)[0]
+            assert stats.chi2_contingency(counts).pvalue > 1e-6
+
+    def test_order_and_repetition_do_not_change_the_draw(self):
+        names = ids(300)
+        for sampling in (HALF, Sampling(0.5, 1000, 20)):
+            reference = drawn(bytes(32), sampling, names)
+            assert drawn(bytes(32), sampling, names[::-1]) == reference
+            assert drawn(bytes([1]) * 32, sampling, names) != reference
+
+    def test_of_more_than_the_cap_a_uniformly_random_subset_is_kept(self):
+        """Chi-square over which of 12 is kept, 6,000 seeds from a fixed generator; false alarm 1e-6."""
+        random = np.random.default_rng(4)
+        names, sampling = ids(12), Sampling(1.0 - 1e-6, 12, 3)
+        counts = dict.fromkeys(names, 0)
+        for _ in range(6000):
+            kept = drawn(random.bytes(32), sampling, names)
+            assert len(kept) == 3
+            for name in kept:
+                counts[name] += 1
+        assert stats.chisquare(list(counts.values())).pvalue > 1e-6
+
+    def test_first_come_first_served_would_be_noticed(self):
+        """The test above can fail: the first three of the arrivals are no uniform subset."""
+        assert stats.chisquare([6000] * 3 + [0] * 9).pvalue < 1e-6
+
+    def test_a_coin_is_never_luckier_than_its_charge(self):
+        from fractions import Fraction
+
+        for probability in (1e-9, 0.1, 0.3, np.nextafter(1.0, 0.0)):
+            draw = Draw(bytes(32), Sampling(float(probability), 10, 10))
+            assert 0 < draw._threshold <= Fraction(float(probability)) * 2**256 < draw._threshold + 1
+
+    @pytest.mark.parametrize(("offered", "cap"), [(0, 5), (1, 5), (40, 5), (40, 40)])
+    def test_work_depends_on_the_number_of_contributions_alone(self, offered, cap):
+        for seed in range(20):
+            draw = Draw(bytes([seed]) * 32, Sampling(0.5, 50, cap))
+            for name in ids(offered):
+                draw.offer(name, name)
+            assert len(list(draw.kept())) + len(list(draw.fillers())) == min(cap, offered)
+
+
+def sampled(probability: float, most: int, cap: int):
+    def edit(definition: common_pb2.TaskDefinition) -> None:
+        definition.cohort.enclave_poisson.probability = probability
+        definition.cohort.enclave_poisson.most_contributions = most
+        definition.cohort.enclave_poisson.cap = cap
+
+    return edit
+
+
+@pytest.fixture
+def half(make_world):
+    """An open round of a task that counts every other contribution; the noise is that of full participation."""
+    world = make_world(minimum=3, edit=sampled(0.5, 100, 98))
+    world.open()
+    return world
+
+
+def _integers(signed_release):
+    release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed_release).release)
+    return {tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) for tensor in release.tensors}
+
+
+def _noise(world, round=0) -> RoundNoise:
+    key = sealed_state.noise_key(world.task_sha256, round)
+    sealer = Sealer(world.identity.sealing_key)
+    return RoundNoise.decode(sealer.open(key, world.records[key]), world.algorithm.query(round).releases)
+
+
+def _expected(world, devices, sampling):
+    """The exact sums over the devices that the sealed seed draws."""
+    by_id = {world.contribution(device).contribution_id: device for device in devices}
+    kept = drawn(_noise(world).draw_seed, sampling, list(by_id))
+    total = world.algorithm.query(0).new_sum()
+    total.add([world.payload(by_id[name]) for name in kept])
+    return total.totals(), len(kept)
+
+
+class TestRound:
+    def test_the_release_is_the_sum_over_the_sealed_draw_plus_the_sealed_noise(self, half):
+        half.fill(range(40))
+        exact, count = _expected(half, range(40), Sampling(0.5, 100, 98))
+        noise = _noise(half).arrays["counts"]
+        assert 5 < count < 35
+        np.testing.assert_array_equal(_integers(half.close())["counts"], exact["counts"] + noise)
+
+    def test_all_releases_of_a_round_are_one_joint_event_and_the_release_lists_each(self, half):
+        for number in range(3):
+            half.open(number)
+            half.fill(range(4), number)
+            release = half.learn(half.close(number))
+            ledger = Ledger.decode(half.core.ledger(half.task_sha256)[0])
+            (event,) = ledger.entries[2 * number].events
+            declared = half.algorithm.query(number).releases
+            assert isinstance(event, SampledRound)
+            assert event.sampling == Sampling(0.5, 100, 98)
+            assert [one.name for one in event.releases] == [one.name for one in declared]
+            assert event.joint_mu**2 == pytest.approx(sum((d.sensitivity / d.noise_std) ** 2 for d in declared))
+            assert [charge.name for charge in release.charges] == [one.name for one in declared]
+            assert release.contributions == 4  # uploads, not the draw
+            assert release.epsilon_spent == epsilon(ledger.population_events, delta=1e-6)
+        ledger.verify()
+        # Sampled, the same noise costs less than the budget that it was made for.
+        assert release.epsilon_spent < 7.5
+
+    def test_a_round_whose_draw_is_empty_is_released_all_the_same(self, make_world):
+        world = make_world(minimum=3, edit=sampled(1e-9, 100, 5), noise=NoNoise())
+        world.open()
+        world.fill(range(3))
+        signed = world.close()
+        assert not _integers(signed)["counts"].any()
+        assert world.charges() == 1
+
+    def test_a_drawn_and_an_undrawn_contribution_get_one_answer_and_count_as_uploads(self, half):
+        for device in range(30):
+            assert half.submit(half.sealed(device)) is None
+            assert half.submit(half.sealed(device)) is Refusal.ALREADY_CONTRIBUTED
+        assert half.core.round_state(half.task_sha256, 0).contributions == 30
+
+    def test_the_minimum_is_of_uploads_whatever_the_draw(self, make_world):
+        world = make_world(minimum=5, edit=sampled(1e-9, 100, 5))
+        world.open()
+        world.fill(range(5))
+        assert world.charge().contributions == 5
+
+    def test_beyond_the_declared_bound_nothing_is_accepted(self, make_world):
+        world = make_world(minimum=3, edit=sampled(0.5, 4, 4))
+        world.open()
+        world.fill(range(4))
+        assert world.submit(world.sealed(4)) is Refusal.ROUND_CLOSED
+        assert world.core.round_state(world.task_sha256, 0).contributions == 4
+        world.close()
+
+    def test_more_than_the_cap_are_never_summed(self, make_world, monkeypatch):
+        """Two or more of 30 are drawn, but for a probability of 3e-8."""
+        # Such a cap cannot be charged, which is another test's matter.
+        monkeypatch.setattr("odp.privacy.accounting.epsilon", lambda events, **_: 1.0)
+        world = make_world(minimum=3, edit=sampled(0.5, 100, 2), noise=NoNoise())
+        world.open()
+        world.fill(range(30))
+        assert _integers(world.close())["counts"].sum() == 2 * 4 * _unit(world)
+
+    def test_a_cap_that_may_bite_cannot_be_charged(self, make_world):
+        from odp.errors import PrivacyError
+
+        with pytest.raises(PrivacyError, match="raise the cap"):
+            make_world(minimum=3, edit=sampled(0.5, 100, 60)).open()
+
+    @pytest.mark.parametrize(("probability", "most", "cap"), [(0.0, 9, 9), (1.0, 9, 9), (0.5, 0, 0), (0.5, 9, 10)])
+    def test_terms_out_of_range_are_no_task(self, make_world, probability, most, cap):
+        with pytest.raises(ConfigurationError):
+            make_world(minimum=3, edit=sampled(probability, most, cap))
+
+    def test_noise_for_a_sampled_task_does_not_pay_for_full_participation(self, make_world):
+        def less_noise(definition):
+            definition.dpam.count_noise_std /= 1.2
+
+        with pytest.raises(BudgetExceeded):
+            make_world(minimum=3, edit=less_noise).open()
+        make_world(
+            minimum=3, edit=lambda definition: (less_noise(definition), sampled(0.5, 100, 98)(definition))
+        ).open()
+
+
+def _unit(world):
+    return round(1 / world.algorithm.query(0).releases[0].step)
+
+
+class TestCrash:
+    def test_the_release_has_the_same_bytes_after_a_kill_at_any_step_in_any_order(self, half):
+        half.fill(range(30))
+        rows = half.rows[half.task_sha256, 0]
+        before = _noise(half).draw_seed
+        half.restart(rows={(half.task_sha256, 0): rows[::-1]})
+        assert _noise(half).draw_seed == before
+        half.persist(half.charge().writes)
+        reference = half.release().signed_release
+        for order in (rows, rows[::-1], [*rows, *rows[:7]], rows[3:] + rows[:3]):
+            half.restart(rows={(half.task_sha256, 0): order})
+            assert half.release().signed_release == reference
+        half.restart()
+        half.close()
+        half.restart(rows={})
+        assert half.release().signed_release == reference
+        assert half.charges() == 1
+
+    def test_another_seed_under_the_charged_noise_voids_the_round(self, make_world):
+        """The host opens the round anew from older state, and swaps in what was sealed at the first opening."""
+        world = make_world(minimum=3, edit=sampled(0.5, 100, 98))
+        world.open()
+        key = sealed_state.noise_key(world.task_sha256, 0)
+        first, first_seed = world.records[key], _noise(world).draw_seed
+        world.restart({}, {})
+        world.open()
+        assert _noise(world).draw_seed != first_seed
+        world.fill(range(6))
+        world.persist(world.charge().writes)
+        world.restart({**world.records, key: first})
+        assert world.core.round_state(world.task_sha256, 0).status is Status.VOID
+
+    def test_the_seed_is_new_in_every_round_and_never_in_the_clear(self, half):
+        half.fill(range(5))
+        seeds = [_noise(half).draw_seed]
+        half.learn(half.close())
+        half.open(1)
+        seeds.append(_noise(half, 1).draw_seed)
+        assert len(set(seeds)) == 2
+        shown = b"".join(half.records.values()) + half.core.ledger(half.task_sha256)[0]
+        assert all(seed not in shown and seed.hex().encode() not in shown for seed in seeds)
+        assert repr(_noise(half, 1)).find(seeds[1].hex()) < 0
+
+    def test_rolled_back_state_gives_no_second_draw_of_a_released_round(self, half):
+        from odp.errors import StateError
+
+        half.fill(range(5))
+        old = dict(half.records), {key: list(rows) for key, rows in half.rows.items()}
+        half.close()
+        with pytest.raises(StateError, match="rolled back"):
+            half.restart(*old)
+
+    def test_seeds_come_from_the_operating_system(self, make_world, monkeypatch):
+        numbers = itertools.count()
+        monkeypatch.setattr(os, "urandom", lambda count: next(numbers).to_bytes(count, "big"))
+        from odp.privacy.mechanisms import GaussianNoise
+        from odp.simulation.noise import SeededNoise
+        from trusted_aggregator.rounds import draw_round_noise
+
+        query = make_world(minimum=3).algorithm.query(0)
+        started = next(numbers)
+        noise = draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+        assert int.from_bytes(noise.draw_seed, "big") > started
+
+
+def test_the_ledger_names_every_number_of_the_draw(half):
+    half.fill(range(3))
+    half.close()
+    (event,) = json.loads(half.core.ledger(half.task_sha256)[0])["entries"][0]["events"]
+    assert event["mechanism"] == "truncated_poisson_gaussian"
+    assert (event["sampling_probability"], event["population_bound"], event["cap"]) == (0.5, 100, 98)

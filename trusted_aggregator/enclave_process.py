@@ -1,0 +1,139 @@
+"""The aggregator's enclave as a process: it takes its state back over the socket to its host, then serves it.
+
+The platform measures this module with everything that it imports, and starts it without network and without files: the
+socket is all it has. ``warm_up`` runs before the doors close.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Iterator
+from typing import cast
+
+from odp.enclave.channel import Connection, Route, serve
+from odp.enclave.enclave_start import begin, evidence_reply, expect
+from odp.enclave.guest import Guest
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import ConfigurationError, Refusal
+from odp.privacy.mechanisms import IntegerNoise
+from odp.v1 import aggregator_pb2, enclave_pb2
+from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
+from trusted_aggregator import wire
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.rehearsal import rehearse
+
+#: More than a host of ours ever sends at once.
+_MOST_SUBMITS = 4096
+
+
+def warm_up() -> None:
+    """Does once what the enclave will do, so that nothing is left to load."""
+    rehearse()
+
+
+def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = None) -> None:
+    """Serves the host at the other end of ``channel`` until it closes it.
+
+    ``noise`` replaces the exact noise where a test runs this in its own process; the platform never gives one.
+
+    Raises:
+        StateError: the host broke the framing.
+    """
+    connection = Connection(channel)
+    restored: list[AggregatorCore] = []
+
+    def restore(identity: EnclaveIdentity) -> None:
+        contributions = functools.partial(_contributions, connection)
+        restored.append(AggregatorCore.restore(identity, _records(connection), contributions, noise=noise))
+
+    identity = begin(connection, guest, restore)
+    if identity is not None:
+        serve(connection, routes(restored[0], identity))
+
+
+def _records(connection: Connection) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    while True:
+        page = expect(connection, "records").records
+        found.update((record.key, record.data) for record in page.records)
+        if page.last:
+            return found
+
+
+def _contributions(connection: Connection, task_sha256: bytes, round: int) -> Iterator[bytes]:
+    wanted = enclave_pb2.WantContributions(task_sha256=task_sha256, round=round)
+    connection.send(0, EnclaveReply(want=wanted))
+    while True:
+        page = expect(connection, "contributions").contributions
+        yield from page.sealed
+        if page.last:
+            return
+
+
+def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
+    """The calls of the host. A release may take long, so submissions and what is asked in passing have own threads."""
+    calls = _Calls(core, identity)
+    return {
+        "submit": Route("submit", calls.submit),
+        "sealed_length": Route("ask", calls.sealed_length),
+        "evidence": Route("ask", calls.evidence),
+        "rounds": Route("ask", calls.rounds),
+        "open_round": Route("change", calls.open_round),
+        "charge": Route("change", calls.charge),
+        "release": Route("change", calls.release),
+        "ledger": Route("change", calls.ledger),
+    }
+
+
+class _Calls:
+    """From messages to the core and back; the core checks what is inside of them."""
+
+    def __init__(self, core: Aggregator, identity: EnclaveIdentity) -> None:
+        self._core = core
+        self._identity = identity
+
+    def submit(self, request: EnclaveRequest) -> EnclaveReply:
+        submits = request.submit.submits
+        if len(submits) > _MOST_SUBMITS:
+            raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
+        refusals = bytes(0 if refusal is None else refusal.value for refusal in self._core.submit_batch(submits))
+        return EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=refusals))
+
+    def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.sealed_length
+        found = self._core.sealed_bytes(asked.task_sha256, asked.round)
+        if isinstance(found, Refusal):
+            number = cast(aggregator_pb2.Refusal, found.value)
+            return EnclaveReply(sealed_length=enclave_pb2.SealedLength(refusal=number))
+        return EnclaveReply(sealed_length=enclave_pb2.SealedLength(bytes=found))
+
+    def evidence(self, request: EnclaveRequest) -> EnclaveReply:
+        return evidence_reply(self._identity, request)
+
+    def rounds(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.rounds
+        if asked.HasField("only"):
+            state = self._core.round_state(asked.only.task_sha256, asked.only.round)
+            states = [] if state is None else [state]
+        else:
+            states = self._core.round_states()
+        return EnclaveReply(rounds=wire.round_states(states))
+
+    def open_round(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.open_round
+        writes = self._core.open_round(given.task, given.order, given.signature)
+        return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))
+
+    def charge(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(charged=wire.charged(self._core.charge(request.charge.order, request.charge.signature)))
+
+    def release(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.release
+        released = self._core.release(given.order, stored=given.stored if given.HasField("stored") else None)
+        return EnclaveReply(released=wire.released(released))
+
+    def ledger(self, request: EnclaveRequest) -> EnclaveReply:
+        data, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
+        return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(ledger=data, signature=signature))

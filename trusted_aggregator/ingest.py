@@ -1,0 +1,138 @@
+"""The path of a contribution through the host: counted by the enclave, then stored, then acknowledged.
+
+Many callers share each step: one thread takes all contributions that wait to the enclave in one message, another stores
+what it accepted in one commit, while the next ones are counted already. The first caller never waits for company, and
+each caller sleeps once, until both steps are done. Batches keep their order, so that whoever is told that a
+contribution was counted before is told so after that one is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from odp.errors import Refusal, StateError
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.storage import Contribution, Storage
+
+_MOST_TOGETHER = 512
+_BYTES_TOGETHER = 4 * 2**20
+
+
+class _Submission:
+    """One caller that waits."""
+
+    __slots__ = ("answer", "done", "request")
+
+    def __init__(self, request: aggregator_pb2.SubmitRequest) -> None:
+        self.request = request
+        self.answer: Refusal | Exception | None = None
+        # A bare lock is the cheapest thing that a thread can wait on, and every contribution passes here.
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    @property
+    def waits_for_storage(self) -> bool:
+        """Whether it was counted: now, or before, when its first try may still wait for its commit."""
+        return self.answer is None or self.answer is Refusal.ALREADY_CONTRIBUTED
+
+
+_Batch = list[_Submission]
+
+
+class Ingest:
+    """Takes contributions from many threads. ``failed`` is called once when one could not be stored."""
+
+    def __init__(self, core: Aggregator, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
+        self._core = core
+        self._storage = storage
+        self._tell_failed = failed
+        self._changed = threading.Condition()
+        self._waiting: _Batch = []
+        self._closing = False
+        self._counted: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._count, name="ingest-enclave", daemon=True),
+            threading.Thread(target=self._store, name="ingest-storage", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
+        """Returns None once the contribution is counted and stored; the reason where it is refused.
+
+        Raises:
+            StateError: the enclave is gone, or something could not be stored: the program has to stop.
+        """
+        mine = _Submission(request)
+        with self._changed:
+            if self._closing:
+                raise StateError("the aggregator is stopping; try again later")
+            self._waiting.append(mine)
+            if len(self._waiting) == 1:
+                self._changed.notify()
+        mine.done.acquire()
+        if isinstance(mine.answer, Exception):
+            raise mine.answer
+        return mine.answer
+
+    def close(self) -> None:
+        """Finishes what waits. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        for thread in self._threads:
+            thread.join()
+
+    def _count(self) -> None:
+        while batch := self._next_batch():
+            try:
+                answers = self._core.submit_batch([submission.request for submission in batch])
+                for submission, answer in zip(batch, answers, strict=True):
+                    submission.answer = answer
+            except Exception as error:  # whatever it is, its callers must not wait for ever
+                _fail(batch, error)
+            for submission in batch:
+                if not submission.waits_for_storage:
+                    submission.done.release()
+            self._counted.put([submission for submission in batch if submission.waits_for_storage])
+        self._counted.put(None)
+
+    def _next_batch(self) -> _Batch:
+        with self._changed:
+            while not self._waiting and not self._closing:
+                self._changed.wait()
+            count, size = 0, 0
+            while count < min(len(self._waiting), _MOST_TOGETHER) and size < _BYTES_TOGETHER:
+                size += len(self._waiting[count].request.sealed_contribution)
+                count += 1
+            batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    def _store(self) -> None:
+        last = False
+        while not last:
+            batches = [self._counted.get()]
+            while not self._counted.empty():
+                batches.append(self._counted.get())
+            last = batches[-1] is None
+            batch = [submission for each in batches if each is not None for submission in each]
+            accepted = [
+                Contribution(each.request.task_sha256, each.request.round, each.request.sealed_contribution)
+                for each in batch
+                if each.answer is None
+            ]
+            try:
+                self._storage.add(accepted)
+            except StateError as error:
+                _fail(batch, error)
+                self._tell_failed(error)
+            for submission in batch:
+                submission.done.release()
+
+
+def _fail(batch: _Batch, error: Exception) -> None:
+    for submission in batch:
+        submission.answer = error

@@ -1,0 +1,88 @@
+"""What the aggregator's host asks of its enclave, whichever side of a socket that is on."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from odp.errors import Refusal
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.records import SealedRecord
+
+Writes = tuple[SealedRecord, ...]
+
+
+class Status(enum.Enum):
+    """Where a round stands; a later state never goes back. The numbers are those of ``odp.v1.RoundState.Status``."""
+
+    OPEN = 10
+    CHARGED = 30
+    RELEASED = 50
+    VOID = 90
+
+
+@dataclass(frozen=True)
+class Charged:
+    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again."""
+
+    task_sha256: bytes
+    round: int
+    contributions: int
+    released: bool
+    writes: Writes
+
+
+@dataclass(frozen=True)
+class Released:
+    """Answer to ``release``: the bytes of a SignedRelease."""
+
+    signed_release: bytes
+    writes: Writes
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """What may be told of a round (metadata, rule P3)."""
+
+    task_sha256: bytes
+    round: int
+    status: Status
+    contributions: int
+
+
+class Aggregator(Protocol):
+    """The enclave; ``trusted_aggregator.enclave.AggregatorCore`` says what each call guarantees and raises."""
+
+    def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
+        """Opens the round that ``order`` names. Idempotent."""
+        ...
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
+        ...
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round; the refusal that each would meet."""
+        ...
+
+    def charge(self, order: bytes, signature: bytes) -> Charged:
+        """Closes the set of contributions and charges the ledger for it. Idempotent."""
+        ...
+
+    def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
+        """The release of a charged round. The same bytes for ever."""
+        ...
+
+    def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
+        """(the population's ledger as canonical JSON, signature); None for an unknown task."""
+        ...
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """How many contributions a round has; None for an unknown one."""
+        ...
+
+    def round_states(self) -> list[RoundState]:
+        """All rounds that were ever opened, in the order of task and number."""
+        ...

@@ -1,0 +1,158 @@
+"""One tiny task of each algorithm from first round to last, in memory alone: what Python loads on first use is loaded.
+
+An enclave cannot open files once it serves, so anything that its code or its libraries import late has to be there
+before. A list of such imports would be wrong with the next library; running every step is not.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.statistics.config import Histogram, Mean
+from odp.crypto import SigningKey, domains, seal
+from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
+from odp.enclave.rehearsal import RehearsalGuest
+from odp.errors import StateError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
+from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
+from odp.statistics import Statistics
+from odp.tables import manifest_for
+from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.records import SealedRecord
+
+_ITEMS = 6
+# So many that a contribution is sealed in segments.
+_LARGE_BINS = SEGMENT_BYTES // 4 + 1
+
+
+class _NoNoise:
+    """The sums of a rehearsal are made up; exact noise would build a table for each of its standard deviations."""
+
+    def sample(self, ratio: float, count: int) -> Int64Array:
+        return np.zeros(count, dtype=np.int64)
+
+
+def rehearse() -> None:
+    """Runs all of them; nothing of it is kept."""
+    GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
+    for task in (
+        _task(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
+        _task(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
+        _statistics(bins=_ITEMS),
+        _statistics(bins=_LARGE_BINS),
+    ):
+        for accumulation in ACCUMULATIONS:
+            _Rehearsal(task.definition(), accumulation).run()
+
+
+def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> Task:
+    return Task(
+        name="rehearsal",
+        model=MatrixFactorization(items=_ITEMS, rank=2),
+        data=data,
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6, max_items_per_user=3),
+        training=training,
+        cohort=Cohort(minimum=1, goal=1),
+    )
+
+
+def _statistics(*, bins: int) -> Statistics:
+    return Statistics(
+        name="rehearsal",
+        queries={
+            "items": Histogram(bins=bins),
+            "values": Histogram(low=0, high=2, bins=2, counts="records", clip=2.0),
+            "shares": Histogram(edges=(0.0, 1.0, 2.0), counts="shares"),
+            "mean": Mean(low=0, high=2),
+        },
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+        cohort=Cohort(minimum=1, goal=1),
+    )
+
+
+class _Rehearsal:
+    """Developer, one device and host of one task."""
+
+    def __init__(self, definition: common_pb2.TaskDefinition, accumulation: Accumulation) -> None:
+        self._developer = SigningKey.generate()
+        self._task = sign_task(definition, self._developer)
+        self._sha256 = task_sha256(self._task)
+        self._algorithm = algorithm_for(open_task(self._task))
+        self._guest = RehearsalGuest(EnclavePolicy(role="aggregator", minimum_cohort=1, accumulation=accumulation))
+        self._identity, self._sealed_keys = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=None)
+        self._core = AggregatorCore(self._identity, noise=_NoNoise())
+        self._records: dict[str, bytes] = {}
+
+    def run(self) -> None:
+        """Every round; the enclave starts again in the middle of each."""
+        server = self._algorithm.server()
+        state = server.start()
+        for number in range(len(self._algorithm.planned_releases())):
+            broadcast = server.broadcast(state)
+            state = server.step(state, self._round(number, broadcast))
+        self._core.ledger(self._sha256)
+
+    def _round(self, number: int, broadcast: Broadcast) -> NoisyTensors:
+        model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
+        order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
+        self._persist(self._core.open_round(self._task, *sign_order(order, self._developer, domains.OPEN)))
+        sealed = self._contribution(number, model, broadcast)
+        if self._core.sealed_bytes(self._sha256, number) != len(sealed) or self._core.submit(
+            self._sha256, number, sealed
+        ):
+            raise StateError("the rehearsal's contribution was refused")
+        self._restart([sealed])
+        close = sign_order(order, self._developer, domains.CLOSE)
+        self._persist(self._core.charge(*close).writes)
+        released = self._core.release(close[0])
+        self._persist(released.writes)
+        release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(released.signed_release).release)
+        tensors = {
+            tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) * tensor.step
+            for tensor in release.tensors
+        }
+        return NoisyTensors(number, tensors, release.contributions)
+
+    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> bytes:
+        items = np.arange(3)
+        rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
+        slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
+        payload, _ = self._algorithm.client().contribute(slices, LocalRatings(items, np.ones(3)), round=number, seed=1)
+        contribution = aggregator_pb2.Contribution(
+            task_sha256=self._sha256,
+            round=number,
+            model_sha256=model,
+            contribution_id=os.urandom(32),
+            pseudonym=os.urandom(32),
+            payload=payload,
+        )
+        large = is_large(len(payload))
+        context, close = (
+            (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
+        )
+        info = context(self._sha256, number, model, self._identity.policy.sha256)
+        return close(self._identity.hpke.public, contribution.SerializeToString(), info)
+
+    def _restart(self, contributions: list[bytes]) -> None:
+        self._identity, _ = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=self._sealed_keys)
+        self._core = AggregatorCore.restore(
+            self._identity, self._records, lambda task, round: contributions, noise=_NoNoise()
+        )
+
+    def _persist(self, writes: tuple[SealedRecord, ...]) -> None:
+        for record in writes:
+            if record.data is None:
+                self._records.pop(record.key, None)
+            else:
+                self._records[record.key] = record.data

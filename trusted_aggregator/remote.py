@@ -1,0 +1,121 @@
+"""The aggregator's enclave as its host sees it: the calls of ``Aggregator`` over the socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from odp.enclave.channel import Client, Connection
+from odp.enclave.enclave_start import answered
+from odp.errors import Refusal, StateError
+from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2
+from odp.v1.enclave_pb2 import EnclaveRequest
+from trusted_aggregator import wire
+from trusted_aggregator.interface import Charged, Released, RoundState, Writes
+from trusted_aggregator.records import SealedRecord
+
+_REFUSALS: dict[int, Refusal | None] = {0: None, **{refusal.value: refusal for refusal in Refusal}}
+_PAGE_BYTES = 2**20
+
+
+class RemoteAggregator:
+    """Implements ``trusted_aggregator.interface.Aggregator``; thread-safe.
+
+    Raises, besides what the enclave raises, StateError where the enclave is gone.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature)
+        return wire.writes_of(self._client.call(EnclaveRequest(open_round=given)).writes.records)
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """See ``Aggregator``."""
+        given = enclave_pb2.SubmitBatch(submits=submits)
+        refusals = self._client.call(EnclaveRequest(submit=given)).submitted.refusals
+        if len(refusals) != len(submits):
+            raise StateError("the enclave answered another number of contributions; start the program again")
+        return [_REFUSALS[number] for number in refusals]
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        found = self._client.call(EnclaveRequest(sealed_length=given)).sealed_length
+        return found.bytes if found.WhichOneof("answer") == "bytes" else Refusal(found.refusal)
+
+    def charge(self, order: bytes, signature: bytes) -> Charged:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
+        return wire.charged_of(self._client.call(EnclaveRequest(charge=given)).charged)
+
+    def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
+        """See ``Aggregator``."""
+        given = enclave_pb2.ReleaseRound(order=order, stored=stored)
+        return wire.released_of(self._client.call(EnclaveRequest(release=given)).released)
+
+    def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256)
+        found = self._client.call(EnclaveRequest(ledger=given)).ledger
+        return (found.ledger, found.signature) if found.ledger else None
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """See ``Aggregator``."""
+        only = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        found = self._client.call(EnclaveRequest(rounds=enclave_pb2.AskRounds(only=only)))
+        return next(iter(wire.round_states_of(found.rounds)), None)
+
+    def round_states(self) -> list[RoundState]:
+        """See ``Aggregator``."""
+        return wire.round_states_of(self._client.call(EnclaveRequest(rounds=enclave_pb2.AskRounds())).rounds)
+
+    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """Fresh evidence over a caller's nonce."""
+        given = attestation_pb2.GetEvidenceRequest(nonce=nonce)
+        return self._client.call(EnclaveRequest(evidence=given)).evidence
+
+
+def restore(
+    connection: Connection,
+    records: Mapping[str, bytes],
+    contributions: Callable[[bytes, int], Iterable[bytes]],
+) -> None:
+    """Gives an enclave that has its keys back what it had its host store.
+
+    Raises StateError where it does not accept that: changed, rolled back, or the enclave is gone.
+    """
+    for request in _pages_of_records(records):
+        connection.send(0, request)
+    while True:
+        reply = answered(connection)
+        if reply.WhichOneof("answer") == "ready":
+            return
+        if reply.WhichOneof("answer") != "want":
+            raise StateError("the enclave asked for something unknown while it started")
+        for request in _pages_of_contributions(contributions(reply.want.task_sha256, reply.want.round)):
+            connection.send(0, request)
+
+
+def _pages_of_records(records: Mapping[str, bytes]) -> Iterator[EnclaveRequest]:
+    page = enclave_pb2.SealedRecords()
+    for record in wire.records(SealedRecord(key, data) for key, data in records.items()):
+        page.records.append(record)
+        if page.ByteSize() >= _PAGE_BYTES:
+            yield EnclaveRequest(records=page)
+            page = enclave_pb2.SealedRecords()
+    page.last = True
+    yield EnclaveRequest(records=page)
+
+
+def _pages_of_contributions(contributions: Iterable[bytes]) -> Iterator[EnclaveRequest]:
+    page, size = enclave_pb2.StoredContributions(), 0
+    for sealed in contributions:
+        page.sealed.append(sealed)
+        size += len(sealed)
+        if size >= _PAGE_BYTES:
+            yield EnclaveRequest(contributions=page)
+            page, size = enclave_pb2.StoredContributions(), 0
+    page.last = True
+    yield EnclaveRequest(contributions=page)

@@ -1,0 +1,71 @@
+"""The aggregator's answers as messages between enclave and host (protos/odp/v1/enclave.proto), both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from odp.v1 import enclave_pb2
+from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
+from trusted_aggregator.records import SealedRecord
+
+
+def records(writes: Iterable[SealedRecord]) -> list[enclave_pb2.SealedRecord]:
+    """Sealed records as messages."""
+    return [enclave_pb2.SealedRecord(key=record.key, data=record.data) for record in writes]
+
+
+def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
+    """The inverse of ``records``."""
+    return tuple(SealedRecord(entry.key, entry.data if entry.HasField("data") else None) for entry in messages)
+
+
+def charged(given: Charged) -> enclave_pb2.ChargedRound:
+    """``given`` as a message."""
+    return enclave_pb2.ChargedRound(
+        task_sha256=given.task_sha256,
+        round=given.round,
+        contributions=given.contributions,
+        released=given.released,
+        writes=records(given.writes),
+    )
+
+
+def charged_of(message: enclave_pb2.ChargedRound) -> Charged:
+    """The inverse of ``charged``."""
+    return Charged(
+        message.task_sha256, message.round, message.contributions, message.released, writes_of(message.writes)
+    )
+
+
+def released(given: Released) -> enclave_pb2.ReleasedRound:
+    """``given`` as a message."""
+    return enclave_pb2.ReleasedRound(signed_release=given.signed_release, writes=records(given.writes))
+
+
+def released_of(message: enclave_pb2.ReleasedRound) -> Released:
+    """The inverse of ``released``."""
+    return Released(message.signed_release, writes_of(message.writes))
+
+
+def round_states(states: Iterable[RoundState]) -> enclave_pb2.RoundStates:
+    """States of rounds as a message."""
+    return enclave_pb2.RoundStates(
+        states=[
+            enclave_pb2.RoundState(
+                task_sha256=state.task_sha256,
+                round=state.round,
+                status=cast(enclave_pb2.RoundState.Status, state.status.value),
+                contributions=state.contributions,
+            )
+            for state in states
+        ]
+    )
+
+
+def round_states_of(message: enclave_pb2.RoundStates) -> list[RoundState]:
+    """The inverse of ``round_states``."""
+    return [
+        RoundState(state.task_sha256, state.round, Status(state.status), state.contributions)
+        for state in message.states
+    ]
