@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Figure, Limit, progress
-from benchmarks.processes import Usage
+from benchmarks.processes import Usage, with_enclaves
 from odp.cli.device import take_users
 from odp.cli.processes import Child, Services
 from odp.client import TaskHandle, connect
@@ -96,7 +96,7 @@ def run(quick: bool) -> list[Figure]:
         host = _host(chosen, root, services.server_address)
         stack.callback(host.stop)
         pids = {name: child.process.pid for name, child in [*services.children.items(), (host.name, host)]}
-        usage = stack.enter_context(Usage(pids))
+        usage = stack.enter_context(Usage(with_enclaves(pids)))
         _wait_for_devices(services, host, stop)
         started = time.monotonic()
         before = usage.processor_seconds()

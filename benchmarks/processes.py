@@ -11,6 +11,8 @@ from types import TracebackType
 import psutil
 
 _SAMPLE_SECONDS = 0.5
+#: What an enclave's host has below it: the platform process, and the enclave below that.
+_BELOW = ("platform", "enclave")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -61,6 +63,21 @@ class Usage:
     ) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def with_enclaves(pids: Mapping[str, int]) -> dict[str, int]:
+    """``pids``, and the processes below those that host an enclave, as ``<name> platform`` and ``<name> enclave``."""
+    found: dict[str, int] = {}
+    for name, pid in pids.items():
+        found[name] = pid
+        process = psutil.Process(pid)
+        for what in _BELOW:
+            below = process.children()
+            if len(below) != 1:
+                break
+            (process,) = below
+            found[f"{name} {what}"] = process.pid
+    return found
 
 
 def peak_resident_bytes(process: psutil.Process) -> int:

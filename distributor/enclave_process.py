@@ -31,7 +31,7 @@ def run(channel: socket.socket, guest: Guest) -> None:
         StateError: the host broke the framing.
     """
     connection = Connection(channel)
-    identity = begin(connection, guest, lambda _: None)
+    identity = begin(connection, guest, lambda _: enclave_pb2.Ready())
     if identity is not None:
         serve(connection, routes(DistributorCore(identity.hpke), identity))
 

@@ -102,6 +102,9 @@ class AggregatorCore:
         self._tasks: dict[bytes, _Task] = {}
         self._rounds: dict[tuple[bytes, int], Round] = {}
         self._spending: dict[str, Spending] = {}
+        self._announced: set[bytes] = set()
+        #: What ``restore`` found out and the host has to store: charged rounds that are void.
+        self.restored_writes: Writes = ()
 
     @classmethod
     def restore(
@@ -138,6 +141,9 @@ class AggregatorCore:
         for key in opened:
             if key.startswith("round/"):
                 core._restore_round(RoundRecord.decode(opened[key]), opened, contributions)
+        core.restored_writes = tuple(
+            core._ledger_record(spending) for spending in core._spending.values() if spending.changed
+        )
         return core
 
     def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
@@ -159,8 +165,10 @@ class AggregatorCore:
                 _require_same_model(existing, parsed)
                 if existing.status is Status.VOID:
                     raise _void(existing)
+                self._announce(given)
                 return self._records_of(given, existing) if existing.status is Status.OPEN else ()
             self._require_may_open(given, parsed.round)
+            self._announce(given)
             query = given.queries[parsed.round]
             noise = draw_round_noise(query, self._noise, model_sha256=parsed.model_sha256)
             opened = Round(
@@ -224,7 +232,7 @@ class AggregatorCore:
             if entry is None:
                 raise _no_charge(found)
             released = found.status is Status.RELEASED
-            writes = () if released else (self._ledger_record(task, spending),)
+            writes = () if released else (self._ledger_record(spending),)
             return Charged(task.sha256, found.number, entry.contributions, released, writes)
 
     def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
@@ -260,7 +268,7 @@ class AggregatorCore:
             found.status = Status.RELEASED
             found.erase()
             writes = (
-                self._ledger_record(task, spending),
+                self._ledger_record(spending),
                 self._sealer.seal(names.round_key(task.sha256, found.number), found.record.encode()),
                 self._sealer.seal(names.release_key(task.sha256, found.number), signed),
                 SealedRecord(names.noise_key(task.sha256, found.number), None),
@@ -399,6 +407,10 @@ class AggregatorCore:
             raise _no_charge(restored)
         if noise is None and entry is None:
             raise StateError(f"the sealed noise of round {order.round} is missing; restore the newest state folder")
+        if entry is not None and spending.is_void(task_id=task.id, round=order.round):
+            restored.status = Status.VOID
+            restored.erase()
+            return
         for sealed in contributions(task.sha256, order.round):
             restored.submit(sealed, self._identity.hpke)
         if entry is None:
@@ -409,6 +421,7 @@ class AggregatorCore:
         else:
             restored.status = Status.VOID
             restored.erase()
+            spending.mark_void(task_id=task.id, round=order.round)
 
     def _find(self, order: aggregator_pb2.RoundOrder) -> tuple[_Task, Round]:
         task, found = self._tasks.get(order.task_sha256), self._rounds.get((order.task_sha256, order.round))
@@ -423,8 +436,15 @@ class AggregatorCore:
             self._spending[population] = Spending(self._identity, population)
         return self._spending[population]
 
-    def _ledger_record(self, task: _Task, spending: Spending) -> SealedRecord:
-        return self._sealer.seal(names.ledger_key(task.definition.population), spending.record.encode())
+    def _ledger_record(self, spending: Spending) -> SealedRecord:
+        record = spending.record
+        return self._sealer.seal(names.ledger_key(record.ledger.population), record.encode())
+
+    def _announce(self, task: _Task) -> None:
+        """Puts the task into the log that evidence carries, once per launch: who attests sees what is served."""
+        if task.sha256 not in self._announced:
+            self._identity.guest.extend(f"task {task.id}")
+            self._announced.add(task.sha256)
 
     def _records_of(self, task: _Task, opened: Round) -> Writes:
         if opened.noise is None:

@@ -44,9 +44,10 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
     connection = Connection(channel)
     restored: list[AggregatorCore] = []
 
-    def restore(identity: EnclaveIdentity) -> None:
+    def restore(identity: EnclaveIdentity) -> enclave_pb2.Ready:
         contributions = functools.partial(_contributions, connection)
         restored.append(AggregatorCore.restore(identity, _records(connection), contributions, noise=noise))
+        return enclave_pb2.Ready(writes=wire.records(restored[0].restored_writes))
 
     identity = begin(connection, guest, restore)
     if identity is not None:

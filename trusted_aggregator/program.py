@@ -85,7 +85,7 @@ def start(
             log=log,
             undo=undo,
         )
-        restore(begun.connection, records, storage.contributions)
+        storage.apply(restore(begun.connection, records, storage.contributions))
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
         core = RemoteAggregator(client)

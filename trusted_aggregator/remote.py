@@ -81,8 +81,8 @@ def restore(
     connection: Connection,
     records: Mapping[str, bytes],
     contributions: Callable[[bytes, int], Iterable[bytes]],
-) -> None:
-    """Gives an enclave that has its keys back what it had its host store.
+) -> Writes:
+    """Gives an enclave that has its keys back what it had its host store; what it wants stored before anything else.
 
     Raises StateError where it does not accept that: changed, rolled back, or the enclave is gone.
     """
@@ -91,7 +91,7 @@ def restore(
     while True:
         reply = answered(connection)
         if reply.WhichOneof("answer") == "ready":
-            return
+            return wire.writes_of(reply.ready.writes)
         if reply.WhichOneof("answer") != "want":
             raise StateError("the enclave asked for something unknown while it started")
         for request in _pages_of_contributions(contributions(reply.want.task_sha256, reply.want.round)):

@@ -33,6 +33,8 @@ class Spending:
         self._budget = Budget(identity.policy.population_epsilon, identity.policy.population_delta)
         self._guard = RollbackGuard(identity, population)
         self._pending: LedgerRecord | None = None
+        #: Whether the ledger is ahead of what it was started from, by something that costs nothing to lose.
+        self.changed = False
         if record is None:
             self._guard.require(ZERO)
             record = LedgerRecord(Ledger(population), stamp=ZERO, parent=ZERO)
@@ -98,6 +100,20 @@ class Spending:
         committed = self._committed
         ledger = committed.ledger.advance(task_id=task_id, round=round, state=ReleaseState.SEALED)
         self._committed = LedgerRecord(ledger, stamp=committed.stamp, parent=committed.parent)
+
+    def mark_void(self, *, task_id: str, round: int) -> None:
+        """Notes that nothing can be released for a charged round; a release that was made once stays as it is."""
+        committed = self._committed
+        entry = committed.ledger.find(task_id, round)
+        if entry is not None and entry.state is ReleaseState.CHARGED:
+            ledger = committed.ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID)
+            self._committed = LedgerRecord(ledger, stamp=committed.stamp, parent=committed.parent)
+            self.changed = True
+
+    def is_void(self, *, task_id: str, round: int) -> bool:
+        """Whether ``mark_void`` was stored."""
+        entry = self.record.ledger.find(task_id, round)
+        return entry is not None and entry.state is ReleaseState.VOID
 
     def _users(self, now: int) -> int:
         """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""

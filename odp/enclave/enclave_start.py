@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
@@ -58,18 +59,19 @@ def answered(connection: Connection) -> EnclaveReply:
     return reply
 
 
-def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentity], None]) -> EnclaveIdentity | None:
+def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentity], Ready]) -> EnclaveIdentity | None:
     """Inside the enclave: gets its keys, lets ``finish`` do what its role needs, and says that it is ready.
 
     None where that failed: the host was told why, and the enclave has to end.
     """
     try:
         identity = _identity(connection, guest)
-        finish(identity)
+        ready = finish(identity)
+        connection.send(0, EnclaveReply(ready=ready))
     except OdpError as error:
-        connection.send(0, EnclaveReply(failure=failure_of(error)))
+        with contextlib.suppress(StateError):  # where the host is gone, nobody has to be told
+            connection.send(0, EnclaveReply(failure=failure_of(error)))
         return None
-    connection.send(0, EnclaveReply(ready=Ready()))
     return identity
 
 

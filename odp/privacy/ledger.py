@@ -5,8 +5,8 @@ exceed the budgets they are charged against. Epsilon is recomputed from the whol
 
 Life of a release, one appended entry per step; the events stand in the first and count for ever::
 
-    CHARGED -> SEALED -> SENT        the noise is fixed, then the release is stored, then it left
-    CHARGED -> VOID                  the round failed after the charge: nothing leaves, nothing is refunded
+    CHARGED -> SEALED        the noise is fixed, then the release is made: from here on it may have left
+    CHARGED -> VOID          the round failed after the charge: nothing leaves, nothing is refunded
 
 The holder makes the new ledger durable *before* it acts on it, and binds ``len(ledger.entries)`` to a monotonic counter
 that it checks at start, so that an older copy is noticed. The hash chain detects damage and gives the transparency log
@@ -56,14 +56,12 @@ class ReleaseState(enum.Enum):
 
     CHARGED = 10
     SEALED = 20
-    SENT = 30
     VOID = 90
 
 
 _NEXT = {
     ReleaseState.CHARGED: (ReleaseState.SEALED, ReleaseState.VOID),
-    ReleaseState.SEALED: (ReleaseState.SENT,),
-    ReleaseState.SENT: (),
+    ReleaseState.SEALED: (),
     ReleaseState.VOID: (),
 }
 

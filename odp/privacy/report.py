@@ -130,7 +130,7 @@ def privacy_report(
         "rounds": {
             "planned": None if planned_rounds is None else len(planned_rounds),
             "charged": len(states),
-            "released": sum(state in (ReleaseState.SEALED, ReleaseState.SENT) for state in states.values()),
+            "released": sum(state is ReleaseState.SEALED for state in states.values()),
             "void": sum(state is ReleaseState.VOID for state in states.values()),
             "unreleased": sum(state is ReleaseState.CHARGED for state in states.values()),
         },

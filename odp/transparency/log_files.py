@@ -20,7 +20,7 @@ import fcntl
 import os
 import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from odp import _validate
@@ -34,6 +34,7 @@ from odp.transport.state_folder import state_errors, write_atomically
 ENTRIES, HASHES, CHECKPOINT = "entries", "hashes", "checkpoint"
 LENGTH_BYTES = 4
 _LARGEST_BATCH = 256 * 2**20
+_CLOSED = -1
 
 
 class LogFiles:
@@ -48,7 +49,7 @@ class LogFiles:
         self._offsets = array("Q", [0])
         self._index: dict[bytes, int] = {}
         self._note = Note(b"", ())
-        self._open = True
+        self._torn = False
 
     @classmethod
     def open(cls, folder: Path, key: NoteKey, *, now: float) -> LogFiles:
@@ -98,7 +99,7 @@ class LogFiles:
 
         Raises:
             ConfigurationError: an entry is empty or too long.
-            StateError: the disk is full or failing; the log is as before, and has to be opened again.
+            StateError: the disk is full or failing; the log is as before.
         """
         if sum(map(len, entries)) > _LARGEST_BATCH:
             raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")
@@ -108,8 +109,17 @@ class LogFiles:
             leaves = [merkle.leaf_hash(entry) for entry in entries]
             new = {leaf: entry for leaf, entry in zip(leaves, entries, strict=True) if leaf not in self._index}
             if new:
-                with state_errors(self.folder), self._or_closed():
+                with state_errors(self.folder):
+                    if self._torn:
+                        # The batch before failed halfway: only the files know whether its checkpoint was stored.
+                        self._restore(now)
+                        self._torn = True
+                        self._store(self._note)
+                        self._torn = False
+                        return self.append(entries, now=now)
+                    self._torn = True
                     self._write(list(new.values()), list(new), now)
+                    self._torn = False
             return [self._index[leaf] for leaf in leaves]
 
     def sign_again(self, *, now: float) -> None:
@@ -182,10 +192,11 @@ class LogFiles:
     def close(self) -> None:
         """Frees the folder. Idempotent."""
         with self._lock:
-            if self._open:
-                self._open = False
-                os.close(self._hashes_file)
-                os.close(self._entries_file)
+            for file in (self._hashes_file, self._entries_file):
+                if file != _CLOSED:
+                    os.close(file)
+            # The system gives the old numbers to other files: whoever still asks must not read or write those.
+            self._hashes_file = self._entries_file = _CLOSED
 
     def __enter__(self) -> LogFiles:
         return self
@@ -223,15 +234,6 @@ class LogFiles:
             write_atomically(self.folder / CHECKPOINT, note.encode())
         self._note = note
 
-    @contextlib.contextmanager
-    def _or_closed(self) -> Iterator[None]:
-        """A batch that failed halfway leaves files that only ``open`` may judge."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
     def _restore(self, now: float) -> None:
         try:
             stored = (self.folder / CHECKPOINT).read_bytes()
@@ -259,6 +261,7 @@ class LogFiles:
         if merkle.root(tree.size, self.node) != tree.root:
             raise StateError(f"the hashes of the log in {self.folder} do not give the root of its checkpoint")
         self._index = {self.node(0, number): number for number in range(tree.size)}
+        self._torn = False
         if not stored:
             self._store(sign_checkpoint(tree, self._key, now=now))
 
@@ -274,6 +277,7 @@ class LogFiles:
 
     def _scan(self, size: int) -> None:
         """Where the first ``size`` entries stand."""
+        self._offsets = array("Q", [0])
         length_of_file, at = os.fstat(self._entries_file).st_size, 0
         for number in range(size):
             length = int.from_bytes(os.pread(self._entries_file, LENGTH_BYTES, at), "big")

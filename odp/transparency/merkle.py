@@ -5,9 +5,9 @@ level and place (level 0: leaves) and kept in the order in which they become ful
 hash and those of the subtrees that it completes. Everything else, a head or a proof of any earlier size, follows from
 O(log size) of them::
 
-    level 2          6              written: 0 1 2 3 4 5 6 | 7 8 9 | 10
-    level 1      2       5      9   (positions in the store; 6 leaves: 0 1 3 4 7 8)
-    level 0    0   1   3   4  7   8
+    level 2          6
+    level 1      2       5       9        positions in the store of a tree of 6 leaves
+    level 0    0   1   3   4   7   8
 
 The two verifiers trust nothing but the heads that they are given. They raise ``ProofError`` and never anything else.
 

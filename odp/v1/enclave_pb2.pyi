@@ -157,8 +157,10 @@ class StoredContributions(_message.Message):
     def __init__(self, sealed: _Optional[_Iterable[bytes]] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("writes",)
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    writes: _containers.RepeatedCompositeFieldContainer[SealedRecord]
+    def __init__(self, writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ...) -> None: ...
 
 class RecordWrites(_message.Message):
     __slots__ = ("records",)

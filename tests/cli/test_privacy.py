@@ -12,6 +12,7 @@ from e2e.world import World, small_task
 
 import odp as package
 from odp.errors import AttestationError, ConfigurationError, StateError
+from odp.privacy import composition
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Budget, Ledger
 
@@ -60,8 +61,11 @@ def test_a_changed_ledger_an_unknown_task_and_a_missing_file_are_refused(odp: Od
         odp("privacy", "report", "ab", "--ledger", ledger)
 
 
-def test_a_sampled_task_runs_on_devices_and_its_report_is_the_enclaves(odp: Odp, tmp_path: Path) -> None:
+def test_a_sampled_task_runs_on_devices_and_its_report_is_the_enclaves(
+    odp: Odp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forty devices upload in each round, half of them count; the report is checked against pinned reference values."""
+    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)  # all in this process, and quick
     ratings = package.synthetic_movielens(n_users=40, n_items=20, ratings_per_user=8, seed=3)
     task = small_task(ratings)
     cohort = package.Cohort(

@@ -197,13 +197,19 @@ class Platform:
     def crash_through(self, name: str, points: Sequence[str], *, also: str | None = None) -> None:
         """Lets a program that is dead be started again and again, each time to die at the next point.
 
-        ``also`` is killed and started each time as well: it has no memory of the failures before.
+        ``also`` is killed and started each time as well, once the other serves: it forgets the failures before.
         """
         for point in points:
             child = self.start(name, point)
-            (self.ended if point.startswith((crash.ENCLAVE, crash.PLATFORM)) else self.died)(child)
             if also is not None:
+                self.up_or_dead(child)
                 self.kill_and_restart(also)
+            (self.ended if point.startswith((crash.ENCLAVE, crash.PLATFORM)) else self.died)(child)
+
+    def up_or_dead(self, child: Child) -> None:
+        """Waits until a program serves, or ended before it did."""
+        address = child.state / "address"
+        self.until(lambda: address.exists() or child.process.poll() is not None, what=f"the start of {child.name}")
 
     def logged(self, name: str) -> str:
         path = self.root / "logs" / f"{name}.log"

@@ -231,6 +231,7 @@ def test_a_demo_whose_results_could_not_be_written_starts_nothing() -> None:
 def test_a_service_that_is_away_is_named(world: World, folder: Path) -> None:
     shutil.copytree(world.root / "ca", "state/ca")
     shutil.copytree(world.root / "server", "state/server")
+    shutil.copy(world.reference_values, "state/reference_values.json")
     for command in (
         ["task", "submit", task_file(), "--state", "state"],
         ["task", "list", "--state", "state"],

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
+from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
 from e2e.world import World, small_task
 
 import odp
@@ -20,6 +23,8 @@ from odp.crypto import domains
 from odp.datasets import Ratings
 from odp.signed_task import open_task, task_sha256
 from odp.transport import service
+
+_PAGE_BYTES = 4096
 
 
 class _Recorder(grpc.ServerInterceptor):
@@ -169,6 +174,75 @@ def test_contributions_on_the_aggregators_disk_in_the_middle_of_a_round_hold_no_
         for name, content in stored.items():
             assert payload[:24] not in content, name
             assert identity.secret not in content, name
+
+
+@pytest.mark.processes
+def test_the_memory_of_the_hosts_holds_no_planted_secret(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    """Hosts and server as processes, in the middle of a round and after it."""
+    platform = Platform(tmp_path, stack)
+    task = a_task()
+    platform.submit(task)
+    platform.start(DEVICE_HOST)
+    hosts = {name: psutil.Process(child.process.pid) for name, child in platform.services.children.items()}
+    for moment in ("in the middle of a round", "after it"):
+        if moment == "after it":
+            platform.until_logged("aggregator", "round_released", round=0)
+        else:
+            platform.until(lambda: platform.contributions(0) > DEVICES // 4, what="a quarter of the contributions")
+        for process in hosts.values():
+            process.suspend()
+        try:
+            searched = {name: _memory(process) for name, process in hosts.items()}
+        finally:
+            for process in hosts.values():
+                process.resume()
+        status = platform.status()
+        ciphertext = _first_ciphertext(tmp_path)
+        held = sum(ciphertext in data for data in searched.values())
+        assert ciphertext == b"" or held, f"{moment}: the search finds what a host does hold"
+        for device in range(0, DEVICES, 20):
+            for what, secret in _of_counts(tmp_path, device, status).items():
+                for name, data in searched.items():
+                    assert secret not in data, f"{moment}: {what} of device {device} in the memory of {name}"
+
+
+def _of_counts(root: Path, device: int, status: Any) -> dict[str, bytes]:
+    """What a device holds and sends in the round of counts; each at least 16 bytes."""
+    task = task_sha256(status.task)
+    with Store.open(store_path(root / "devices", device)) as store:
+        identity, data = store.identity(), store.ratings()
+    payload, _ = (
+        algorithm_for(open_task(status.task)).client().contribute(_no_slices(), data, round=0, seed=identity.seed)
+    )
+    return {
+        "the secret": identity.secret,
+        "the id": identity.device_id,
+        "the pseudonym": domains.pseudonym(identity.secret, task),
+        "the contribution's id": domains.contribution_id(identity.secret, task, 0),
+        "the payload": payload[:24],
+        "the items": data.items.astype("<i8").tobytes(),
+    }
+
+
+def _first_ciphertext(root: Path) -> bytes:
+    with contextlib.closing(sqlite3.connect(root / "aggregator" / "contributions.db")) as stored:
+        row = stored.execute("SELECT ciphertext FROM contributions LIMIT 1").fetchone()
+    return row[0][:64] if row else b""
+
+
+def _memory(process: psutil.Process) -> bytes:
+    """What a process could write to: heap, stacks, anonymous memory. Needs the right to look, as its parent has."""
+    found = []
+    with Path(f"/proc/{process.pid}/maps").open() as maps, Path(f"/proc/{process.pid}/mem").open("rb", 0) as memory:
+        for line in maps:
+            span, rights, *_ = line.split()
+            if rights.startswith("rw"):
+                low, high = (int(part, 16) for part in span.split("-"))
+                with contextlib.suppress(OSError, OverflowError):
+                    memory.seek(low)
+                    pages = np.frombuffer(memory.read(high - low), np.uint8).reshape(-1, _PAGE_BYTES)
+                    found.append(pages[pages.any(axis=1)].tobytes())  # most are reserved and were never touched
+    return b"".join(found)
 
 
 def _files(root: Path) -> dict[str, bytes]:

@@ -132,11 +132,10 @@ def test_malformed_charges_are_refused(change):
 
 def test_a_release_goes_through_its_states_and_never_back():
     ledger = charge(Ledger("films"))
-    for state in (ReleaseState.SEALED, ReleaseState.SENT):
-        ledger = ledger.advance(task_id=TASK, round=0, state=state)
-        assert ledger.advance(task_id=TASK, round=0, state=state) is ledger
-        assert ledger.find(TASK, 0).state is state
-    for state in (ReleaseState.CHARGED, ReleaseState.SEALED, ReleaseState.VOID):
+    ledger = ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED)
+    assert ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED) is ledger
+    assert ledger.find(TASK, 0).state is ReleaseState.SEALED
+    for state in (ReleaseState.CHARGED, ReleaseState.VOID):
         with pytest.raises(PrivacyError, match="cannot become"):
             ledger.advance(task_id=TASK, round=0, state=state)
     assert ledger.task_events(TASK) == EVENTS

@@ -9,8 +9,15 @@ import pytest
 import odp
 from odp.algorithms.task_plan import CLEAR, plan_of_task, render_task_plan
 from odp.errors import ConfigurationError, PrivacyError
+from odp.privacy import composition
 from odp.privacy.accounting import noise_multiplier_for
 from odp.privacy.planning import Question, answer, render_plan
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coarse grid of the accountant: within 1e-3 for these plans."""
+    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
 
 
 def solve(**known):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
 from transparency.world import IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
 
 from odp.crypto.signing import SigningKey
@@ -73,17 +74,17 @@ def attack(name: str, reason: str) -> Callable[[Attack], Attack]:
     return register
 
 
-@attack("R31: no proof at all", "missing")
+@attack("R51: no proof at all", "missing")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(None)
 
 
-@attack("R31: an empty proof", "missing")
+@attack("R51: an empty proof", "missing")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(log_pb2.LogProof())
 
 
-@attack("R31: proof of another leaf", "not_included")
+@attack("R51: proof of another leaf", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     world.append(TaskEntry.of(a_task(world.developer, name="other")).encode())
     proof = world.proof()
@@ -92,7 +93,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R31: a task that is not in the log", "not_included")
+@attack("R51: a task that is not in the log", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     world.task = a_task(world.developer, name="hidden")
@@ -100,14 +101,14 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R31: a model for one device alone", "not_included")
+@attack("R51: a model for one device alone", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     world.model = a_model(world.task, world.developer, version=7)
     world.participate(proof)
 
 
-@attack("R31: an inner node as a leaf", "not_included")
+@attack("R51: an inner node as a leaf", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     # The path of the parent of leaves 4 and 5, given as that of a leaf.
@@ -116,7 +117,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R31: the proof of another tree's size", "not_included")
+@attack("R51: the proof of another tree's size", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     world.append(*filler(5))
@@ -124,21 +125,21 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R31: an index beyond the tree", "not_included")
+@attack("R51: an index beyond the tree", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     proof.model.index = world.log.size
     world.participate(proof)
 
 
-@attack("R31: hashes of another length", "malformed")
+@attack("R51: hashes of another length", "malformed")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     proof.task.hashes += b"x"
     world.participate(proof)
 
 
-@attack("R31: an endorsement that is not in the log", "not_included")
+@attack("R51: an endorsement that is not in the log", "not_included")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     hidden, _withdrawal = world.endorsed("aggregator", days=(-1, 30))
@@ -146,7 +147,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R31: another entry in place of an endorsement", "malformed")
+@attack("R51: another entry in place of an endorsement", "malformed")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     task = TaskEntry.of(world.task)
@@ -154,7 +155,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R32: a shrunk tree", "shrunk")
+@attack("R52: a shrunk tree", "shrunk")
 def _(world: Attacked, tmp: Path) -> None:
     old = world.proof()
     seen = world.guard(tmp / "view.json")
@@ -163,7 +164,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(old, device=world.guard(tmp / "view.json"))
 
 
-@attack("R32: a shrunk tree, signed anew", "shrunk")
+@attack("R52: a shrunk tree, signed anew", "shrunk")
 def _(world: Attacked, tmp: Path) -> None:
     shorter = world.fork(tmp / "short")
     world.append(*filler(3))
@@ -174,7 +175,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(shorter.proof())
 
 
-@attack("R32: one size, two trees", "split_view")
+@attack("R52: one size, two trees", "split_view")
 def _(world: Attacked, tmp: Path) -> None:
     world.append(*filler(1))
     world.participate(world.proof())
@@ -183,7 +184,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(fork.proof())
 
 
-@attack("R32: a rewritten past", "inconsistent")
+@attack("R52: a rewritten past", "inconsistent")
 def _(world: Attacked, tmp: Path) -> None:
     world.append(*filler(1))
     world.participate(world.proof())
@@ -193,7 +194,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(fork.proof())
 
 
-@attack("R32: a rewritten past, with the true log's hashes", "inconsistent")
+@attack("R52: a rewritten past, with the true log's hashes", "inconsistent")
 def _(world: Attacked, tmp: Path) -> None:
     world.append(*filler(9))
     world.participate(world.proof())
@@ -203,7 +204,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(fork.proof())
 
 
-@attack("R33: the log's key swapped", "wrong_log_key")
+@attack("R53: the log's key swapped", "wrong_log_key")
 def _(world: Attacked, tmp: Path) -> None:
     swapped = LogFiles.open(tmp / "swapped", NoteKey.generate(world.key.name), now=NOW)
     swapped.append([world.log.entry(number) for number in range(world.log.size)], now=NOW)
@@ -213,14 +214,14 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R33: another log in place of the pinned one", "wrong_origin")
+@attack("R53: another log in place of the pinned one", "wrong_origin")
 def _(world: Attacked, tmp: Path) -> None:
     other = Attacked(tmp / "other", key=NoteKey.generate("example.com/another"), witnesses=world.witnesses)
     world.task, world.model = other.task, other.model
     world.participate(other.proof())
 
 
-@attack("R33: a changed checkpoint", "bad_signature")
+@attack("R53: a changed checkpoint", "bad_signature")
 def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     size = str(world.log.size).encode()
@@ -228,14 +229,14 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R33: a missing witness", "witness_quorum")
+@attack("R53: a missing witness", "witness_quorum")
 def _(world: Attacked, tmp: Path) -> None:
     world.log.append(filler(1), now=NOW)
     world.cosign(world.witnesses[0])
     world.participate(world.proof())
 
 
-@attack("R33: one witness under two names", "witness_quorum")
+@attack("R53: one witness under two names", "witness_quorum")
 def _(world: Attacked, tmp: Path) -> None:
     world.log.append(filler(1), now=NOW)
     world.cosign(world.witnesses[0])
@@ -247,7 +248,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R33: a witness's line of another checkpoint", "bad_signature")
+@attack("R53: a witness's line of another checkpoint", "bad_signature")
 def _(world: Attacked, tmp: Path) -> None:
     old = [line for line in Note.parse(world.log.note).lines if line.name.startswith("example.com/w")]
     world.log.append(filler(1), now=NOW)
@@ -256,7 +257,7 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R33: a cosignature over another origin", "bad_signature")
+@attack("R53: a cosignature over another origin", "bad_signature")
 def _(world: Attacked, tmp: Path) -> None:
     tree = world.log.checkpoint
     elsewhere = Checkpoint("example.com/another", tree.size, tree.root)
@@ -266,27 +267,27 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(proof)
 
 
-@attack("R33: the log as its own witness", "witness_quorum")
+@attack("R53: the log as its own witness", "witness_quorum")
 def _(world: Attacked, tmp: Path) -> None:
     world.log.append(filler(1), now=NOW)
     world.log.sign_again(now=NOW)
     world.participate(world.proof())
 
 
-@attack("R34: a withdrawn measurement that the server still serves", "withdrawn")
+@attack("R54: a withdrawn measurement that the server still serves", "withdrawn")
 def _(world: Attacked, tmp: Path) -> None:
     world.append(world.withdrawals["aggregator"].encode())
     world.participate(world.proof())
 
 
-@attack("R34: a withdrawal after the device has used the enclave", "withdrawn")
+@attack("R54: a withdrawal after the device has used the enclave", "withdrawn")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(world.proof())
     world.append(world.withdrawals["distributor"].encode())
     world.participate(world.proof())
 
 
-@attack("R34: a withdrawal, and the proofs of before it", "withdrawn")
+@attack("R54: a withdrawal, and the proofs of before it", "withdrawn")
 def _(world: Attacked, tmp: Path) -> None:
     before = world.proof()
     world.participate(before)
@@ -296,76 +297,76 @@ def _(world: Attacked, tmp: Path) -> None:
     world.participate(before)
 
 
-@attack("R34: an endorsement that has ended", "not_endorsed")
+@attack("R54: an endorsement that has ended", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     ended, _withdrawal = world.endorsed("aggregator", days=(-300, -1))
     world.append(ended.encode())
     world.participate(world.proof(endorsements=[ended, world.endorsements[1]]))
 
 
-@attack("R34: an endorsement that has not begun", "not_endorsed")
+@attack("R54: an endorsement that has not begun", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     early, _withdrawal = world.endorsed("aggregator", days=(1, 300))
     world.append(early.encode())
     world.participate(world.proof(endorsements=[early, world.endorsements[1]]))
 
 
-@attack("R34: an endorsement by the server itself", "not_endorsed")
+@attack("R54: an endorsement by the server itself", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     own, _withdrawal = world.endorsed("aggregator", key=SigningKey.generate())
     world.append(own.encode())
     world.participate(world.proof(endorsements=[own, world.endorsements[1]]))
 
 
-@attack("R34: an endorsement whose signature was changed", "malformed")
+@attack("R54: an endorsement whose signature was changed", "malformed")
 def _(world: Attacked, tmp: Path) -> None:
     forged = EndorsementEntry(world.endorsements[0].statement, bytes(64))
     world.append(forged.encode())
     world.participate(world.proof(endorsements=[forged, world.endorsements[1]]))
 
 
-@attack("R34: no endorsements", "not_endorsed")
+@attack("R54: no endorsements", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(world.proof(endorsements=[]))
 
 
-@attack("R34: the endorsement of the other role", "not_endorsed")
+@attack("R54: the endorsement of the other role", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(world.proof(endorsements=world.endorsements[1:]))
 
 
-@attack("R34: an enclave with code that nobody endorsed", "not_endorsed")
+@attack("R54: an enclave with code that nobody endorsed", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(world.proof(), aggregator=enclave("aggregator", image="sha384:" + "00" * 48))
 
 
-@attack("R34: an enclave with a relaxed policy", "not_endorsed")
+@attack("R54: an enclave with a relaxed policy", "not_endorsed")
 def _(world: Attacked, tmp: Path) -> None:
     relaxed = EnclavePolicy(role="aggregator", minimum_cohort=1)
     world.participate(world.proof(), aggregator=enclave("aggregator", policy=relaxed))
 
 
-@attack("R35: a stale checkpoint", "stale")
+@attack("R55: a stale checkpoint", "stale")
 def _(world: Attacked, tmp: Path) -> None:
     world.clock.now += 24 * 3600 + 1
     world.participate(world.proof())
 
 
-@attack("R35: a checkpoint that grew stale at the device", "stale")
+@attack("R55: a checkpoint that grew stale at the device", "stale")
 def _(world: Attacked, tmp: Path) -> None:
     world.participate(world.proof())
     world.clock.now += 24 * 3600 + 1
     world.participate(world.proof())
 
 
-@attack("R35: an old cosignature under a new signature of the log", "stale")
+@attack("R55: an old cosignature under a new signature of the log", "stale")
 def _(world: Attacked, tmp: Path) -> None:
     world.clock.now += 24 * 3600 + 1
     world.log.sign_again(now=world.clock())
     world.participate(world.proof())
 
 
-@attack("R35: a checkpoint of the future", "not_yet_valid")
+@attack("R55: a checkpoint of the future", "not_yet_valid")
 def _(world: Attacked, tmp: Path) -> None:
     world.clock.now += 3600
     world.log.sign_again(now=world.clock())
@@ -390,7 +391,7 @@ def test_without_an_attack_the_device_takes_part(world: Attacked) -> None:
         world.append(*filler(2, first=world.log.size))
 
 
-def test_r33_of_two_devices_that_are_shown_two_views_one_lacks_the_witness(world: Attacked, tmp_path: Path) -> None:
+def test_r53_of_two_devices_that_are_shown_two_views_one_lacks_the_witness(world: Attacked, tmp_path: Path) -> None:
     """The witness is where two devices' views meet: it cosigns one, and the other device refuses."""
     one = NoteKey.generate("example.com/honest")
     pins = {"witness_keys": (one.public(Kind.COSIGNATURE).text,), "quorum": 1}
@@ -438,3 +439,25 @@ def test_another_endorsement_stands_in_for_one_that_was_withdrawn(world: Attacke
     again, _withdrawal = world.endorsed("aggregator", days=(-2, 200))
     world.append(again.encode())
     world.participate(world.proof(endorsements=[*world.endorsements, again]))
+
+
+def test_no_proof_with_a_flipped_bit_is_accepted_and_none_crashes(world: Attacked) -> None:
+    """Every byte of a proof, one bit each: an unreadable message never reaches the device's code."""
+    whole = world.proof()
+    note = Note.parse(whole.checkpoint)
+    # A line that nobody needs may be damaged: it then is by nobody. With witnesses, the log's own time is such a line.
+    spare = world.key.public(Kind.COSIGNATURE)
+    whole.checkpoint = Note(note.body, tuple(line for line in note.lines if not line.is_by(spare))).encode()
+    world.participate(whole, device=world.guard())
+    data, refused = whole.SerializeToString(), 0
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        try:
+            proof = log_pb2.LogProof.FromString(bytes(changed))
+        except DecodeError:
+            continue
+        with pytest.raises(TransparencyError):
+            world.participate(proof, device=world.guard())
+        refused += 1
+    assert refused > len(data) / 2

@@ -35,7 +35,7 @@ def payload(
     made += np.array(items or [1, 5, 7, 11], dtype="<u4").tobytes()
     if round:
         made += np.array(weights or [200] * PLACES, dtype="<u2").tobytes()
-        made += np.array(targets or [100, -100, 512, -512], dtype="<i2").tobytes()
+        made += np.array(targets or [100, -100, 200, -200], dtype="<i2").tobytes()
     return made
 
 
@@ -49,8 +49,9 @@ OUT_OF_BOUNDS: dict[str, tuple[tuple[int, ...], dict[str, list[int]]]] = {
     "R12 weights one above the bound": ((1, 2), {"weights": [1024, 1, 0, 0]}),
     "R12 weights whose squares overflow 32 bits": ((1, 2), {"weights": [65535] * 4}),
     "R12 a weight with the sign bit": ((1, 2), {"weights": [32768, 0, 0, 0]}),
-    "R12 a target above": ((1, 2), {"targets": [513, 0, 0, 0]}),
-    "R12 a target below": ((1, 2), {"targets": [0, 0, 0, -513]}),
+    "R12 a target above": ((1, 2), {"weights": [9] * 4, "targets": [513, 0, 0, 0]}),
+    "R12 a target below": ((1, 2), {"weights": [9] * 4, "targets": [0, 0, 0, -513]}),
+    "R12 targets that together are beyond their norm": ((1, 2), {"targets": [400, -400, 400, -400]}),
     "R12 the target whose absolute value overflows": ((1, 2), {"targets": [-32768, 0, 0, 0]}),
     "R12 a target out of range under a weight of zero": ((1, 2), {"weights": [9, 0, 0, 0], "targets": [0, 900, 0, 0]}),
     "R12 a row over its norm": ((2,), {"row": [2048, 1]}),

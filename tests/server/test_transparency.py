@@ -252,7 +252,11 @@ def test_a_log_that_cannot_be_written_makes_the_task_wait(
     assert driver.step_once()
 
 
-@pytest.mark.parametrize("text", ["", "host:1", "host=KEY", "127.0.0.1:1=junk", f"host:1={KEY.public(Kind.NOTE).text}"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host:1", "host=KEY", "127.0.0.1:1=junk", f"host:1={KEY.public(Kind.NOTE).text}"],
+    ids=["empty", "no key", "no port", "junk", "the log's own kind of key"],
+)
 def test_a_witness_that_is_misspelt_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError):
         read_witness(text)

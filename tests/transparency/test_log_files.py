@@ -176,20 +176,47 @@ def test_a_process_killed_at_any_system_call_of_a_batch_never_signs_two_trees_of
             assert merkle.root(size, log.node) == root, "what was shown is still the beginning of the log"
 
 
-def test_a_full_disk_leaves_the_old_tree_and_closes_the_log(log: LogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_full_disk_leaves_the_old_tree_or_the_whole_new_one(
+    log: LogFiles, monkeypatch: pytest.MonkeyPatch, stored: bool, reopened: bool
+) -> None:
+    """Where the checkpoint was stored and the error came behind it, the batch is in the log."""
     log.append(filler(3), now=NOW)
-    note = log.note
+    note, write = log.note, log_files.write_atomically
 
-    def full(*_: Any) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if stored:
+            write(path, data)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(log_files, "write_atomically", full)
     with pytest.raises(StateError, match="disk full"):
         log.append(filler(2, first=5), now=NOW)
+    assert log.note == note
+    assert log.entry(2) == filler(3)[2]
+    with pytest.raises(StateError, match="disk full"):
+        log.append(filler(2, first=8), now=NOW)
     monkeypatch.undo()
-    with LogFiles.open(log.folder, KEY, now=NOW) as again:
-        assert again.note == note
-        assert again.append(filler(2, first=5), now=NOW) == [3, 4]
+    if reopened:
+        log.close()
+        log = LogFiles.open(log.folder, KEY, now=NOW)
+    assert log.append(filler(1, first=8), now=NOW) == [5 if stored else 3]
+    assert log.append(filler(2, first=5), now=NOW) == ([3, 4] if stored else [4, 5])
+    entries = [log.entry(number) for number in range(log.size)]
+    assert log.checkpoint.root == merkle.root_of(map(merkle.leaf_hash, entries))
+    log.close()
+
+
+def test_a_closed_log_touches_no_other_file(log: LogFiles, tmp_path: Path) -> None:
+    log.append(filler(1), now=NOW)
+    log.close()
+    with (tmp_path / "other").open("w+b") as one, (tmp_path / "another").open("w+b") as two:
+        for ask in (lambda: log.append(filler(1, first=5), now=NOW), lambda: log.entry(0), lambda: log.head(0, 1)):
+            with pytest.raises(StateError):
+                ask()
+        assert (one.read(), two.read()) == (b"", b"")
+    log.close()
 
 
 def test_two_programs_do_not_share_a_log(log: LogFiles) -> None:

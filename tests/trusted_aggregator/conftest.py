@@ -56,14 +56,18 @@ class World:
         self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=None)
         self.developer = SigningKey.generate()
         self.population = population
-        self.task = self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit)
-        self.task_sha256 = task_sha256(self.task)
-        self.algorithm = algorithm_for(open_task(self.task))
-        self.server_state = self.algorithm.server().start()
-        self.broadcasts = {0: self.algorithm.server().broadcast(self.server_state)}
+        self.adopt(self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit))
         self.records: dict[str, bytes] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
+
+    def adopt(self, task: common_pb2.SignedTask) -> None:
+        """From here on, everything is about ``task``."""
+        self.task = task
+        self.task_sha256 = task_sha256(task)
+        self.algorithm = algorithm_for(open_task(task))
+        self.server_state = self.algorithm.server().start()
+        self.broadcasts = {0: self.algorithm.server().broadcast(self.server_state)}
 
     def guest(self) -> Guest:
         """A new launch of this enclave on the world's platform."""

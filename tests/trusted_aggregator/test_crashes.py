@@ -6,7 +6,7 @@ import pytest
 
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, Refusal, StateError
-from odp.privacy.ledger import Ledger
+from odp.privacy.ledger import Ledger, ReleaseState
 from odp.signed_task import task_sha256
 from trusted_aggregator import records as names
 from trusted_aggregator import rollback
@@ -244,6 +244,26 @@ class TestSwappedState:
         ):
             charged.restart(rows={(charged.task_sha256, 0): rows})
             self._is_void(charged)
+
+    def test_a_void_round_is_written_to_the_ledger_and_stays_void_whatever_comes_back(self, charged):
+        rows = {key: list(kept) for key, kept in charged.rows.items()}
+        charged.restart(rows={})
+        assert [record.key for record in charged.core.restored_writes] == [names.ledger_key(charged.population)]
+        charged.persist(charged.core.restored_writes)
+        charged.restart(rows=rows)
+        self._is_void(charged)
+        assert charged.core.restored_writes == ()
+        ledger = Ledger.decode(charged.core.ledger(charged.task_sha256)[0])
+        assert [entry.state for entry in ledger.entries] == [ReleaseState.CHARGED, ReleaseState.VOID]
+        ledger.verify()
+
+    def test_a_round_whose_release_was_made_is_never_written_as_void(self, charged):
+        before = dict(charged.records)
+        charged.persist(charged.release().writes)
+        key = names.round_key(charged.task_sha256, 0)
+        charged.restart({**charged.records, key: before[key]}, {})
+        assert charged.core.round_state(charged.task_sha256, 0).status is Status.VOID
+        assert charged.core.restored_writes == ()
 
     def test_the_order_of_the_same_set_and_repeated_rows_do_not_matter(self, charged):
         rows = charged.rows[charged.task_sha256, 0]

@@ -307,6 +307,24 @@ class TestOpening:
         with pytest.raises(ConfigurationError, match="round 2"):
             make_world(minimum=3).open()
 
+    def test_a_served_task_is_in_the_log_that_evidence_carries_once_per_launch(self, make_world):
+        world = make_world(minimum=3)
+        event = f"task {world.task_sha256.hex()}".encode()
+        assert event not in world.identity.evidence(bytes(32)).event_log
+        for _ in range(2):
+            world.open()
+            assert world.identity.evidence(bytes(32)).event_log.count(event) == 1
+        world.restart()
+        assert event not in world.identity.evidence(bytes(32)).event_log
+        world.open()
+        assert world.identity.evidence(bytes(32)).event_log.count(event) == 1
+
+    def test_a_refused_task_leaves_no_event(self, make_world):
+        world = make_world(minimum=3, policy=EnclavePolicy(role="aggregator", minimum_cohort=4))
+        with pytest.raises(PrivacyError):
+            world.open()
+        assert b"task " not in world.identity.evidence(bytes(32)).event_log
+
     def test_an_enclave_of_another_role_is_no_aggregator(self, make_world):
         world = make_world(minimum=3)
         policy = EnclavePolicy(role="distributor").to_bytes()

@@ -257,18 +257,21 @@ running.wait()
 
 @pytest.mark.processes
 def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp_path):
+    started = []
+
     def begin():
         process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(tmp_path / "state")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
+        started.append(process)
         address = process.stdout.readline().decode().strip()
         client = Client(world, address, (tmp_path / "state" / "ca" / "ca.pem").read_bytes())
         platform = EmulatedPlatform.open(tmp_path / "state" / "platform")
         return process, client, client.verified(platform, image=measure(AGGREGATOR_ENTRY).digest).hpke_key
 
-    process, client, key = begin()
     acknowledged = []
     try:
+        process, client, key = begin()
         client.open()
         sealed = [client.sealed(device, key) for device in range(200)]
 
@@ -293,5 +296,6 @@ def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp
         assert client.round().contributions == before
         assert common_pb2.Release.FromString(client.close().release.release).contributions == before
     finally:
-        process.kill()
-        process.wait(SECONDS)
+        for process in started:
+            process.kill()
+            process.wait(SECONDS)

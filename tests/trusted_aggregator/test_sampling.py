@@ -17,7 +17,7 @@ from odp.privacy.events import SampledRound, Sampling
 from odp.privacy.ledger import Ledger
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
-from trusted_aggregator import sealed_state
+from trusted_aggregator import records as names
 from trusted_aggregator.rounds import Status
 from trusted_aggregator.sampling import Draw
 from trusted_aggregator.sealed_state import RoundNoise, Sealer
@@ -125,7 +125,7 @@ def _integers(signed_release):
 
 
 def _noise(world, round=0) -> RoundNoise:
-    key = sealed_state.noise_key(world.task_sha256, round)
+    key = names.noise_key(world.task_sha256, round)
     sealer = Sealer(world.identity.sealing_key)
     return RoundNoise.decode(sealer.open(key, world.records[key]), world.algorithm.query(round).releases)
 
@@ -251,7 +251,7 @@ class TestCrash:
         """The host opens the round anew from older state, and swaps in what was sealed at the first opening."""
         world = make_world(minimum=3, edit=sampled(0.5, 100, 98))
         world.open()
-        key = sealed_state.noise_key(world.task_sha256, 0)
+        key = names.noise_key(world.task_sha256, 0)
         first, first_seed = world.records[key], _noise(world).draw_seed
         world.restart({}, {})
         world.open()

@@ -82,10 +82,10 @@ class Audit:
         if round == 0:
             return {"counts": (root, dpam.count_noise_std)}
         if round == 1:
-            clip = dpam.bias_target_clip
+            clip = dpam.bias_vector_clip
             return {"mass": (root, dpam.bias_mass_noise), "sums": (root * clip, dpam.bias_sum_noise * clip)}
         square = 1 + dpam.row_clip**2
-        reach = math.sqrt(square) * dpam.factor_target_clip
+        reach = math.sqrt(square) * dpam.factor_vector_clip
         return {"gram": (root * square, dpam.gram_noise * square), "targets": (root * reach, dpam.target_noise * reach)}
 
     def _norm(self, name: str, change: np.ndarray) -> float:
@@ -109,7 +109,7 @@ class Audit:
         order, _ = self.world.order(round, b"odp/v1/open")
         held = Round(
             task_sha256=self.world.task_sha256, order=_parsed(order), record=RoundRecord(order, drawn.noise_id),
-            query=query, noise=drawn, sampling=self.draw,
+            query=query, noise=drawn, policy=self.world.policy, sampling=self.draw,
         )  # fmt: skip
         refusals = [
             held.submit(self.world.seal(one.SerializeToString(), round), self.world.identity.hpke)
@@ -129,13 +129,17 @@ class Audit:
         yield "an item twice", self._payload(round, items=[3, 3, 5, 6], **square)
         if round:
             yield "one weight above the bound", self._payload(round, weights=[1024, 60, 60, 60], **square)
-            yield "a target beyond its clip", self._payload(round, targets=[30_000, 512, 512, 512], **square)
+            yield "a target beyond its clip", self._payload(round, targets=[30_000, 0, 0, 0], **square)
+            yield "targets together beyond their norm", self._payload(round, targets=[300] * 4, **square)
         if round == 2:
             yield "a row beyond its clip", self._payload(round, row=[2 * square["row"][0], 0])
             yield "a row just beyond its clip", self._payload(round, row=[square["row"][0] + 1, 60])
 
-    def _payload(self, round: int, *, row, items=(8, 9, 10, 11), weights=(512,) * 4, targets=(512,) * 4) -> bytes:
+    def _payload(self, round: int, *, row, items=(8, 9, 10, 11), weights=(512,) * 4, targets=None) -> bytes:
         record = np.zeros(1, dtype=codec.layout(self.terms, round))
+        if targets is None and round:  # as large as equal targets may be together
+            share = self.terms.vector_clip(round) / self.terms.target_clip(round)
+            targets = [int(codec.TARGET_UNITS * share)] * 4
         record["items"] = items
         if round:
             record["weights"], record["targets"] = weights, targets
@@ -319,6 +323,11 @@ def _noise_under_another_set(patch):
     patch.setattr(Round, "freeze", lambda self: (setattr(self, "_frozen", True), (5, bytes(32)))[1])
 
 
+def _beyond(terms: Terms, round: int, given) -> bool:
+    moved = [int(weight) * int(target) for weight, target in zip(given.weights[0], given.targets[0], strict=True)]
+    return sum(one * one for one in moved) > codec.vector_limit(terms, round)
+
+
 def _check_without(**names) -> Callable:
     """The enclave's check with one of its conditions left out."""
 
@@ -332,6 +341,10 @@ def _check_without(**names) -> Callable:
                 "distinct": bool((items[1:] == items[:-1]).any()),
                 "weights": self._round != 0 and weight > codec.WEIGHT_UNITS**2,
                 "targets": bool((np.abs(given.targets[0]) > codec.TARGET_UNITS).any()),
+                # Without a bound of single targets, the bound of all together still holds: both are left out.
+                "norm": self._round != 0
+                and names.get("missing") != "targets"
+                and _beyond(self._terms, self._round, given),
                 "row": row > self._row_limit + names.get("slack", 0),
             }
             if any(value for name, value in wrong.items() if name != names.get("missing")):
@@ -453,6 +466,7 @@ PLANTED: dict[str, tuple[Callable, Sampling | None, str]] = {
     "row clip not enforced": (_check_without(missing="row"), None, "moved beyond .* a row beyond"),
     "clip with float tolerance": (_check_without(slack=50_000), None, "moved beyond .* a row just beyond"),
     "missing target clip": (_check_without(missing="targets"), None, "moved beyond .* a target beyond"),
+    "missing vector clip": (_check_without(missing="norm"), None, "moved beyond .* targets together"),
     "weights not enforced": (_check_without(missing="weights"), None, "moved beyond .* weight above"),
     "duplicate items": (_check_without(missing="distinct"), None, "moved beyond .* an item twice"),
     "duplicate ids": (_duplicate_ids_count, None, "counted twice"),

@@ -16,11 +16,11 @@ import numpy as np
 from odp.algorithms.dpam import parallel
 from odp.algorithms.dpam.estimation import Float64Array, Grams, each_block, machine_code, packed, unpacked
 
-_STEPS = 22
-_RENEWALS = (0, 1, 3, 6, 10, 16)  # steps of EM before which the evidence is renewed
+_STEPS = 16
+_RENEWALS = (0, 1, 3, 6, 10)  # steps of EM before which the evidence is renewed
 _LAST_STEPS = 2
 # Items that the common covariance is estimated from: in the last steps, and before them.
-_MOST_FOR_COMMON = 2048
+_MOST_FOR_COMMON = 1024
 _MOST_AT_FIRST = 512
 _PER_COLUMN = 16  # at first at least so many per column
 _BLOCK = 64  # items per piece of work
@@ -72,7 +72,7 @@ def rows(
     )
     identity = np.eye(width - 1)
     common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
-    # Some items of every size tell the common covariance roughly, and a few thousand tell it well.
+    # Some items of every size tell the common covariance roughly, and a thousand tell it well.
     at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
     few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
 

@@ -1,0 +1,174 @@
+"""The distributor's enclave behind its socket: models in pieces, and a host that sends what no host of ours would."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distributor import enclave_process
+from distributor.interface import UnknownModel
+from distributor.remote import RemoteDistributor
+from odp.crypto import SignatureError, SigningKey
+from odp.enclave import launcher
+from odp.enclave.channel import Client, Connection
+from odp.enclave.enclave_start import start, wait_ready
+from odp.enclave.evidence import Claims, read_token
+from odp.enclave.measurement import DISTRIBUTOR_ENTRY
+from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ConfigurationError
+from odp.signed_task import sign_manifest
+from odp.v1 import common_pb2, distributor_pb2, enclave_pb2
+from odp.v1.enclave_pb2 import EnclaveRequest
+
+SECONDS = 20.0
+POLICY = EnclavePolicy(role="distributor").to_bytes()
+IMAGE = "sha384:" + "0" * 96
+
+
+class Remote:
+    """A host's end of an enclave."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        connection = Connection(channel)
+        start(connection, None)
+        wait_ready(connection)
+        self.client = Client(connection, ended=lambda _: None)
+        self.core = RemoteDistributor(self.client)
+        self.hpke_key = Claims.from_json(read_token(self.core.evidence(bytes(32)).token).claims).hpke_key
+
+    def install(self, model: Any, payload: bytes | None = None, piece: int = 7) -> tuple[bytes, ...]:
+        data = model.payload if payload is None else payload
+        pieces = [data[at : at + piece] for at in range(0, len(data), piece)]
+        return self.core.install_chunks(model.task, model.manifest, pieces)
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Remote]:
+    """An enclave in a thread."""
+    host, inside = socket.socketpair()
+    guest = EmulatedPlatform.open(tmp_path / "platform").launch(image_digest=IMAGE, policy=POLICY, name="distributor")
+    thread = threading.Thread(target=enclave_process.run, args=(inside, guest), daemon=True)
+    thread.start()
+    opened = Remote(host)
+    yield opened
+    opened.client.close()
+    thread.join(SECONDS)
+
+
+def selected(remote: Remote, model: Any, kit: Any, keys: list[int]) -> np.ndarray:
+    question = kit.ask(model, remote.hpke_key, keys)
+    return np.asarray(kit.answered_rows(model, question, remote.core.select(model.id, question.sealed_keys)))
+
+
+def test_a_model_arrives_in_pieces_that_cross_its_tables(remote: Remote, developer: Any, kit: Any) -> None:
+    model = developer.model()
+    assert remote.install(model) == ()
+    assert remote.core.holds(model.id)
+    keys = [39, 0, 7, 7, 3, 12, 0, 25]
+    np.testing.assert_array_equal(selected(remote, model, kit, keys), model.broadcast.keyed.rows[keys])
+
+
+def test_replaced_versions_are_told(remote: Remote, developer: Any) -> None:
+    models = [developer.model(version) for version in range(4)]
+    assert [remote.install(model) for model in models] == [(), (), (), (models[0].id,)]
+    assert set(remote.core.models()) == {model.id for model in models[1:]}
+
+
+def test_selections_go_on_while_a_model_arrives(remote: Remote, developer: Any, kit: Any) -> None:
+    held, coming = developer.model(0), developer.model(1)
+    remote.install(held)
+
+    def pieces() -> Iterator[bytes]:
+        yield coming.payload[:50]
+        np.testing.assert_array_equal(selected(remote, held, kit, [5] * 8), held.broadcast.keyed.rows[[5] * 8])
+        yield coming.payload[50:]
+
+    remote.core.install_chunks(coming.task, coming.manifest, pieces())
+    assert remote.core.holds(coming.id)
+
+
+@pytest.mark.parametrize("harm", ["short", "long", "changed", "none"])
+def test_other_bytes_than_the_manifests_are_refused_and_nothing_is_held(
+    remote: Remote, developer: Any, harm: str
+) -> None:
+    model = developer.model()
+    data = model.payload
+    harmed = {"short": data[:-1], "long": data + b"\0" * 9, "changed": bytes([data[0] ^ 1]) + data[1:], "none": b""}
+    with pytest.raises(ConfigurationError):
+        remote.install(model, harmed[harm])
+    assert remote.core.models() == ()
+    remote.install(model)
+    assert remote.core.holds(model.id)
+
+
+def test_a_header_that_is_not_the_developers_is_refused_before_any_piece(remote: Remote, developer: Any) -> None:
+    model = developer.model()
+    forged = sign_manifest(common_pb2.ModelManifest.FromString(model.manifest.manifest), SigningKey.generate())
+    for call in (remote.core.require_room, lambda *given: remote.core.install_chunks(*given, [b"never read"])):
+        with pytest.raises(SignatureError):
+            call(model.task, forged)
+
+
+def test_pieces_and_ends_that_belong_to_nothing_are_refused(remote: Remote, developer: Any) -> None:
+    remote.client.post(EnclaveRequest(chunk=enclave_pb2.TableChunk(data=b"stray")))
+    install = EnclaveRequest(install=enclave_pb2.InstallModel())
+    with pytest.raises(ConfigurationError, match="no model was begun"):
+        remote.client.call(install)
+    model = developer.model()
+    remote.install(model)
+    with pytest.raises(ConfigurationError, match="no model was begun"):
+        remote.client.call(install)
+
+
+def test_a_model_that_is_begun_replaces_one_that_was_not_finished(remote: Remote, developer: Any) -> None:
+    first, second = developer.model(0), developer.model(1)
+    header = distributor_pb2.PublishHeader(task=first.task, model=first.manifest)
+    remote.client.call(EnclaveRequest(begin_model=header))
+    remote.client.post(EnclaveRequest(chunk=enclave_pb2.TableChunk(data=first.payload[:20])))
+    remote.install(second)
+    assert remote.core.models() == (second.id,)
+
+
+def test_refusals_are_those_of_the_core(remote: Remote, developer: Any, kit: Any) -> None:
+    model = developer.model()
+    with pytest.raises(UnknownModel, match=r"^model abababababab is not held here"):
+        remote.core.select(b"\xab" * 32, bytes(100))
+    remote.install(model)
+    for sealed in (b"", kit.ask(model, remote.hpke_key, [40] * 8).sealed_keys, bytes(300)):
+        with pytest.raises(ConfigurationError) as caught:
+            remote.core.select(model.id, sealed)
+        assert str(caught.value) == "malformed select request"
+
+
+def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_accountant() -> None:
+    code = f"import {DISTRIBUTOR_ENTRY} as entry, sys; entry.warm_up(); print(sorted(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = {name.strip(" '[]\n").partition(".")[0] for name in told.stdout.split(",")}
+    assert not {"grpc", "sqlalchemy", "typer", "rich", "dp_accounting", "numba", "scipy"} & loaded
+    assert "numpy" in loaded
+
+
+@pytest.mark.processes
+def test_models_are_served_where_no_file_can_be_opened(tmp_path: Path, developer: Any, kit: Any) -> None:
+    with launcher.launch(platform_folder=tmp_path / "platform", entry=DISTRIBUTOR_ENTRY, policy=POLICY) as enclave:
+        remote = Remote(enclave.channel)
+        models = [developer.model(version) for version in range(4)]
+        for model in models:
+            remote.install(model, piece=1000)
+        np.testing.assert_array_equal(
+            selected(remote, models[3], kit, [9] * 8), models[3].broadcast.keyed.rows[[9] * 8]
+        )
+        with pytest.raises(UnknownModel):
+            remote.core.select(models[0].id, bytes(100))
+        with pytest.raises(ConfigurationError, match="malformed"):
+            remote.core.select(models[1].id, bytes(100))
+        remote.client.close()
