@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -20,9 +22,12 @@ from device_runtime.services import Traffic
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.datasets import Ratings
-from odp.errors import ConfigurationError, ServiceError
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import AttestationError, ConfigurationError, ServiceError
 from odp.signed_task import open_task
 from odp.simulation.noise import NoNoise
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
 from odp.v1 import aggregator_pb2, common_pb2, server_pb2
 
 
@@ -107,8 +112,36 @@ def test_a_real_run_costs_one_joint_event_and_its_intervals_hold_the_truth(
     least, most = answers.mean("mean").interval(1 - 1e-8)
     assert least <= float(np.mean(means)) <= most
 
+    pins = ReferenceValues.load(world.reference_values)
+    attested = handle.statistics(pins)
+    np.testing.assert_array_equal(attested.histogram("films").counts, answers.histogram("films").counts)
+    forged = _with_release(status, lambda release: release.tensors[0].__setattr__("step", 2.0))
+    with pytest.raises(ServiceError, match="not signed by the attested aggregator"):
+        world.connection.statistics(forged, pins)
+    with pytest.raises(AttestationError):
+        handle.statistics(dataclasses.replace(pins, image_digests={"aggregator": ("sha384:" + "0" * 96,)}))
+    with pytest.raises(ServiceError, match="of another task"):
+        world.connection.statistics(_with_release(status, lambda release: release.__setattr__("task_sha256", b"")))
+
+    report = audit(LogFolder(world.root / "server" / "log"), pins)
+    (found,) = report.tasks
+    assert (found.name, found.rounds, found.planned_rounds) == ("asked", 1, 1)
+    assert found.contributions == (ratings.n_users,)
+    assert found.epsilon == pytest.approx(release.epsilon_spent, rel=1e-9)
+    assert report.counts["model"] == 2
+
     with pytest.raises(ConfigurationError, match="trains a model"):
         _statistics_of_a_model(world, ratings)
+
+
+def _with_release(status: server_pb2.TaskStatus, change: Callable[[common_pb2.Release], None]) -> server_pb2.TaskStatus:
+    """The status, its release changed under the signature of the old one."""
+    changed = server_pb2.TaskStatus.FromString(status.SerializeToString())
+    signed = changed.rounds[0].release
+    release = common_pb2.Release.FromString(signed.release)
+    change(release)
+    signed.release = release.SerializeToString()
+    return changed
 
 
 def _statistics_of_a_model(world: World, ratings: Ratings) -> None:

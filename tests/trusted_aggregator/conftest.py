@@ -15,7 +15,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
 from odp.algorithms.statistics.config import Histogram
 from odp.crypto import SigningKey, domains, seal
-from odp.crypto.segments import seal_segments
+from odp.crypto.segments import is_large, seal_segments
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
@@ -137,9 +137,9 @@ class World:
         }
         return aggregator_pb2.Contribution(**fields)
 
-    def seal(self, plaintext: bytes, round: int = 0) -> bytes:
+    def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:
         info = domains.contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
-        return seal(self.identity.hpke.public, plaintext, info)
+        return seal(key or self.identity.hpke.public, plaintext, info)
 
     def sealed(self, device: int, number: int = 0, **changes: Any) -> bytes:
         return self.seal(self.contribution(device, number, **changes).SerializeToString(), number)
@@ -217,9 +217,9 @@ def small(make_world: Callable[..., World]) -> World:
 
 
 class StatisticsWorld(World):
-    """A task of one large histogram: its contributions are sealed in segments."""
+    """A task of one histogram; from 2^18 bins its contributions are sealed in segments."""
 
-    bins = 300_000
+    bins = 40
 
     def definition(self, *, minimum: int, epsilon: float, name: str = "histogram") -> common_pb2.TaskDefinition:
         return Statistics(
@@ -236,16 +236,30 @@ class StatisticsWorld(World):
         data = LocalRatings(items, np.ones(2))
         return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
 
-    def seal(self, plaintext: bytes, round: int = 0) -> bytes:
+    def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:
+        if not is_large(4 * self.bins):
+            return super().seal(plaintext, round, key=key)
         info = domains.large_contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
-        return seal_segments(self.identity.hpke.public, plaintext, info)
+        return seal_segments(key or self.identity.hpke.public, plaintext, info)
 
 
 @pytest.fixture
-def large(tmp_path_factory: pytest.TempPathFactory) -> World:
+def make_statistics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., StatisticsWorld]:
+    """Makes worlds with a histogram of so many bins, each on a platform of its own."""
+
+    def make(bins: int, **changes: Any) -> StatisticsWorld:
+        kind = type("_World", (StatisticsWorld,), {"bins": bins})
+        platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
+        world: StatisticsWorld = kind(platform, "people", minimum=3, **changes)
+        return world
+
+    return make
+
+
+@pytest.fixture
+def large(make_statistics: Callable[..., StatisticsWorld]) -> World:
     """An open round of a task with large contributions, whose minimum is 3, without noise."""
-    platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
-    world = StatisticsWorld(platform, "people", minimum=3, noise=NoNoise())
+    world = make_statistics(300_000, noise=NoNoise())
     world.open()
     return world
 

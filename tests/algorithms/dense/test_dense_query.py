@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from algorithms.tracing import tracing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.algorithms.dense import query as dense_query
 from odp.algorithms.dense.grid import NUMBER, Grid
 from odp.algorithms.dense.query import DenseQuery
 from odp.errors import ContributionRefused, Refusal
@@ -112,6 +114,30 @@ def test_a_sum_is_the_one_of_python_integers(seed: int, count: int, size: int) -
     total = made.new_sum()
     total.add([row.astype(NUMBER).tobytes() for row in numbers])
     np.testing.assert_array_equal(total.totals()["sum"], numbers.sum(axis=0, dtype=np.int64))
+
+
+@pytest.mark.parametrize("way", [True, False])
+@pytest.mark.parametrize("size", [40, 5000])
+def test_checking_and_summing_leave_one_trace_whatever_the_numbers_are(size: int, way: bool) -> None:
+    """Both ways to sum are this one; bounds are compared, and not told."""
+    made = query(size, bits=10 + 3 * (size > 40))
+
+    def trace(*rows: np.ndarray) -> list[object]:
+        with tracing(dense_query) as notes:
+            total = made.new_sum(oblivious=way)
+            payloads = [row.astype(NUMBER).tobytes() for row in rows]
+            for payload in payloads:
+                made.check(payload)
+            total.add(payloads)
+            total.totals()
+        return [note for note in notes if note[0] != "leaves"]  # type: ignore[index]
+
+    nothing, one, many = np.zeros(size), np.zeros(size), np.ones(size)
+    one[7] = -1000
+    notes = trace(nothing, nothing, nothing)
+    assert len(notes) > 10
+    assert trace(one, many, nothing) == notes == trace(many, one, one)
+    assert trace(one, many) != notes
 
 
 def test_the_release_declares_what_the_check_enforces() -> None:

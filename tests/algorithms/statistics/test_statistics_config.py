@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +92,12 @@ def _nan_edges(definition: common_pb2.TaskDefinition) -> None:
     definition.statistics.queries[0].histogram.edges = np.full(25, math.nan).tobytes()
 
 
+def _sampled(definition: common_pb2.TaskDefinition) -> None:
+    definition.cohort.enclave_poisson.CopyFrom(
+        common_pb2.EnclavePoisson(probability=0.5, most_contributions=200, cap=150)
+    )
+
+
 def _kind(definition: common_pb2.TaskDefinition) -> None:
     definition.statistics.queries[0].ClearField("histogram")
 
@@ -123,6 +130,7 @@ def _kind(definition: common_pb2.TaskDefinition) -> None:
         (lambda d: d.data.__setattr__("table", "ratings"), "no local data"),
         (lambda d: d.privacy.__setattr__("max_items_per_user", 3), "max_items_per_user to be 0"),
         (lambda d: d.privacy.__setattr__("epsilon", math.inf), "epsilon=inf"),
+        (_sampled, "to have no sampling"),
     ],
 )
 def test_a_definition_with_one_wrong_field_is_not_signed(
@@ -132,6 +140,12 @@ def test_a_definition_with_one_wrong_field_is_not_signed(
     edit(definition)
     with pytest.raises(ConfigurationError, match=message):
         sign_task(definition, SigningKey.generate())
+
+
+def test_sampling_is_refused_where_it_is_written() -> None:
+    cohort = odp.Cohort(minimum=10, sampling="enclave_poisson", sampling_probability=0.5, most_contributions=100)
+    with pytest.raises(ConfigurationError, match=r"no sampling='enclave_poisson' with odp\.Statistics"):
+        dataclasses.replace(task(), cohort=cohort)
 
 
 FILE = """
