@@ -33,8 +33,8 @@ class Model:
     """One signed model version of one signed task, both checked.
 
     ``rounds`` is the number of rounds that the task has when it is finished, ``large`` says for each of them whether
-    its contributions travel as a stream; ``signed_task`` and ``signed_manifest`` are what has to be in the
-    transparency log.
+    its contributions travel as a stream, ``vector_bytes`` how long their masked vectors are, 0 where the enclave gets
+    them whole; ``signed_task`` and ``signed_manifest`` are what has to be in the transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -44,6 +44,7 @@ class Model:
     client: Client
     rounds: int
     large: tuple[bool, ...]
+    vector_bytes: tuple[int, ...]
     signed_task: common_pb2.SignedTask
     signed_manifest: common_pb2.SignedManifest
 
@@ -67,6 +68,11 @@ class Work:
     def large(self) -> bool:
         """Whether contributions travel as a stream."""
         return self.model.large[self.round]
+
+    @property
+    def vector_bytes(self) -> int:
+        """Length of the masked vector; 0 where the enclave gets the contribution whole."""
+        return self.model.vector_bytes[self.round]
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -97,6 +103,8 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
             f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
         )
     rounds = len(algorithm.planned_releases())
+    payloads = [algorithm.query(number).payload_bytes for number in range(rounds)]
+    masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
     return Model(
         definition=definition,
         task_sha256=task_sha256(task),
@@ -104,7 +112,8 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         model_sha256=model_sha256(manifest),
         client=algorithm.client(),
         rounds=rounds,
-        large=tuple(is_large(algorithm.query(number).payload_bytes) for number in range(rounds)),
+        large=tuple(is_large(size) for size in payloads),
+        vector_bytes=tuple(size if masked else 0 for size in payloads),
         signed_task=task,
         signed_manifest=manifest,
     )

@@ -5,7 +5,7 @@ Steps, in this order, each of which may be the last one before the device dies:
 1. the person's limits against the task's terms           nothing was asked of anybody
 2. the transparency log, evidence of both enclaves         nothing private was sent
 3. ``Select``: the rows that the device needs, if any      keys encrypted, their count padded
-4. ``contribute``: clip, quantise, encrypt                 in memory
+4. ``contribute``: clip, quantise, mask, encrypt           in memory
 5. the store: PREPARED, bytes to send, local parameters    one transaction
 6. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
 7. the store: SENT or REFUSED, bytes erased                one transaction
@@ -35,6 +35,7 @@ from device_runtime.services import Services, Traffic
 from device_runtime.store import Identity, Participation, State, Store
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke, segments
+from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, DataError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
@@ -133,6 +134,14 @@ class Participant:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:
             raise ServiceError(f"round {work.round}: nothing can be trained on the model of the server") from error
+        vector = b""
+        if work.vector_bytes:
+            halves = mask(
+                payload,
+                info=domains.masked_vector_info(model.task_sha256, work.round),
+                random_bytes=self.random_bytes,
+            )
+            payload, vector = halves.secret, halves.vector
         terms = model.definition.privacy
         participation = Participation(
             task_sha256=model.task_sha256,
@@ -147,7 +156,7 @@ class Participant:
             time=self.clock(),
             payload=payload,
         )
-        participation = _sealed_to(aggregator, participation, identity, large=work.large)
+        participation = _sealed_to(aggregator, participation, identity, work, vector=vector)
         store.prepare(participation, local_parameters=local)
         return participation
 
@@ -198,13 +207,13 @@ class Participant:
         traffic: Traffic,
     ) -> Outcome:
         if prepared.recipient != aggregator.hpke_key:
-            prepared = _reseal(store, prepared, aggregator, large=work.large)
+            prepared = _reseal(store, prepared, aggregator, work)
         refusal = self._submit(work, prepared, traffic)
         if refusal is Refusal.MALFORMED:
             # An enclave that came back with a new key cannot open what was sealed to the old one.
             fresh = self._verified("aggregator", work.aggregator, logged, unlike=prepared.recipient)
             if fresh.hpke_key != prepared.recipient:
-                prepared = _reseal(store, prepared, fresh, large=work.large)
+                prepared = _reseal(store, prepared, fresh, work)
                 refusal = self._submit(work, prepared, traffic)
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(prepared.task_sha256, prepared.round, State.SENT)
@@ -222,11 +231,16 @@ class Participant:
             raise ServiceError(f"the aggregator at {work.aggregator} gave an unknown refusal={number}") from None
 
     def _answer(self, work: Work, prepared: Participation, traffic: Traffic) -> int:
-        task, round, sealed = prepared.task_sha256, prepared.round, prepared.sealed or b""
+        task, round = prepared.task_sha256, prepared.round
+        sealed, vector = _parts(prepared, work)
         if work.large:
-            header = aggregator_pb2.SubmitHeader(task_sha256=task, round=round)
-            return int(self.services.submit_stream(work.aggregator, header, sealed, traffic).refusal)
-        request = aggregator_pb2.SubmitRequest(task_sha256=task, round=round, sealed_contribution=sealed)
+            header = aggregator_pb2.SubmitHeader(
+                task_sha256=task, round=round, sealed_contribution=sealed if vector else b""
+            )
+            return int(self.services.submit_stream(work.aggregator, header, vector or sealed, traffic).refusal)
+        request = aggregator_pb2.SubmitRequest(
+            task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=vector
+        )
         return int(self.services.submit(work.aggregator, request, traffic).refusal)
 
 
@@ -249,10 +263,18 @@ def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) ->
     return LocalRatings(items, values)
 
 
+def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
+    """(what is sealed to the enclave, the masked vector or nothing)."""
+    stored = prepared.sealed or b""
+    return stored[: len(stored) - work.vector_bytes], stored[len(stored) - work.vector_bytes :]
+
+
 def _sealed_to(
-    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, *, large: bool
+    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, vector: bytes
 ) -> Participation:
     one = participation
+    # The enclave's half of a masked contribution is short, however long the vector is.
+    large = work.large and not work.vector_bytes
     contribution = aggregator_pb2.Contribution(
         task_sha256=one.task_sha256,
         round=one.round,
@@ -266,14 +288,15 @@ def _sealed_to(
     info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
         one,
-        sealed=seal(aggregator.hpke_key, contribution.SerializeToString(), info),
+        sealed=seal(aggregator.hpke_key, contribution.SerializeToString(), info) + vector,
         recipient=aggregator.hpke_key,
         policy_sha256=aggregator.policy.sha256,
         image_digest=aggregator.image_digest,
     )
 
 
-def _reseal(store: Store, prepared: Participation, aggregator: VerifiedEnclave, *, large: bool) -> Participation:
-    resealed = _sealed_to(aggregator, prepared, store.identity(), large=large)
+def _reseal(store: Store, prepared: Participation, aggregator: VerifiedEnclave, work: Work) -> Participation:
+    _, vector = _parts(prepared, work)
+    resealed = _sealed_to(aggregator, prepared, store.identity(), work, vector=vector)
     store.reseal(resealed)
     return resealed

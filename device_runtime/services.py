@@ -135,7 +135,7 @@ class Services:
     def submit_stream(
         self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
     ) -> aggregator_pb2.SubmitStreamResponse:
-        """Hands in a large encrypted contribution, in chunks."""
+        """Hands in a large encrypted contribution, or a large masked vector behind its sealed header, in chunks."""
         reply: aggregator_pb2.SubmitStreamResponse = call(
             self._peer(address).aggregator.SubmitStream,
             _parts(header, sealed),

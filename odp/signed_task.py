@@ -76,9 +76,18 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if sampling is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     algorithm = algorithm_for(definition)
+    _check_aggregation(definition, dense=algorithm.statistics)
     if not algorithm.statistics:
         _check_model(definition)
     algorithm.check()
+
+
+def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:
+    given = definition.cohort.aggregation
+    if given not in common_pb2.CohortTerms.Aggregation.values():
+        raise ConfigurationError(f"Expected cohort.aggregation={given} to be a mode that this version knows")
+    if given == common_pb2.CohortTerms.AGGREGATION_MASKED and not dense:
+        raise ConfigurationError("Expected aggregation='masked' with dense contributions alone: those of statistics")
 
 
 def _check_model(definition: common_pb2.TaskDefinition) -> None:

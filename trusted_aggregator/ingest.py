@@ -24,10 +24,11 @@ _BYTES_TOGETHER = 4 * 2**20
 class _Submission:
     """One caller that waits."""
 
-    __slots__ = ("answer", "done", "request")
+    __slots__ = ("answer", "done", "masked", "request")
 
-    def __init__(self, request: aggregator_pb2.SubmitRequest) -> None:
+    def __init__(self, request: aggregator_pb2.SubmitRequest, masked: bytes | None) -> None:
         self.request = request
+        self.masked = masked
         self.answer: Refusal | Exception | None = None
         # A bare lock is the cheapest thing that a thread can wait on, and every contribution passes here.
         self.done = threading.Lock()
@@ -60,13 +61,15 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
+    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Refusal | None:
         """Returns None once the contribution is counted and stored; the reason where it is refused.
+
+        ``masked`` is the masked vector whose hash ``request`` names; it is stored and does not go to the enclave.
 
         Raises:
             StateError: the enclave is gone, or something could not be stored: the program has to stop.
         """
-        mine = _Submission(request)
+        mine = _Submission(request, masked)
         with self._changed:
             if self._closing:
                 raise StateError("the aggregator is stopping; try again later")
@@ -120,7 +123,12 @@ class Ingest:
             last = batches[-1] is None
             batch = [submission for each in batches if each is not None for submission in each]
             accepted = [
-                Contribution(each.request.task_sha256, each.request.round, each.request.sealed_contribution)
+                Contribution(
+                    each.request.task_sha256,
+                    each.request.round,
+                    each.request.sealed_contribution + each.request.masked_sha256,
+                    each.masked,
+                )
                 for each in batch
                 if each.answer is None
             ]

@@ -6,6 +6,7 @@ before. A list of such imports would be wrong with the next library; running eve
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import numpy as np
@@ -16,6 +17,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import SigningKey, domains, seal
+from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
 from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
@@ -26,7 +28,7 @@ from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.statistics import Statistics
 from odp.tables import manifest_for
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import ENCLAVE, MASKED, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.records import SealedRecord
@@ -51,6 +53,7 @@ def rehearse() -> None:
         _task(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
         _statistics(bins=_ITEMS),
         _statistics(bins=_LARGE_BINS),
+        _statistics(bins=_ITEMS, aggregation=MASKED),
     ):
         for accumulation in ACCUMULATIONS:
             _Rehearsal(task.definition(), accumulation).run()
@@ -67,7 +70,7 @@ def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) ->
     )
 
 
-def _statistics(*, bins: int) -> Statistics:
+def _statistics(*, bins: int, aggregation: str = ENCLAVE) -> Statistics:
     return Statistics(
         name="rehearsal",
         queries={
@@ -77,7 +80,7 @@ def _statistics(*, bins: int) -> Statistics:
             "mean": Mean(low=0, high=2),
         },
         privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
-        cohort=Cohort(minimum=1, goal=1),
+        cohort=Cohort(minimum=1, goal=1, aggregation=aggregation),
     )
 
 
@@ -107,15 +110,22 @@ class _Rehearsal:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
         self._persist(self._core.open_round(self._task, *sign_order(order, self._developer, domains.OPEN)))
-        sealed = self._contribution(number, model, broadcast)
-        if self._core.sealed_bytes(self._sha256, number) != len(sealed) or self._core.submit(
-            self._sha256, number, sealed
+        sealed, vector = self._contribution(number, model, broadcast)
+        digest = hashlib.sha256(vector).digest() if vector else b""
+        if (
+            self._core.sealed_bytes(self._sha256, number) != len(sealed)
+            or self._core.masked_bytes(self._sha256, number) != len(vector)
+            or self._core.submit(self._sha256, number, sealed, masked_sha256=digest)
         ):
             raise StateError("the rehearsal's contribution was refused")
-        self._restart([sealed])
+        self._restart([sealed + digest])
         close = sign_order(order, self._developer, domains.CLOSE)
         self._persist(self._core.charge(*close).writes)
-        released = self._core.release(close[0])
+        masked = None
+        if vector:
+            masked = MaskedSum(vector, set_sha256(self._sha256, number, [digest]))
+            self._core.masked_set(self._sha256, number, 0)
+        released = self._core.release(close[0], masked=masked)
         self._persist(released.writes)
         release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(released.signed_release).release)
         tensors = {
@@ -124,11 +134,15 @@ class _Rehearsal:
         }
         return NoisyTensors(number, tensors, release.contributions)
 
-    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> bytes:
+    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> tuple[bytes, bytes]:
         items = np.arange(3)
         rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
         slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
         payload, _ = self._algorithm.client().contribute(slices, LocalRatings(items, np.ones(3)), round=number, seed=1)
+        vector = b""
+        if self._core.masked_bytes(self._sha256, number):
+            halves = mask(payload, info=domains.masked_vector_info(self._sha256, number))
+            payload, vector = halves.secret, halves.vector
         contribution = aggregator_pb2.Contribution(
             task_sha256=self._sha256,
             round=number,
@@ -142,7 +156,7 @@ class _Rehearsal:
             (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
         )
         info = context(self._sha256, number, model, self._identity.policy.sha256)
-        return close(self._identity.hpke.public, contribution.SerializeToString(), info)
+        return close(self._identity.hpke.public, contribution.SerializeToString(), info), vector
 
     def _restart(self, contributions: list[bytes]) -> None:
         self._identity, _ = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=self._sealed_keys)

@@ -2,7 +2,8 @@
 
 Guarantee: what ``Round.noisy_sums`` gives is the exact integer sum over pairwise distinct contributions, each of which
 the declared query accepted, plus noise that was drawn before the first of them was opened. Where the task samples, the
-sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it.
+sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it. Where
+the task's aggregation is masked, the contributions are seeds, and the vectors are the host's (``masking.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
 from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
+from odp.crypto.secure_aggregation.masked import SEED_BYTES as MASK_SEED_BYTES
+from odp.crypto.secure_aggregation.masked import MaskedSum, unmasked
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.interface import Status
+from trusted_aggregator.masking import HalfSet, MaskedQuery, require_masked, split_stored
 from trusted_aggregator.sampling import SEED_BYTES, Draw
 from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
@@ -78,7 +82,11 @@ class Round:
         self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
         # The sums hold for so many contributions, and so does the charge of a draw.
         self._most = query.maximum if sampling is None else min(query.maximum, sampling.population_bound)
-        self._block = min(BLOCK, max(1, BLOCK_BYTES // query.payload_bytes))
+        #: The halves of a masked round.
+        self.halves = HalfSet(task_sha256, order.round) if isinstance(query, MaskedQuery) else None
+        #: Length of each masked vector; 0 where the enclave sums the contributions itself.
+        self.masked_bytes = query.vector_bytes if isinstance(query, MaskedQuery) else 0
+        self._block = min(BLOCK, max(1, BLOCK_BYTES // max(query.payload_bytes, self.masked_bytes)))
         self._lock = threading.Lock()
         self._frozen = False
         self._digests: dict[bytes, bytes] = {}  # contribution id -> SHA-256 of its payload
@@ -93,8 +101,11 @@ class Round:
         """Accepted contributions that are held."""
         return len(self._digests)
 
-    def submit(self, sealed: bytes, key: HpkeKey) -> Refusal | None:
-        """Opens, checks and keeps one sealed contribution; the reason where it is refused."""
+    def submit(self, sealed: bytes, key: HpkeKey, *, masked_sha256: bytes = b"") -> Refusal | None:
+        """Opens, checks and keeps one sealed contribution; the reason where it is refused.
+
+        ``masked_sha256`` is of the masked vector that the host holds to it.
+        """
         if self._frozen or self.status is not Status.OPEN:
             return Refusal.ROUND_CLOSED
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
@@ -103,11 +114,20 @@ class Round:
         try:
             contribution, payload = self._parse(self._open(sealed, key))
             self.query.check(payload)
+            if (b"" if self.halves is None else payload[MASK_SEED_BYTES:]) != masked_sha256:
+                return Refusal.MALFORMED
         except DecryptionError:
             return Refusal.MALFORMED
         except ContributionRefused as refused:
             return refused.refusal
         return self._keep(contribution, payload)
+
+    def resubmit(self, stored: bytes, key: HpkeKey) -> Refusal | None:
+        """``submit`` of what the host stored of an accepted contribution."""
+        if self.halves is None:
+            return self.submit(stored, key)
+        sealed, masked_sha256 = split_stored(stored)
+        return self.submit(sealed, key, masked_sha256=masked_sha256)
 
     def freeze(self) -> tuple[int, bytes]:
         """Closes the set: (number of contributions, SHA-256 over the sorted pairs of id and payload hash).
@@ -128,11 +148,15 @@ class Round:
         with self._lock:
             self._frozen = False
 
-    def noisy_sums(self) -> dict[str, Int64Array]:
+    def noisy_sums(self, masked: MaskedSum | None = None) -> dict[str, Int64Array]:
         """The integers of the release, by release name, of the frozen set.
 
+        ``masked`` is the host's half of a masked round, and None of any other.
+
         Raises:
-            StateError: the noise is not there, or the sums are not those of the set.
+            StateError: the noise is not there, or the sums are not those of the set, or the host's half is missing.
+            PrivacyError: the host's half is of another set.
+            ConfigurationError: the host's half has another length.
         """
         if self.noise is None:
             raise StateError(f"the noise of round {self.number} is not stored")
@@ -145,6 +169,10 @@ class Round:
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
             totals = total.totals() if self._draw is None else self._drawn_totals(self._draw)
         noise = self.noise.arrays
+        if self.halves is not None:
+            given = require_masked(masked, round=self.number)
+            self.halves.require(given)
+            return {name: unmasked(given.sum, masks, noise=noise[name]) for name, masks in totals.items()}
         return {
             release.name: _add(release, totals[release.name], noise[release.name]) for release in self.query.releases
         }
@@ -154,7 +182,7 @@ class Round:
         with self._lock:
             self._frozen = True
             self._digests, self._pseudonyms, self._waiting = {}, set(), []
-            self._sum = self._draw = self.noise = None
+            self._sum = self._draw = self.noise = self.halves = None
 
     def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
@@ -187,6 +215,10 @@ class Round:
                 return Refusal.ALREADY_CONTRIBUTED
             if len(self._digests) >= self._most:
                 return Refusal.ROUND_CLOSED
+            if self.halves is not None:
+                if self.halves.holds(payload):
+                    return Refusal.MALFORMED
+                self.halves.add(payload)
             self._digests[contribution.contribution_id] = digest
             self._pseudonyms.add(pseudonym)
             if self._draw is not None:

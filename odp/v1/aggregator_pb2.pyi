@@ -51,14 +51,18 @@ class OpenRoundResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("task_sha256", "round", "sealed_contribution")
+    __slots__ = ("task_sha256", "round", "sealed_contribution", "masked_vector", "masked_sha256")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEALED_CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    MASKED_VECTOR_FIELD_NUMBER: _ClassVar[int]
+    MASKED_SHA256_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     sealed_contribution: bytes
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ...) -> None: ...
+    masked_vector: bytes
+    masked_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ..., masked_vector: _Optional[bytes] = ..., masked_sha256: _Optional[bytes] = ...) -> None: ...
 
 class SubmitStreamRequest(_message.Message):
     __slots__ = ("header", "chunk")
@@ -75,12 +79,14 @@ class SubmitStreamResponse(_message.Message):
     def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
 
 class SubmitHeader(_message.Message):
-    __slots__ = ("task_sha256", "round")
+    __slots__ = ("task_sha256", "round", "sealed_contribution")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    SEALED_CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
+    sealed_contribution: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ...) -> None: ...
 
 class Contribution(_message.Message):
     __slots__ = ("task_sha256", "round", "model_sha256", "contribution_id", "pseudonym", "payload")

@@ -220,13 +220,14 @@ class StatisticsWorld(World):
     """A task of one histogram; from 2^18 bins its contributions are sealed in segments."""
 
     bins = 40
+    aggregation = "enclave"
 
     def definition(self, *, minimum: int, epsilon: float, name: str = "histogram") -> common_pb2.TaskDefinition:
         return Statistics(
             name=name,
             queries={"items": Histogram(bins=self.bins)},
             privacy=UserLevelDP(epsilon=epsilon, delta=1e-6),
-            cohort=Cohort(minimum=minimum, goal=2 * minimum),
+            cohort=Cohort(minimum=minimum, goal=2 * minimum, aggregation=self.aggregation),
             population=self.population,
         ).definition()
 
@@ -248,7 +249,7 @@ def make_statistics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., S
     """Makes worlds with a histogram of so many bins, each on a platform of its own."""
 
     def make(bins: int, **changes: Any) -> StatisticsWorld:
-        kind = type("_World", (StatisticsWorld,), {"bins": bins})
+        kind = type("_World", (StatisticsWorld,), {"bins": bins, "aggregation": changes.pop("aggregation", "enclave")})
         platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
         world: StatisticsWorld = kind(platform, "people", minimum=3, **changes)
         return world
