@@ -399,7 +399,7 @@ def test_the_pins_decide_whose_log_it_is(run: Run, tmp_path: Path) -> None:
 def test_a_line_of_a_key_that_is_not_pinned_fails(run: Run, tmp_path: Path) -> None:
     folder = run.write(tmp_path / "log", run.entries())
     note = Note.parse((folder / "checkpoint").read_bytes())
-    line = NoteKey.generate("example.com/w").cosign(note.body, clock=lambda: NOW)
+    line = NoteKey.generate("example.com/w").cosign(note.body, now=NOW)
     (folder / "checkpoint").write_bytes(note.with_lines([line]).encode())
     with pytest.raises(AuditFailure, match="not pinned") as caught:
         audit(LogFolder(folder), run.pins())

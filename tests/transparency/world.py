@@ -74,6 +74,8 @@ def enclave(role: str, *, image: str | None = None, policy: EnclavePolicy | None
         image_digest=image or IMAGES[role],
         expires=NOW + 3600,
         emulated=True,
+        chip_id=bytes(64),
+        restrictions=(),
     )
 
 

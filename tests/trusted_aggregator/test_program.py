@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -97,9 +98,16 @@ def run(tmp_path, log):
 
     def begin(*, image=IMAGE):
         config = Config(state=tmp_path / "state", listen="127.0.0.1:0", policy=POLICY)
-        launch = InThread(enclave_process.run, digest=image)
+        in_thread = InThread(enclave_process.run, digest=image)
+
+        def launch(**given):
+            begin.launched.append(in_thread(**given))
+            return begin.launched[-1]
+
         running.append(start(config, log=Log("aggregator", stream=log), launch=launch))
         return running[-1]
+
+    begin.launched = []
 
     yield begin
     for program in running:
@@ -213,6 +221,26 @@ def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_
     client = Client(world, program.address, program.ca_pem)
     assert client.round().contributions == 1
     assert client.submit(client.sealed(1, key)) == aggregator_pb2.REFUSAL_UNSPECIFIED
+
+
+def test_where_the_enclave_dies_calls_are_told_and_the_program_ends_with_one_line_and_goes_on(
+    tmp_path, world, run, monkeypatch, log
+):
+    program = run()
+    client = Client(world, program.address, program.ca_pem)
+    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
+    client.open()
+    client.submit(client.sealed(0, key))
+    run.launched[-1].channel.shutdown(socket.SHUT_RDWR)
+    assert _code(client.submit, client.sealed(1, key)) is grpc.StatusCode.INTERNAL
+    assert _code(client.round) is grpc.StatusCode.INTERNAL
+    monkeypatch.setattr("odp.transport.running.stop_event", threading.Event)
+    with pytest.raises(StateError, match="the enclave ended by itself; start the program again"):
+        program.wait()
+    assert log.getvalue().count(" failed ") == 1
+    program = run()
+    client = Client(world, program.address, program.ca_pem)
+    assert client.round().contributions == 1
 
 
 def test_a_second_program_on_one_folder_is_refused(run):
