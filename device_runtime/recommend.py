@@ -63,6 +63,8 @@ def download_model(
       ServiceUnavailable: nobody answers.
     """
     model = open_model(task, manifest)
+    if not model.keyed:
+        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
     if log is not None:
         log.logged(proof, task=task, model=manifest)
     tables = {entry.name: services.download(distributor, model.model_sha256, entry) for entry in model.manifest.tables}

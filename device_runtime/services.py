@@ -1,8 +1,8 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
 A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
-(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit). Download names a whole
-table and so tells nothing.
+(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download
+names a whole table and so tells nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import grpc
 
 from odp.errors import ServiceError
 from odp.transparency.proofs import unpacked
-from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
 from odp.transport.tls import read_ca
 from odp.v1 import (
     aggregator_pb2,
@@ -132,6 +132,21 @@ class Services:
         )
         return reply
 
+    def submit_stream(
+        self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
+    ) -> aggregator_pb2.SubmitStreamResponse:
+        """Hands in a large encrypted contribution, in chunks."""
+        reply: aggregator_pb2.SubmitStreamResponse = call(
+            self._peer(address).aggregator.SubmitStream,
+            _parts(header, sealed),
+            timeout=LONG_DEADLINE,
+            what="submit to the aggregator",
+            address=address,
+        )
+        traffic.up += header.ByteSize() + len(sealed)
+        traffic.down += reply.ByteSize()
+        return reply
+
     def download(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
         """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
         what = f"download table {entry.name!r} from the distributor"
@@ -180,3 +195,9 @@ class Services:
                 )
                 self._peers[address] = peer
             return peer
+
+
+def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggregator_pb2.SubmitStreamRequest]:
+    yield aggregator_pb2.SubmitStreamRequest(header=header)
+    for start in range(0, len(sealed), CHUNK_BYTES):
+        yield aggregator_pb2.SubmitStreamRequest(chunk=sealed[start : start + CHUNK_BYTES])

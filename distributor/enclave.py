@@ -46,7 +46,7 @@ class _Model:
     table: str  # name of the keyed table
     rows: npt.NDArray[np.float32]  # [rows, width] of it
     slices: int  # keys per request
-    sealed_bytes: int  # length of every well-formed request
+    sealed_bytes: int | None  # length of every well-formed request; without a keyed table none is well formed
     dense: tuple[bytes, ...]
 
     @property
@@ -247,6 +247,9 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _
     if set(tables) != set(declared):
         raise ConfigurationError(f"Expected tables={sorted(tables)} to be {sorted(declared)}, as in the manifest")
     verified = {name: table_from_bytes(entry, tables[name]) for name, entry in declared.items()}
+    dense = tuple(bytes(tables[table.name]) for table in verified.values() if not table.keyed)
+    if len(dense) == len(verified):
+        return _Model(header, table="", rows=np.zeros((0, 0), np.float32), slices=0, sealed_bytes=None, dense=dense)
     keyed = verified[keyed_entry(header.manifest).name]
     slices = header.task.dpam.slices_per_device
     request = distributor_pb2.SelectKeys(
@@ -258,5 +261,5 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _
         rows=keyed.rows,
         slices=slices,
         sealed_bytes=request.ByteSize() + hpke.OVERHEAD,
-        dense=tuple(bytes(tables[table.name]) for table in verified.values() if not table.keyed),
+        dense=dense,
     )

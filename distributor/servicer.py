@@ -18,11 +18,12 @@ from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
 from odp._validate import identifier, one_of
 from odp.crypto.signing import SignatureError
-from odp.errors import ConfigurationError, OdpError, ServiceUnavailable, StateError
+from odp.errors import ConfigurationError, OdpError, StateError
 from odp.signed_task import HASH_BYTES, check_length
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
+from odp.transport.streams import stream_permit, stream_time_limit
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 
 NAME = "odp.v1.DistributorService"
@@ -75,7 +76,10 @@ class DistributorService:
         self, requests: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
     ) -> distributor_pb2.PublishResponse:
         """Receives one model: held by disk and enclave when this returns, by neither when it raises."""
-        with _permit(self._publishes, "publishes"), _time_limit(context, self._stream_seconds):
+        limits = contextlib.ExitStack()
+        limits.enter_context(stream_permit(self._publishes, service="distributor", what="publishes"))
+        limits.enter_context(stream_time_limit(context, self._stream_seconds))
+        with limits:
             first = next(requests, None)
             if first is None or first.WhichOneof("part") != "header":
                 raise ConfigurationError("the first message of a publish stream must be its header")
@@ -129,8 +133,8 @@ class DistributorService:
         names = [table.name for table in self._manifest(model).tables]
         one_of(names, table=request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(_permit(self._downloads, "downloads"))
-        permit.enter_context(_time_limit(context, self._stream_seconds))
+        permit.enter_context(stream_permit(self._downloads, service="distributor", what="downloads"))
+        permit.enter_context(stream_time_limit(context, self._stream_seconds))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()
@@ -228,25 +232,3 @@ def _chunks(requests: Iterator[distributor_pb2.PublishRequest], header: ModelHea
             raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the publish header")
         yield memoryview(request.chunk)
     raise ConfigurationError(f"the publish stream ended before the {header.total_bytes} bytes of the manifest")
-
-
-@contextlib.contextmanager
-def _permit(permits: threading.BoundedSemaphore, what: str) -> Iterator[None]:
-    if not permits.acquire(blocking=False):
-        raise ServiceUnavailable(f"the distributor is busy with other {what}; try again in a moment")
-    try:
-        yield
-    finally:
-        permits.release()
-
-
-@contextlib.contextmanager
-def _time_limit(context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
-    """Cancels a call that lasts longer: a peer that stops reading or sending must not keep a thread for ever."""
-    timer = threading.Timer(seconds, context.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

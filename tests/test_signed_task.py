@@ -166,8 +166,7 @@ def _table(**fields: object) -> common_pb2.TableManifest:
     [
         ([], "distinct table names"),
         ([_table(), _table(keyed=False)], "distinct table names"),
-        ([_table(keyed=False)], "exactly one keyed table"),
-        ([_table(), _table(name="b")], "exactly one keyed table"),
+        ([_table(), _table(name="b")], "at most one keyed table"),
         ([_table(name="../b")], "table='../b'"),
         ([_table(rows=0)], "rows=0"),
         ([_table(rows=2**31)], "rows="),

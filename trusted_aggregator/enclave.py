@@ -45,6 +45,9 @@ from trusted_aggregator.spending import Spending
 #: A release travels in one message of at most 16 MiB, with room for all that is not integers.
 LARGEST_RELEASE_BYTES = 15 * 2**20
 
+#: The drawn contributions of a sampled round are in memory until its close.
+LARGEST_DRAW_BYTES = 4 * 2**30
+
 _LARGEST_ORDER = 256
 
 
@@ -185,13 +188,24 @@ class AggregatorCore:
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
+        found = self._lookup_round(task_sha256, round)
+        return found if isinstance(found, Refusal) else found.submit(sealed, self._identity.hpke)
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round: what a host may take in of one.
+
+        The refusal that each of them would meet where the round takes none.
+        """
+        found = self._lookup_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def _lookup_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
         with self._lookup:
             if task_sha256 not in self._tasks:
                 return Refusal.WRONG_TASK
-            found = self._rounds.get((task_sha256, round))
-        if found is None:
-            return Refusal.WRONG_ROUND
-        return found.submit(sealed, self._identity.hpke)
+            return self._rounds.get((task_sha256, round), Refusal.WRONG_ROUND)
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
         """``submit`` for each, in order."""
@@ -307,7 +321,13 @@ class AggregatorCore:
             if size > LARGEST_RELEASE_BYTES:
                 raise ConfigurationError(
                     f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
-                    "choose a smaller rank or fewer items"
+                    "choose a smaller rank, or fewer items or bins"
+                )
+            if task.sampling is not None and task.sampling.cap * query.payload_bytes > LARGEST_DRAW_BYTES:
+                raise ConfigurationError(
+                    f"The draw of round {planned} could hold {task.sampling.cap} contributions of "
+                    f"{query.payload_bytes} bytes, more than {LARGEST_DRAW_BYTES} bytes: lower the sampling "
+                    "probability, most_contributions or the rank"
                 )
         spending = self._spending_of(task)
         if spending.charged(task.id, number) is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Iterator
+from typing import cast
 
 from odp.enclave.channel import Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply, expect
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, Refusal
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
@@ -77,6 +78,7 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
     calls = _Calls(core, identity)
     return {
         "submit": Route("submit", calls.submit),
+        "sealed_length": Route("ask", calls.sealed_length),
         "evidence": Route("ask", calls.evidence),
         "rounds": Route("ask", calls.rounds),
         "open_round": Route("change", calls.open_round),
@@ -99,6 +101,14 @@ class _Calls:
             raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
         refusals = bytes(0 if refusal is None else refusal.value for refusal in self._core.submit_batch(submits))
         return EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=refusals))
+
+    def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.sealed_length
+        found = self._core.sealed_bytes(asked.task_sha256, asked.round)
+        if isinstance(found, Refusal):
+            number = cast(aggregator_pb2.Refusal, found.value)
+            return EnclaveReply(sealed_length=enclave_pb2.SealedLength(refusal=number))
+        return EnclaveReply(sealed_length=enclave_pb2.SealedLength(bytes=found))
 
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:
         return evidence_reply(self._identity, request)

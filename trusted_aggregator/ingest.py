@@ -112,7 +112,7 @@ class Ingest:
         return batch
 
     def _store(self) -> None:
-        last = False
+        last = told = False
         while not last:
             batches = [self._counted.get()]
             while not self._counted.empty():
@@ -128,7 +128,9 @@ class Ingest:
                 self._storage.add(accepted)
             except StateError as error:
                 _fail(batch, error)
-                self._tell_failed(error)
+                if not told:
+                    self._tell_failed(error)
+                told = True
             for submission in batch:
                 submission.done.release()
 

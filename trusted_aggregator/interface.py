@@ -63,6 +63,10 @@ class Aggregator(Protocol):
         """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
         ...
 
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round; the refusal that each would meet."""
+        ...
+
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent."""
         ...

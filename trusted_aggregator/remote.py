@@ -39,6 +39,12 @@ class RemoteAggregator:
             raise StateError("the enclave answered another number of contributions; start the program again")
         return [_REFUSALS[number] for number in refusals]
 
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        found = self._client.call(EnclaveRequest(sealed_length=given)).sealed_length
+        return found.bytes if found.WhichOneof("answer") == "bytes" else Refusal(found.refusal)
+
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """See ``Aggregator``."""
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)

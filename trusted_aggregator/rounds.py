@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
-from odp.crypto import domains
+from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
@@ -30,6 +30,7 @@ from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
 BLOCK = 512
+BLOCK_BYTES = 2**23
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
 _LARGEST_INTEGER = 2**62
 
@@ -67,11 +68,17 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
-        self._sampling = sampling
         self._draw = None if sampling is None or noise is None else Draw(noise.draw_seed, sampling)
-        self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256, policy.sha256)
         self._oblivious = policy.accumulation == "oblivious"
-        self.plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        self._large = segments.is_large(query.payload_bytes)
+        info = domains.large_contribution_info if self._large else domains.contribution_info
+        self._info = info(task_sha256, order.round, order.model_sha256, policy.sha256)
+        plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        #: Length of every well-formed sealed contribution.
+        self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
+        # The sums hold for so many contributions, and so does the charge of a draw.
+        self._most = query.maximum if sampling is None else min(query.maximum, sampling.population_bound)
+        self._block = min(BLOCK, max(1, BLOCK_BYTES // query.payload_bytes))
         self._lock = threading.Lock()
         self._frozen = False
         self._digests: dict[bytes, bytes] = {}  # contribution id -> SHA-256 of its payload
@@ -91,16 +98,16 @@ class Round:
         if self._frozen or self.status is not Status.OPEN:
             return Refusal.ROUND_CLOSED
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
-        if len(sealed) != self.plaintext_bytes + OVERHEAD:
+        if len(sealed) != self.sealed_bytes:
             return Refusal.MALFORMED
         try:
-            contribution = self._parse(key.open(sealed, self._info))
-            self.query.check(contribution.payload)
+            contribution, payload = self._parse(self._open(sealed, key))
+            self.query.check(payload)
         except DecryptionError:
             return Refusal.MALFORMED
         except ContributionRefused as refused:
             return refused.refusal
-        return self._keep(contribution)
+        return self._keep(contribution, payload)
 
     def freeze(self) -> tuple[int, bytes]:
         """Closes the set: (number of contributions, SHA-256 over the sorted pairs of id and payload hash).
@@ -149,13 +156,18 @@ class Round:
             self._digests, self._pseudonyms, self._waiting = {}, set(), []
             self._sum = self._draw = self.noise = None
 
-    def _parse(self, plaintext: bytes) -> aggregator_pb2.Contribution:
+    def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
+        return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
+
+    def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
+        """The contribution, and its payload: each access to that field makes a copy."""
         try:
-            given = aggregator_pb2.Contribution.FromString(plaintext)
+            given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
         hashes = (given.task_sha256, given.model_sha256, given.contribution_id, given.pseudonym)
-        if any(len(value) != HASH_BYTES for value in hashes) or len(given.payload) != self.query.payload_bytes:
+        payload = given.payload
+        if any(len(value) != HASH_BYTES for value in hashes) or len(payload) != self.query.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         if given.task_sha256 != self.task_sha256:
             raise ContributionRefused(Refusal.WRONG_TASK)
@@ -163,25 +175,25 @@ class Round:
             raise ContributionRefused(Refusal.WRONG_ROUND)
         if given.model_sha256 != self.model_sha256:
             raise ContributionRefused(Refusal.WRONG_MODEL)
-        return given
+        return given, payload
 
-    def _keep(self, contribution: aggregator_pb2.Contribution) -> Refusal | None:
-        digest = hashlib.sha256(contribution.payload).digest()
+    def _keep(self, contribution: aggregator_pb2.Contribution, payload: bytes) -> Refusal | None:
+        digest = hashlib.sha256(payload).digest()
         pseudonym = hashlib.blake2b(contribution.pseudonym, key=self._pseudonym_key, digest_size=HASH_BYTES).digest()
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
             if contribution.contribution_id in self._digests or pseudonym in self._pseudonyms:
                 return Refusal.ALREADY_CONTRIBUTED
-            if self._sampling is not None and len(self._digests) >= self._sampling.population_bound:
-                return Refusal.ROUND_CLOSED  # the charge holds for so many
+            if len(self._digests) >= self._most:
+                return Refusal.ROUND_CLOSED
             self._digests[contribution.contribution_id] = digest
             self._pseudonyms.add(pseudonym)
             if self._draw is not None:
-                self._draw.offer(contribution.contribution_id, contribution.payload)
+                self._draw.offer(contribution.contribution_id, payload)
                 return None
-            self._waiting.append(contribution.payload)
-            if len(self._waiting) >= BLOCK:
+            self._waiting.append(payload)
+            if len(self._waiting) >= self._block:
                 self._add_waiting()
         return None
 
@@ -189,7 +201,7 @@ class Round:
         """Exact sums of the draw. The work depends on the number of contributions, not on how many were drawn."""
         counted, dropped = (self.query.new_sum(oblivious=self._oblivious) for _ in range(2))
         for total, payloads in ((counted, draw.kept()), (dropped, draw.fillers())):
-            while block := list(itertools.islice(payloads, BLOCK)):
+            while block := list(itertools.islice(payloads, self._block)):
                 total.add(block)
         return counted.totals()
 

@@ -1,5 +1,7 @@
 """What the aggregator's host keeps: accepted ciphertexts, and the enclave's sealed records, in two SQLite files.
 
+Ciphertexts of more than 1 MiB are files (``large_files.py``), written before their rows, which name them.
+
 - ``contributions.db`` takes a row per accepted contribution, many in one commit (``ingest.py``). A commit survives the
   death of the process; ``sync`` makes it survive a power cut as well, and runs before a round is charged.
 - ``sealed.db`` takes the sealed records, few and large; every commit is on the disk before it returns.
@@ -22,6 +24,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text, Uniq
 from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
+from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
 from trusted_aggregator.records import RELEASE_PREFIX, SealedRecord
 
 _PAGE = 512
@@ -64,6 +67,7 @@ class Storage:
         self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
         self._contributions = open_database(self._paths["contributions"], durable=False)
         self._sealed = open_database(self._paths["sealed"])
+        self._large = LargeFiles(state.path("large"))
         with database_errors(self._paths["contributions"]):
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
         with database_errors(self._paths["sealed"]):
@@ -103,6 +107,7 @@ class Storage:
 
     def sync(self) -> None:
         """Brings all committed contributions to the disk."""
+        self._large.sync()
         with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
 
@@ -111,7 +116,7 @@ class Storage:
         table, last = _CONTRIBUTIONS, 0
         while True:
             query = (
-                sqlalchemy.select(table.c.sequence, table.c.ciphertext)
+                sqlalchemy.select(table.c.sequence, table.c.digest, table.c.ciphertext)
                 .where(table.c.task == task_sha256, table.c.round == round, table.c.sequence > last)
                 .order_by(table.c.sequence)
                 .limit(_PAGE)
@@ -121,7 +126,7 @@ class Storage:
             if not page:
                 return
             for row in page:
-                yield row.ciphertext
+                yield row.ciphertext or self._large.read(task_sha256, round, row.digest)
             last = page[-1].sequence
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
@@ -133,6 +138,7 @@ class Storage:
         for task_sha256, round in found:
             if (task_sha256, round) not in rounds:
                 self.erase(task_sha256, round)
+        self._large.keep_only(rounds)
 
     def set_stored(self, task_sha256: bytes, round: int, count: int) -> None:
         """Says how many stored contributions of a round the enclave took back at start."""
@@ -148,6 +154,7 @@ class Storage:
             connection.commit()
             # The write-ahead log still holds the rows until it is emptied.
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._large.erase(task_sha256, round)
         with self._changed:
             self._stored.pop((task_sha256, round), None)
 
@@ -193,11 +200,8 @@ class Storage:
             raise StateError("the aggregator is stopping; try again later")
 
     def _commit(self, contributions: Sequence[Contribution]) -> StateError | None:
-        rows = [
-            (task_sha256, round, hashlib.sha256(ciphertext).digest(), ciphertext)
-            for task_sha256, round, ciphertext in contributions
-        ]
         try:
+            rows = [self._row(contribution) for contribution in contributions]
             with database_errors(self._paths["contributions"]), self._contributions.begin() as connection:
                 # As the driver takes it: this is the one statement that runs for every contribution.
                 connection.exec_driver_sql(_INSERT, rows)
@@ -206,3 +210,8 @@ class Storage:
         except (OdpError, sqlalchemy.exc.SQLAlchemyError) as error:
             return StateError(f"contributions could not be stored ({type(error).__name__}); start the program again")
         return None
+
+    def _row(self, given: Contribution) -> tuple[bytes, int, bytes, bytes]:
+        if len(given.ciphertext) <= LARGE_BYTES:
+            return (*given[:2], hashlib.sha256(given.ciphertext).digest(), given.ciphertext)
+        return (*given[:2], self._large.write(*given), b"")

@@ -119,10 +119,14 @@ class Sum(Protocol):
 
 
 class Query(Protocol):
-    """The declared query of one round, enforced inside the enclave."""
+    """The declared query of one round, enforced inside the enclave.
+
+    The enclave takes at most ``maximum`` contributions: the sums of so many stay within their integers.
+    """
 
     payload_bytes: int
     releases: tuple[DeclaredRelease, ...]
+    maximum: int
 
     def check(self, payload: bytes) -> None:
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
@@ -168,7 +172,10 @@ class Client(Protocol):
     """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part."""
 
     def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them."""
+        """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them.
+
+        Not asked where the model has no keyed table.
+        """
         ...
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:

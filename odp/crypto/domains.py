@@ -23,6 +23,8 @@ ENDORSEMENT = b"odp/v1/endorsement"
 WITHDRAWAL = b"odp/v1/withdrawal"
 
 CONTRIBUTION = b"odp/v1/contribution"
+LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
+SEGMENT = b"odp/v1/segment"
 CONTRIBUTION_ID = b"odp/v1/contribution-id"
 PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
@@ -61,6 +63,26 @@ def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, polic
     """
     named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
     return CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
+
+
+def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the key of a contribution in segments; arguments and errors as ``contribution_info``.
+
+    Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
+    """
+    named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    return LARGE_CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
+
+
+def segment_aad(index: int, *, last: bool) -> bytes:
+    """Additional data of one segment: segments cannot change places, nor can the last ones be cut off.
+
+    Raises:
+        ConfigurationError: the index is not within 0 .. 2^32 - 1.
+
+    Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
+    """
+    return SEGMENT + _round(index) + bytes([last])
 
 
 def select_info(model_sha256: bytes) -> bytes:

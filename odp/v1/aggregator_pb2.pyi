@@ -60,6 +60,28 @@ class SubmitRequest(_message.Message):
     sealed_contribution: bytes
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ...) -> None: ...
 
+class SubmitStreamRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: SubmitHeader
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[SubmitHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class SubmitStreamResponse(_message.Message):
+    __slots__ = ("refusal",)
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+
+class SubmitHeader(_message.Message):
+    __slots__ = ("task_sha256", "round")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
+
 class Contribution(_message.Message):
     __slots__ = ("task_sha256", "round", "model_sha256", "contribution_id", "pseudonym", "payload")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]

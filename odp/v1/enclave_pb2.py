@@ -27,7 +27,7 @@ from odp.v1 import attestation_pb2 as odp_dot_v1_dot_attestation__pb2
 from odp.v1 import distributor_pb2 as odp_dot_v1_dot_distributor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14odp/v1/enclave.proto\x12\x06odp.v1\x1a\x17odp/v1/aggregator.proto\x1a\x18odp/v1/attestation.proto\x1a\x18odp/v1/distributor.proto\"\xc4\x05\n\x0e\x45nclaveRequest\x12%\n\x05start\x18\x01 \x01(\x0b\x32\x14.odp.v1.EnclaveStartH\x00\x12(\n\x07records\x18\x02 \x01(\x0b\x32\x15.odp.v1.SealedRecordsH\x00\x12\x34\n\rcontributions\x18\x03 \x01(\x0b\x32\x1b.odp.v1.StoredContributionsH\x00\x12.\n\x08\x65vidence\x18\x04 \x01(\x0b\x32\x1a.odp.v1.GetEvidenceRequestH\x00\x12.\n\nopen_round\x18\n \x01(\x0b\x32\x18.odp.v1.OpenRoundRequestH\x00\x12%\n\x06submit\x18\x0b \x01(\x0b\x32\x13.odp.v1.SubmitBatchH\x00\x12+\n\x06\x63harge\x18\x0c \x01(\x0b\x32\x19.odp.v1.CloseRoundRequestH\x00\x12\'\n\x07release\x18\r \x01(\x0b\x32\x14.odp.v1.ReleaseRoundH\x00\x12*\n\x06ledger\x18\x0e \x01(\x0b\x32\x18.odp.v1.GetLedgerRequestH\x00\x12#\n\x06rounds\x18\x0f \x01(\x0b\x32\x11.odp.v1.AskRoundsH\x00\x12,\n\x0b\x62\x65gin_model\x18\x14 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12#\n\x05\x63hunk\x18\x15 \x01(\x0b\x32\x12.odp.v1.TableChunkH\x00\x12\'\n\x07install\x18\x16 \x01(\x0b\x32\x14.odp.v1.InstallModelH\x00\x12#\n\x06models\x18\x17 \x01(\x0b\x32\x11.odp.v1.AskModelsH\x00\x12\'\n\x06select\x18\x18 \x01(\x0b\x32\x15.odp.v1.SelectRequestH\x00\x12+\n\ncheck_room\x18\x19 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x42\x06\n\x04\x63\x61ll\"\xc7\x04\n\x0c\x45nclaveReply\x12\"\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x0f.odp.v1.FailureH\x00\x12\"\n\x07started\x18\x02 \x01(\x0b\x32\x0f.odp.v1.StartedH\x00\x12)\n\x04want\x18\x03 \x01(\x0b\x32\x19.odp.v1.WantContributionsH\x00\x12\x1e\n\x05ready\x18\x04 \x01(\x0b\x32\r.odp.v1.ReadyH\x00\x12/\n\x08\x65vidence\x18\x05 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponseH\x00\x12\x1c\n\x04\x64one\x18\x06 \x01(\x0b\x32\x0c.odp.v1.DoneH\x00\x12&\n\x06writes\x18\n \x01(\x0b\x32\x14.odp.v1.RecordWritesH\x00\x12+\n\tsubmitted\x18\x0b \x01(\x0b\x32\x16.odp.v1.SubmittedBatchH\x00\x12\'\n\x07\x63harged\x18\x0c \x01(\x0b\x32\x14.odp.v1.ChargedRoundH\x00\x12)\n\x08released\x18\r \x01(\x0b\x32\x15.odp.v1.ReleasedRoundH\x00\x12+\n\x06ledger\x18\x0e \x01(\x0b\x32\x19.odp.v1.GetLedgerResponseH\x00\x12%\n\x06rounds\x18\x0f \x01(\x0b\x32\x13.odp.v1.RoundStatesH\x00\x12\"\n\x06models\x18\x14 \x01(\x0b\x32\x10.odp.v1.ModelIdsH\x00\x12*\n\x08selected\x18\x15 \x01(\x0b\x32\x16.odp.v1.SelectResponseH\x00\x42\x08\n\x06\x61nswer\"\xe4\x01\n\x07\x46\x61ilure\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.odp.v1.Failure.Kind\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa3\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KIND_CONFIGURATION\x10\x01\x12\x10\n\x0cKIND_PRIVACY\x10\x02\x12\x0f\n\x0bKIND_BUDGET\x10\x03\x12\x0e\n\nKIND_STATE\x10\x04\x12\x12\n\x0eKIND_SIGNATURE\x10\x05\x12\x13\n\x0fKIND_DECRYPTION\x10\x06\x12\x11\n\rKIND_NOT_HELD\x10\x07\"\x06\n\x04\x44one\"#\n\x0c\x45nclaveStart\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"\x1e\n\x07Started\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"D\n\rSealedRecords\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\x12\x0c\n\x04last\x18\x02 \x01(\x08\"7\n\x0cSealedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x07\n\x05_data\"7\n\x11WantContributions\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\"3\n\x13StoredContributions\x12\x0e\n\x06sealed\x18\x01 \x03(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\"-\n\x05Ready\x12$\n\x06writes\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"5\n\x0cRecordWrites\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"5\n\x0bSubmitBatch\x12&\n\x07submits\x18\x01 \x03(\x0b\x32\x15.odp.v1.SubmitRequest\"\"\n\x0eSubmittedBatch\x12\x10\n\x08refusals\x18\x01 \x01(\x0c\"\x81\x01\n\x0c\x43hargedRound\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x15\n\rcontributions\x18\x03 \x01(\r\x12\x10\n\x08released\x18\x04 \x01(\x08\x12$\n\x06writes\x18\x05 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"=\n\x0cReleaseRound\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x13\n\x06stored\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\t\n\x07_stored\"M\n\rReleasedRound\x12\x16\n\x0esigned_release\x18\x01 \x01(\x0c\x12$\n\x06writes\x18\x02 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"@\n\tAskRounds\x12*\n\x04only\x18\x01 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x88\x01\x01\x42\x07\n\x05_only\"1\n\x0bRoundStates\x12\"\n\x06states\x18\x01 \x03(\x0b\x32\x12.odp.v1.RoundState\"\xdf\x01\n\nRoundState\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12)\n\x06status\x18\x03 \x01(\x0e\x32\x19.odp.v1.RoundState.Status\x12\x15\n\rcontributions\x18\x04 \x01(\r\"k\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATUS_OPEN\x10\n\x12\x12\n\x0eSTATUS_CHARGED\x10\x1e\x12\x13\n\x0fSTATUS_RELEASED\x10\x32\x12\x0f\n\x0bSTATUS_VOID\x10Z\"\x1a\n\nTableChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x0e\n\x0cInstallModel\"\x0b\n\tAskModels\" \n\x08ModelIds\x12\x14\n\x0cmodel_sha256\x18\x01 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14odp/v1/enclave.proto\x12\x06odp.v1\x1a\x17odp/v1/aggregator.proto\x1a\x18odp/v1/attestation.proto\x1a\x18odp/v1/distributor.proto\"\xf6\x05\n\x0e\x45nclaveRequest\x12%\n\x05start\x18\x01 \x01(\x0b\x32\x14.odp.v1.EnclaveStartH\x00\x12(\n\x07records\x18\x02 \x01(\x0b\x32\x15.odp.v1.SealedRecordsH\x00\x12\x34\n\rcontributions\x18\x03 \x01(\x0b\x32\x1b.odp.v1.StoredContributionsH\x00\x12.\n\x08\x65vidence\x18\x04 \x01(\x0b\x32\x1a.odp.v1.GetEvidenceRequestH\x00\x12.\n\nopen_round\x18\n \x01(\x0b\x32\x18.odp.v1.OpenRoundRequestH\x00\x12%\n\x06submit\x18\x0b \x01(\x0b\x32\x13.odp.v1.SubmitBatchH\x00\x12+\n\x06\x63harge\x18\x0c \x01(\x0b\x32\x19.odp.v1.CloseRoundRequestH\x00\x12\'\n\x07release\x18\r \x01(\x0b\x32\x14.odp.v1.ReleaseRoundH\x00\x12*\n\x06ledger\x18\x0e \x01(\x0b\x32\x18.odp.v1.GetLedgerRequestH\x00\x12#\n\x06rounds\x18\x0f \x01(\x0b\x32\x11.odp.v1.AskRoundsH\x00\x12\x30\n\rsealed_length\x18\x10 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x12,\n\x0b\x62\x65gin_model\x18\x14 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12#\n\x05\x63hunk\x18\x15 \x01(\x0b\x32\x12.odp.v1.TableChunkH\x00\x12\'\n\x07install\x18\x16 \x01(\x0b\x32\x14.odp.v1.InstallModelH\x00\x12#\n\x06models\x18\x17 \x01(\x0b\x32\x11.odp.v1.AskModelsH\x00\x12\'\n\x06select\x18\x18 \x01(\x0b\x32\x15.odp.v1.SelectRequestH\x00\x12+\n\ncheck_room\x18\x19 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x42\x06\n\x04\x63\x61ll\"\xf6\x04\n\x0c\x45nclaveReply\x12\"\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x0f.odp.v1.FailureH\x00\x12\"\n\x07started\x18\x02 \x01(\x0b\x32\x0f.odp.v1.StartedH\x00\x12)\n\x04want\x18\x03 \x01(\x0b\x32\x19.odp.v1.WantContributionsH\x00\x12\x1e\n\x05ready\x18\x04 \x01(\x0b\x32\r.odp.v1.ReadyH\x00\x12/\n\x08\x65vidence\x18\x05 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponseH\x00\x12\x1c\n\x04\x64one\x18\x06 \x01(\x0b\x32\x0c.odp.v1.DoneH\x00\x12&\n\x06writes\x18\n \x01(\x0b\x32\x14.odp.v1.RecordWritesH\x00\x12+\n\tsubmitted\x18\x0b \x01(\x0b\x32\x16.odp.v1.SubmittedBatchH\x00\x12\'\n\x07\x63harged\x18\x0c \x01(\x0b\x32\x14.odp.v1.ChargedRoundH\x00\x12)\n\x08released\x18\r \x01(\x0b\x32\x15.odp.v1.ReleasedRoundH\x00\x12+\n\x06ledger\x18\x0e \x01(\x0b\x32\x19.odp.v1.GetLedgerResponseH\x00\x12%\n\x06rounds\x18\x0f \x01(\x0b\x32\x13.odp.v1.RoundStatesH\x00\x12-\n\rsealed_length\x18\x10 \x01(\x0b\x32\x14.odp.v1.SealedLengthH\x00\x12\"\n\x06models\x18\x14 \x01(\x0b\x32\x10.odp.v1.ModelIdsH\x00\x12*\n\x08selected\x18\x15 \x01(\x0b\x32\x16.odp.v1.SelectResponseH\x00\x42\x08\n\x06\x61nswer\"\xe4\x01\n\x07\x46\x61ilure\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.odp.v1.Failure.Kind\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa3\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KIND_CONFIGURATION\x10\x01\x12\x10\n\x0cKIND_PRIVACY\x10\x02\x12\x0f\n\x0bKIND_BUDGET\x10\x03\x12\x0e\n\nKIND_STATE\x10\x04\x12\x12\n\x0eKIND_SIGNATURE\x10\x05\x12\x13\n\x0fKIND_DECRYPTION\x10\x06\x12\x11\n\rKIND_NOT_HELD\x10\x07\"\x06\n\x04\x44one\"#\n\x0c\x45nclaveStart\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"\x1e\n\x07Started\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"D\n\rSealedRecords\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\x12\x0c\n\x04last\x18\x02 \x01(\x08\"7\n\x0cSealedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x07\n\x05_data\"7\n\x11WantContributions\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\"3\n\x13StoredContributions\x12\x0e\n\x06sealed\x18\x01 \x03(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\"-\n\x05Ready\x12$\n\x06writes\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"5\n\x0cRecordWrites\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"5\n\x0bSubmitBatch\x12&\n\x07submits\x18\x01 \x03(\x0b\x32\x15.odp.v1.SubmitRequest\"\"\n\x0eSubmittedBatch\x12\x10\n\x08refusals\x18\x01 \x01(\x0c\"M\n\x0cSealedLength\x12\x0f\n\x05\x62ytes\x18\x01 \x01(\x04H\x00\x12\"\n\x07refusal\x18\x02 \x01(\x0e\x32\x0f.odp.v1.RefusalH\x00\x42\x08\n\x06\x61nswer\"\x81\x01\n\x0c\x43hargedRound\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x15\n\rcontributions\x18\x03 \x01(\r\x12\x10\n\x08released\x18\x04 \x01(\x08\x12$\n\x06writes\x18\x05 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"=\n\x0cReleaseRound\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x13\n\x06stored\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\t\n\x07_stored\"M\n\rReleasedRound\x12\x16\n\x0esigned_release\x18\x01 \x01(\x0c\x12$\n\x06writes\x18\x02 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"@\n\tAskRounds\x12*\n\x04only\x18\x01 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x88\x01\x01\x42\x07\n\x05_only\"1\n\x0bRoundStates\x12\"\n\x06states\x18\x01 \x03(\x0b\x32\x12.odp.v1.RoundState\"\xdf\x01\n\nRoundState\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12)\n\x06status\x18\x03 \x01(\x0e\x32\x19.odp.v1.RoundState.Status\x12\x15\n\rcontributions\x18\x04 \x01(\r\"k\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATUS_OPEN\x10\n\x12\x12\n\x0eSTATUS_CHARGED\x10\x1e\x12\x13\n\x0fSTATUS_RELEASED\x10\x32\x12\x0f\n\x0bSTATUS_VOID\x10Z\"\x1a\n\nTableChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x0e\n\x0cInstallModel\"\x0b\n\tAskModels\" \n\x08ModelIds\x12\x14\n\x0cmodel_sha256\x18\x01 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,55 +35,57 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.enclave_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENCLAVEREQUEST']._serialized_start=110
-  _globals['_ENCLAVEREQUEST']._serialized_end=818
-  _globals['_ENCLAVEREPLY']._serialized_start=821
-  _globals['_ENCLAVEREPLY']._serialized_end=1404
-  _globals['_FAILURE']._serialized_start=1407
-  _globals['_FAILURE']._serialized_end=1635
-  _globals['_FAILURE_KIND']._serialized_start=1472
-  _globals['_FAILURE_KIND']._serialized_end=1635
-  _globals['_DONE']._serialized_start=1637
-  _globals['_DONE']._serialized_end=1643
-  _globals['_ENCLAVESTART']._serialized_start=1645
-  _globals['_ENCLAVESTART']._serialized_end=1680
-  _globals['_STARTED']._serialized_start=1682
-  _globals['_STARTED']._serialized_end=1712
-  _globals['_SEALEDRECORDS']._serialized_start=1714
-  _globals['_SEALEDRECORDS']._serialized_end=1782
-  _globals['_SEALEDRECORD']._serialized_start=1784
-  _globals['_SEALEDRECORD']._serialized_end=1839
-  _globals['_WANTCONTRIBUTIONS']._serialized_start=1841
-  _globals['_WANTCONTRIBUTIONS']._serialized_end=1896
-  _globals['_STOREDCONTRIBUTIONS']._serialized_start=1898
-  _globals['_STOREDCONTRIBUTIONS']._serialized_end=1949
-  _globals['_READY']._serialized_start=1951
-  _globals['_READY']._serialized_end=1996
-  _globals['_RECORDWRITES']._serialized_start=1998
-  _globals['_RECORDWRITES']._serialized_end=2051
-  _globals['_SUBMITBATCH']._serialized_start=2053
-  _globals['_SUBMITBATCH']._serialized_end=2106
-  _globals['_SUBMITTEDBATCH']._serialized_start=2108
-  _globals['_SUBMITTEDBATCH']._serialized_end=2142
-  _globals['_CHARGEDROUND']._serialized_start=2145
-  _globals['_CHARGEDROUND']._serialized_end=2274
-  _globals['_RELEASEROUND']._serialized_start=2276
-  _globals['_RELEASEROUND']._serialized_end=2337
-  _globals['_RELEASEDROUND']._serialized_start=2339
-  _globals['_RELEASEDROUND']._serialized_end=2416
-  _globals['_ASKROUNDS']._serialized_start=2418
-  _globals['_ASKROUNDS']._serialized_end=2482
-  _globals['_ROUNDSTATES']._serialized_start=2484
-  _globals['_ROUNDSTATES']._serialized_end=2533
-  _globals['_ROUNDSTATE']._serialized_start=2536
-  _globals['_ROUNDSTATE']._serialized_end=2759
-  _globals['_ROUNDSTATE_STATUS']._serialized_start=2652
-  _globals['_ROUNDSTATE_STATUS']._serialized_end=2759
-  _globals['_TABLECHUNK']._serialized_start=2761
-  _globals['_TABLECHUNK']._serialized_end=2787
-  _globals['_INSTALLMODEL']._serialized_start=2789
-  _globals['_INSTALLMODEL']._serialized_end=2803
-  _globals['_ASKMODELS']._serialized_start=2805
-  _globals['_ASKMODELS']._serialized_end=2816
-  _globals['_MODELIDS']._serialized_start=2818
-  _globals['_MODELIDS']._serialized_end=2850
+  _globals['_ENCLAVEREQUEST']._serialized_end=868
+  _globals['_ENCLAVEREPLY']._serialized_start=871
+  _globals['_ENCLAVEREPLY']._serialized_end=1501
+  _globals['_FAILURE']._serialized_start=1504
+  _globals['_FAILURE']._serialized_end=1732
+  _globals['_FAILURE_KIND']._serialized_start=1569
+  _globals['_FAILURE_KIND']._serialized_end=1732
+  _globals['_DONE']._serialized_start=1734
+  _globals['_DONE']._serialized_end=1740
+  _globals['_ENCLAVESTART']._serialized_start=1742
+  _globals['_ENCLAVESTART']._serialized_end=1777
+  _globals['_STARTED']._serialized_start=1779
+  _globals['_STARTED']._serialized_end=1809
+  _globals['_SEALEDRECORDS']._serialized_start=1811
+  _globals['_SEALEDRECORDS']._serialized_end=1879
+  _globals['_SEALEDRECORD']._serialized_start=1881
+  _globals['_SEALEDRECORD']._serialized_end=1936
+  _globals['_WANTCONTRIBUTIONS']._serialized_start=1938
+  _globals['_WANTCONTRIBUTIONS']._serialized_end=1993
+  _globals['_STOREDCONTRIBUTIONS']._serialized_start=1995
+  _globals['_STOREDCONTRIBUTIONS']._serialized_end=2046
+  _globals['_READY']._serialized_start=2048
+  _globals['_READY']._serialized_end=2093
+  _globals['_RECORDWRITES']._serialized_start=2095
+  _globals['_RECORDWRITES']._serialized_end=2148
+  _globals['_SUBMITBATCH']._serialized_start=2150
+  _globals['_SUBMITBATCH']._serialized_end=2203
+  _globals['_SUBMITTEDBATCH']._serialized_start=2205
+  _globals['_SUBMITTEDBATCH']._serialized_end=2239
+  _globals['_SEALEDLENGTH']._serialized_start=2241
+  _globals['_SEALEDLENGTH']._serialized_end=2318
+  _globals['_CHARGEDROUND']._serialized_start=2321
+  _globals['_CHARGEDROUND']._serialized_end=2450
+  _globals['_RELEASEROUND']._serialized_start=2452
+  _globals['_RELEASEROUND']._serialized_end=2513
+  _globals['_RELEASEDROUND']._serialized_start=2515
+  _globals['_RELEASEDROUND']._serialized_end=2592
+  _globals['_ASKROUNDS']._serialized_start=2594
+  _globals['_ASKROUNDS']._serialized_end=2658
+  _globals['_ROUNDSTATES']._serialized_start=2660
+  _globals['_ROUNDSTATES']._serialized_end=2709
+  _globals['_ROUNDSTATE']._serialized_start=2712
+  _globals['_ROUNDSTATE']._serialized_end=2935
+  _globals['_ROUNDSTATE_STATUS']._serialized_start=2828
+  _globals['_ROUNDSTATE_STATUS']._serialized_end=2935
+  _globals['_TABLECHUNK']._serialized_start=2937
+  _globals['_TABLECHUNK']._serialized_end=2963
+  _globals['_INSTALLMODEL']._serialized_start=2965
+  _globals['_INSTALLMODEL']._serialized_end=2979
+  _globals['_ASKMODELS']._serialized_start=2981
+  _globals['_ASKMODELS']._serialized_end=2992
+  _globals['_MODELIDS']._serialized_start=2994
+  _globals['_MODELIDS']._serialized_end=3026
 # @@protoc_insertion_point(module_scope)

@@ -13,9 +13,13 @@ from distributor import enclave, header
 from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from odp.algorithms.seam import Broadcast, Table
+from odp.algorithms.statistics.config import Histogram
+from odp.algorithms.statistics.server import StatisticsServer
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.errors import ConfigurationError, StateError
-from odp.signed_task import sign_manifest
+from odp.signed_task import open_task, sign_manifest, sign_task
+from odp.statistics import Statistics
+from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 
 KEY = HpkeKey.generate()
@@ -291,3 +295,27 @@ def test_a_full_enclave_refuses_the_next_model_and_keeps_what_it_holds(developer
     with pytest.raises(StateError, match="no room"):
         install(core, models[1])
     assert core.models() == (models[0].id,)
+
+
+def test_statistics_have_a_table_to_download_and_nothing_to_select(core: Any, kit: Any) -> None:
+    asked = Statistics(
+        name="hours",
+        queries={"hours": Histogram(bins=24)},
+        privacy=UserLevelDP(epsilon=1, delta=1e-6),
+        cohort=Cohort(minimum=2),
+    )
+    developer = kit.Developer()
+    developer.task = sign_task(asked.definition(), developer.key)
+    server = StatisticsServer(open_task(developer.task))
+    model = developer.signed(server.broadcast(server.start()))
+    install(core, model)
+    for keys in ([0], [], list(range(kit.SLICES))):
+        question = kit.ask(model, KEY.public, keys, table="statistics")
+        assert refusal(core, model.id, question.sealed_keys) == "malformed select request"
+
+    def keyed(manifest: common_pb2.ModelManifest) -> None:
+        manifest.tables[0].keyed = True
+
+    wrong = developer.signed(server.broadcast(server.start()), keyed)
+    with pytest.raises(ConfigurationError, match="none for statistics"):
+        enclave.open_header(wrong.task, wrong.manifest)

@@ -372,10 +372,10 @@ def _inverted_clip(patch):
 def _duplicate_ids_count(patch):
     keep = Round._keep
 
-    def kept(self, contribution):
+    def kept(self, contribution, payload):
         contribution.contribution_id = hashlib.sha256(bytes([len(self._digests)])).digest()
         contribution.pseudonym = contribution.contribution_id
-        return keep(self, contribution)
+        return keep(self, contribution, payload)
 
     patch.setattr(Round, "_keep", kept)
 
