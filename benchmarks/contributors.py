@@ -69,7 +69,7 @@ def payloads(terms: Terms, round: int, count: int, *, seed: int) -> list[bytes]:
     if round != COUNTS_ROUND:
         most = math.isqrt(codec.vector_limit(terms, round) // (terms.max_items * int(weights[0, 0]) ** 2))
         most = min(most, codec.TARGET_UNITS)
-        targets = generator.integers(-most, most + 1, items.shape)
+        targets = np.asarray(generator.integers(-most, most + 1, items.shape))
     rank = terms.rank_of(round)
     bound = int(codec.ROW_UNITS / 2 / max(1, rank) ** 0.5 / terms.full_row_bound)
     rows = generator.integers(-bound, bound + 1, (count, rank))
