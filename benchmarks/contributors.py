@@ -8,6 +8,7 @@ time, so that a reader sees that the devices were not what was measured.
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import os
 import time
@@ -64,7 +65,11 @@ def payloads(terms: Terms, round: int, count: int, *, seed: int) -> list[bytes]:
     start, stride = generator.integers(0, _PRIME, (count, 1)), generator.integers(1, _PRIME, (count, 1))
     items = (start + stride * np.arange(terms.max_items)) % _PRIME
     weights = np.full(items.shape, 1 if round == COUNTS_ROUND else int(codec.WEIGHT_UNITS / 2 / terms.max_items**0.5))
-    targets = generator.integers(-codec.TARGET_UNITS, codec.TARGET_UNITS, items.shape) * (round != COUNTS_ROUND)
+    targets = np.zeros_like(items)
+    if round != COUNTS_ROUND:
+        most = math.isqrt(codec.vector_limit(terms, round) // (terms.max_items * int(weights[0, 0]) ** 2))
+        most = min(most, codec.TARGET_UNITS)
+        targets = np.asarray(generator.integers(-most, most + 1, items.shape))
     rank = terms.rank_of(round)
     bound = int(codec.ROW_UNITS / 2 / max(1, rank) ** 0.5 / terms.full_row_bound)
     rows = generator.integers(-bound, bound + 1, (count, rank))

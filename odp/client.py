@@ -297,7 +297,7 @@ def _release_of_statistics(status: server_pb2.TaskStatus) -> common_pb2.SignedRe
     definition = open_task(status.task)
     if definition.WhichOneof("training") != "statistics":
         raise ConfigurationError(f"task {definition.name!r} trains a model; it has no statistics")
-    if not (status.rounds and status.rounds[0].HasField("release")):
+    if not (status.rounds and status.rounds[0].release.release):
         raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its round")
     return status.rounds[0].release
 

@@ -34,8 +34,10 @@ class RemoteAggregator:
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
         """See ``Aggregator``."""
-        given = enclave_pb2.SubmitBatch(submits=submits)
-        refusals = self._client.call(EnclaveRequest(submit=given)).submitted.refusals
+        request = EnclaveRequest()
+        # In place: a message that is put into another is copied whole, and these can be long.
+        request.submit.submits.extend(submits)
+        refusals = self._client.call(request).submitted.refusals
         if len(refusals) != len(submits):
             raise StateError("the enclave answered another number of contributions; start the program again")
         return [_REFUSALS[number] for number in refusals]

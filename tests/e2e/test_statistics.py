@@ -123,6 +123,11 @@ def test_a_real_run_costs_one_joint_event_and_its_intervals_hold_the_truth(
     with pytest.raises(ServiceError, match="of another task"):
         world.connection.statistics(_with_release(status, lambda release: release.__setattr__("task_sha256", b"")))
 
+    waiting = server_pb2.TaskStatus.FromString(status.SerializeToString())
+    waiting.rounds[0].release.CopyFrom(common_pb2.SignedRelease())  # as the server says it while the round is open
+    with pytest.raises(ConfigurationError, match="released nothing yet"):
+        world.connection.statistics(waiting, pins)
+
     report = audit(LogFolder(world.root / "server" / "log"), pins)
     (found,) = report.tasks
     assert (found.name, found.rounds, found.planned_rounds) == ("asked", 1, 1)
