@@ -63,6 +63,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "trusted_aggregator/test_large_contributions.py::test_a_stream_that_is_too_long_is_not_read_on"),
         ("R73", "more contributions than the sums hold",
          "trusted_aggregator/test_large_contributions.py::test_the_round_takes_no_more_than_the_declared_maximum"),
+        ("R76", "masked: a seed used twice",
+         "trusted_aggregator/test_masking.py::test_a_seed_that_comes_twice_is_refused"),
+        ("R76", "masked: flipped bits, half a contribution",
+         "trusted_aggregator/test_masking.py::test_a_flipped_bit_of_either_half_is_refused_and_leaves_nothing"),
+        ("N14", "masked: a vector beyond its bound",
+         "trusted_aggregator/test_masking.py::test_a_dishonest_vector_spoils_the_sum_and_no_more"),
         ("R7", "orders and tasks of somebody else",
          "trusted_aggregator/test_enclave.py::test_task_and_orders_need_the_developers_signature"),
     ],
@@ -80,6 +86,19 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_ledger_attacks.py::test_r20_the_enclave_asks_no_clock_so_moving_it_changes_nothing"),
         ("R25", "understated epsilon",
          "privacy/test_ledger.py::test_an_auditor_notices_an_understated_epsilon_even_in_an_unbroken_chain"),
+    ],
+    "masked sums": [
+        ("R75", "mismatched sets",
+         "trusted_aggregator/test_masking.py::"
+         "test_a_sum_over_another_set_than_the_enclaves_is_refused_and_the_right_one_released"),
+        ("R75", "a set of one",
+         "trusted_aggregator/test_masking.py::test_a_host_cannot_release_a_set_below_the_minimum"),
+        ("R74", "another sum than the set's",
+         "trusted_aggregator/test_masking.py::"
+         "test_a_sum_of_other_vectors_under_the_right_name_is_noise_and_not_a_persons_numbers"),
+        ("R74", "a sum moved to where numbers wrap around",
+         "crypto/secure_aggregation/test_masked.py::"
+         "test_a_host_that_moves_the_sum_to_where_numbers_wrap_learns_nothing_but_the_noisy_sum"),
     ],
     "cohort": [
         ("R21", "n - 1 cohort below the minimum",
