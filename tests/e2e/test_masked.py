@@ -18,8 +18,6 @@ from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.signed_task import open_task
 from odp.simulation.noise import NoNoise
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
 from odp.v1 import common_pb2
 from trusted_aggregator.servicer import AggregatorService
 
@@ -46,20 +44,6 @@ def test_masked_and_simulated_statistics_agree_exactly_with_noise_off(
     np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated)
     assert simulated.any()
     assert handle.statistics(ReferenceValues.load(world.reference_values)).histogram("stars").counts.sum() > 0
-
-
-def test_a_masked_task_is_charged_and_audited_as_any_other(
-    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
-) -> None:
-    world = World(tmp_path).start(stack)
-    handle = world.connection.submit(masked(asked(ratings, bins=40)))
-    status = world.finish(handle, world.devices(ratings))
-    release = common_pb2.Release.FromString(status.rounds[0].release.release)
-    assert 2.0 - 1e-6 < release.epsilon_spent <= 2.0
-    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
-    (found,) = report.tasks
-    assert found.contributions == (ratings.n_users,)
-    assert found.epsilon == pytest.approx(release.epsilon_spent, rel=1e-9)
 
 
 def test_a_device_that_lost_its_answer_sends_the_same_halves_again(

@@ -18,11 +18,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import open_assignment
+from odp.algorithms.dense import DenseQuery, Grid
 from odp.algorithms.dpam import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import DecryptionError, HpkeKey, SigningKey, domains
+from odp.crypto.secure_aggregation.masked import unmasked
 from odp.crypto.segments import open_segments, seal_segments
 from odp.enclave.evidence import read_token
 from odp.enclave.policy import EnclavePolicy
@@ -37,11 +39,13 @@ from odp.tables import manifest_for, slices_from, table_bytes
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.task_file import parse_task, render_task
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, server_pb2
+from trusted_aggregator.masking import MaskedQuery
 
 #: What a decoder may raise.
 ERRORS = (OdpError, DecodeError)
 
 _POPULATION = "people"
+_GRID = Grid.chosen(size=9, clip=1.0, noise_std=1.0, maximum=10)
 _KEY = SigningKey.from_bytes(bytes(range(32)))
 _RECIPIENT = HpkeKey.generate()
 _ITEMS, _PLACES = 12, 4
@@ -88,6 +92,9 @@ def decoders() -> list[Decoder]:
             private=True,
         ),
     ]
+    masked_query = MaskedQuery(DenseQuery("asked", _GRID), info=b"info")
+    found.append(Decoder("the seed of a masked contribution", masked_query.check, bytes(64), private=True))
+    found.append(Decoder("the host's sum of masked vectors", _unmasked, bytes(4 * _GRID.size)))
     for kind, task in (("ratings", ratings), ("implicit data", implicit), ("statistics", statistics)):
         algorithm = algorithm_for(open_task(task))
         for number in range(len(algorithm.planned_releases())):
@@ -121,6 +128,11 @@ def _statistics() -> Statistics:
         privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
         cohort=Cohort(minimum=3, goal=3),
     )
+
+
+def _unmasked(data: bytes) -> object:
+    nothing = np.zeros(_GRID.size, dtype=np.int64)
+    return unmasked(data, nothing, noise=nothing)
 
 
 def _opened(data: bytes) -> object:

@@ -420,3 +420,30 @@ def test_a_dishonest_vector_spoils_the_sum_and_no_more(host: Host) -> None:
         assert host.send(device) is None
     found = integers(opened(host.close()))
     np.testing.assert_array_equal(found, true_sum(host.world, range(1, 4)) + 2**30)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+@pytest.mark.parametrize("when", ["before it sends", "in the middle of its vector", "before its answer", "for ever"])
+def test_the_sum_is_that_of_the_devices_that_were_counted_whoever_drops_out(
+    make_host: Callable[..., Host], when: str, lost: int
+) -> None:
+    """None, 10 % and 30 % of 10 devices; all but those that never come again send once more after the restart."""
+    host = make_host(LARGE if when == "in the middle of its vector" else SMALL)
+    devices, gone = range(10), range(lost)
+    for device in devices:
+        if device in gone and when == "in the middle of its vector":
+            cut = host.halve(device).vector[:CHUNK]
+            assert host.send(device, vector=cut) is Refusal.MALFORMED
+        elif device in gone and when in ("before it sends", "for ever"):
+            host.halve(device)
+        else:
+            assert host.send(device) is None
+    host.restart()
+    back = range(0) if when == "for ever" else gone
+    for device in back:
+        assert host.send(device) is (Refusal.ALREADY_CONTRIBUTED if when == "before its answer" else None)
+    counted = [device for device in devices if device not in gone or device in back]
+    release = opened(host.close())
+    assert release.contributions == len(counted)
+    expected = sum(np.frombuffer(host.world.payload(device), "<i4").astype(np.int64) for device in counted)
+    np.testing.assert_array_equal(integers(release), expected)
