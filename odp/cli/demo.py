@@ -8,7 +8,6 @@ import json
 import math
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -346,15 +345,13 @@ def _traffic(root: Path) -> dict[int, dict[str, Any]]:
 
 def _recommend(services: Services, root: Path) -> dict[str, Any]:
     """The first device's ten recommendations, computed by a process that has that device's store."""
+    from odp.cli.processes import ODP
+
     command = ["device", "recommend", "--population", _POPULATION, "--device", "0", "--json"]
     command += ["--server", services.server_address, "--services", str(root), "--state", str(root / "devices")]
     try:
         finished = subprocess.run(
-            [sys.executable, "-m", "odp.cli.main", *command],
-            capture_output=True,
-            text=True,
-            timeout=_RECOMMEND_SECONDS,
-            check=False,
+            [*ODP, *command], capture_output=True, text=True, timeout=_RECOMMEND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error
