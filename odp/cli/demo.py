@@ -45,16 +45,16 @@ _RECOMMEND_SECONDS = 60.0
 
 def demo(
     data: Annotated[
-        str | None, typer.Option(help="Data set (folder, file or name) [default: a synthetic one].")
+        str | None, typer.Option(help="Data set (folder, file or name) \\[default: a synthetic one].")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices [default: all users of the data].")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: all users of the data].")] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
     rank: Annotated[int | None, typer.Option(help="Width of the factors, without item features.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
     state: Annotated[
-        Path | None, typer.Option(help="Keep the programs' state here [default: a folder that is removed].")
+        Path | None, typer.Option(help="Keep the programs' state here \\[default: a folder that is removed].")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 1800.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
