@@ -37,7 +37,7 @@ def run(
     split_seed: Annotated[
         int | None, typer.Option(help="Give the devices only the training part of the 80/10/10 split of this seed.")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices [default: the users of --data].")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of --data].")] = None,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
     threads: Annotated[int, typer.Option(help="Devices at work at once.")] = 3,
     max_epsilon: Annotated[float, typer.Option(help="No task with a larger epsilon.")] = 10.0,

@@ -105,7 +105,7 @@ def reference_values(
         list[str], typer.Option(help="Whose endorsements in the log count: 64 hex digits; repeat for more.")
     ] = [],  # noqa: B006
     witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
-    quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign [default: all named].")] = None,
+    quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign \\[default: all named].")] = None,
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.

@@ -24,8 +24,8 @@ from odp.transport.state_folder import StateFolder, state_errors
 
 _STOP_SECONDS = 10.0
 _START_SECONDS = 60.0
-#: How `odp` is run as a child: by the interpreter and the code of this process.
-ODP = (sys.executable, "-m", "odp.cli.main")
+#: How `odp` is run as a child: by the interpreter and the code of this process, and by no folder of where it runs.
+ODP = (sys.executable, "-P", "-m", "odp.cli.main")
 
 
 class Child:

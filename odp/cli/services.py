@@ -23,8 +23,8 @@ Certificate = Annotated[
 ]
 Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")]
 Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
-CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
-Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware [default: <state>/platform].")]
+CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")]
+Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware \\[default: <state>/platform].")]
 Accumulating = Annotated[
     str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show everyone's items.")
 ]
@@ -45,7 +45,7 @@ def run_server(
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
     ] = None,
     log_key: Annotated[
-        Path | None, typer.Option(help="Private key of the transparency log [default: <state>/log.key].")
+        Path | None, typer.Option(help="Private key of the transparency log \\[default: <state>/log.key].")
     ] = None,
     endorsements: Annotated[
         Path | None, typer.Option(help="JSON file of endorsed enclaves (`odp enclave endorse`), for the log.")

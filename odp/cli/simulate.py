@@ -28,9 +28,9 @@ def simulate(
         str | None, typer.Option(help="Instead of a task file: auto (by the data's size) or ml-1m.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="With --preset: budget per user; 'inf' is without privacy [default: 8].")
+        float | None, typer.Option(help="With --preset: budget per user; 'inf' is without privacy \\[default: 8].")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="With --preset: below 1 / users [default: 1e-6].")] = None,
+    delta: Annotated[float | None, typer.Option(help="With --preset: below 1 / users \\[default: 1e-6].")] = None,
     features: Annotated[
         bool | None,
         typer.Option(

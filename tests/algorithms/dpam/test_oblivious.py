@@ -33,7 +33,11 @@ def some(
         items = np.tile(np.arange(terms.max_items), (users, 1))
     used = generator.random(items.shape) < (1.0 if hot else 0.7)
     weights = used * (1 if round == 0 else generator.integers(1, 400, items.shape))
-    targets = used * generator.integers(-512, 513, items.shape) * (round > 0)
+    targets = np.zeros_like(weights)
+    if round:
+        limit = codec.vector_limit(terms, round) / np.maximum((weights**2).sum(axis=1, keepdims=True), 1)
+        most = np.minimum(np.floor(np.sqrt(limit)) - 1, codec.TARGET_UNITS)
+        targets = used * np.trunc(generator.uniform(-1, 1, items.shape) * most).astype(np.int64)
     rows = generator.integers(-300, 301, (users, terms.rank_of(round)))
     return Contributions(rows, np.where(used, items, codec.NO_ITEM), weights, targets)
 
