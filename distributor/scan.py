@@ -1,0 +1,87 @@
+"""Rows of a table by secret numbers, at addresses that do not depend on the numbers.
+
+Whoever controls a machine can watch which pages or cache lines its enclave touches; a gather touches the rows that a
+device asked for. Here every pass reads the whole table, in order, and the sequence of operations and the addresses of
+each depend on public numbers alone: keys, rows, width. The rows are those of the gather, bit for bit.
+
+With key = 2048 high + low, a one-hot row [low = place] times a block of 2,048 rows gives the block's row ``low``, for
+all keys in one matrix product; the one-hot rows are the same for every block. The product stays where high is the
+number of the block: a mask of 0 or 2^32 - 1 is stored first, then applied to all words by AND, and the blocks are put
+together by OR. Per key 2 m w operations for m rows of w words, at the speed of a matrix product.
+
+The product is exact: of a sum one term is 1 times a value, and all others are 0 times a finite value, which is a zero
+and changes no value but -0. A table that holds -0, or values below the smallest normal one (which a processor may round
+to 0 or handle more slowly), is multiplied as its 16-bit halves, integers, at twice the cost. Which of the two depends
+on the table, which is public.
+
+What still shows: keys per request, requests per pass, rows, width.
+
+Source: the linear scan as the simplest oblivious RAM, Goldreich and Ostrovsky 1996; masks in memory before their use,
+since a compiler may turn a mask that it sees into a branch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Float32Array = npt.NDArray[np.float32]
+UInt32Array = npt.NDArray[np.uint32]
+
+#: Keys of one pass; the one-hot rows of so many take 4 MiB.
+MOST_KEYS = 512
+
+_LOW_BITS = 11
+_BLOCK = 1 << _LOW_BITS
+_ALL_ONES = np.uint32(2**32 - 1)
+_HALF = np.dtype("<u2")
+
+
+class ScannedTable:
+    """A table whose rows are read by whole passes over it.
+
+    Args:
+      rows: float32 [m, w], finite, C-contiguous; kept, not copied.
+    """
+
+    def __init__(self, rows: Float32Array) -> None:
+        self._rows = rows
+        self._whole = _products_are_exact(rows)
+        self._places = np.arange(_BLOCK, dtype=np.uint32)
+
+    def take(self, keys: UInt32Array) -> Float32Array:
+        """The rows float32 [k, w] of ``keys`` uint32 [k]; a key that ``in_range`` refuses gets zeros."""
+        taken = np.empty((len(keys), self._rows.shape[1]), dtype=np.float32)
+        for start in range(0, len(keys), MOST_KEYS):
+            taken[start : start + MOST_KEYS] = self._pass(keys[start : start + MOST_KEYS])
+        return taken
+
+    def _pass(self, keys: UInt32Array) -> Float32Array:
+        high = keys >> np.uint32(_LOW_BITS)
+        low = keys & np.uint32(_BLOCK - 1)
+        one_hot = (low[:, None] == self._places).astype(np.float32)  # [k, block]
+        columns = self._rows.shape[1] * (1 if self._whole else 2)
+        product = np.empty((len(keys), columns), dtype=np.float32)
+        found = np.zeros((len(keys), columns), dtype=np.uint32)
+        for number, start in enumerate(range(0, len(self._rows), _BLOCK)):
+            block = self._block(start)
+            np.matmul(one_hot[:, : len(block)], block, out=product)
+            words = product.view(np.uint32) if self._whole else product.astype(np.uint32)
+            mask = (high == np.uint32(number)).astype(np.uint32) * _ALL_ONES
+            np.bitwise_and(words, mask[:, None], out=words)
+            np.bitwise_or(found, words, out=found)
+        return found.view(np.float32) if self._whole else found.astype(_HALF).view(np.float32)
+
+    def _block(self, start: int) -> Float32Array:
+        block = self._rows[start : start + _BLOCK]
+        return block if self._whole else block.view(_HALF).astype(np.float32)
+
+
+def in_range(keys: UInt32Array, rows: int) -> bool:
+    """Whether every key is below ``rows``; which one is not, no address tells."""
+    return bool(np.all(keys < np.uint32(rows)))
+
+
+def _products_are_exact(rows: Float32Array) -> bool:
+    small = np.abs(rows) < np.finfo(np.float32).tiny
+    return not bool(np.any(small & (rows.view(np.uint32) != 0)))
