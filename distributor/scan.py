@@ -4,10 +4,11 @@ Whoever controls a machine can watch which pages or cache lines its enclave touc
 device asked for. Here every pass reads the whole table, in order, and the sequence of operations and the addresses of
 each depend on public numbers alone: keys, rows, width. The rows are those of the gather, bit for bit.
 
-With key = 2048 high + low, a one-hot row [low = place] times a block of 2,048 rows gives the block's row ``low``, for
-all keys in one matrix product; the one-hot rows are the same for every block. The product stays where high is the
-number of the block: a mask of 0 or 2^32 - 1 is stored first, then applied to all words by AND, and the blocks are put
-together by OR. Per key 2 m w operations for m rows of w words, at the speed of a matrix product.
+A table of w columns is looked at as one of about 256, of g rows side by side. With key = g (2048 high + low) + place, a
+one-hot row [low = ..] times a block of 2,048 such wide rows gives the block's wide row ``low``, for all keys in one
+matrix product; the one-hot rows are the same for every block. The product stays where high is the number of the block:
+a mask of 0 or 2^32 - 1 is stored first, then applied to all words by AND, and the blocks are put together by OR. The
+same masks pick one of the g rows in the end. Per key 2 m w operations for m rows, at the speed of a matrix product.
 
 The product is exact: of a sum one term is 1 times a value, and all others are 0 times a finite value, which is a zero
 and changes no value but -0. A table that holds -0, or values below the smallest normal one (which a processor may round
@@ -33,6 +34,7 @@ MOST_KEYS = 512
 
 _LOW_BITS = 11
 _BLOCK = 1 << _LOW_BITS
+_WIDE = 256
 _ALL_ONES = np.uint32(2**32 - 1)
 _HALF = np.dtype("<u2")
 
@@ -45,36 +47,57 @@ class ScannedTable:
     """
 
     def __init__(self, rows: Float32Array) -> None:
-        self._rows = rows
-        self._whole = _products_are_exact(rows)
-        self._places = np.arange(_BLOCK, dtype=np.uint32)
+        count, self._width = rows.shape
+        self._side_bits = max(0, (_WIDE // self._width).bit_length() - 1)
+        side = 1 << self._side_bits
+        whole = count // side
+        self._wide = rows[: whole * side].reshape(whole, side * self._width)
+        self._rest = np.zeros((side, self._width), dtype=np.float32)
+        self._rest[: count - whole * side] = rows[whole * side :]
+        self._exact = _products_are_exact(rows)
 
     def take(self, keys: UInt32Array) -> Float32Array:
-        """The rows float32 [k, w] of ``keys`` uint32 [k]; a key that ``in_range`` refuses gets zeros."""
-        taken = np.empty((len(keys), self._rows.shape[1]), dtype=np.float32)
+        """The rows float32 [k, w] of ``keys`` uint32 [k], each below m: ``in_range`` tells."""
+        taken = np.empty((len(keys), self._width), dtype=np.float32)
         for start in range(0, len(keys), MOST_KEYS):
             taken[start : start + MOST_KEYS] = self._pass(keys[start : start + MOST_KEYS])
         return taken
 
     def _pass(self, keys: UInt32Array) -> Float32Array:
+        side = np.arange(1 << self._side_bits, dtype=np.uint32)
+        wide_keys = keys >> np.uint32(self._side_bits)
+        words = self._wide_rows(wide_keys)  # [k, side * w]
+        # The wide row that is not full is the last one, and in no block.
+        rest = self._rest.reshape(-1).view(np.uint32)
+        np.bitwise_or(words, _mask(wide_keys == np.uint32(len(self._wide)))[:, None] & rest, out=words)
+        words = words.reshape(len(keys), len(side), self._width)
+        own = _mask((keys & side[-1])[:, None] == side)
+        return np.bitwise_or.reduce(words & own[:, :, None], axis=1).view(np.float32)
+
+    def _wide_rows(self, keys: UInt32Array) -> UInt32Array:
+        """The words of the wide rows of ``keys``; zeros for a key beyond them."""
         high = keys >> np.uint32(_LOW_BITS)
         low = keys & np.uint32(_BLOCK - 1)
-        one_hot = (low[:, None] == self._places).astype(np.float32)  # [k, block]
-        columns = self._rows.shape[1] * (1 if self._whole else 2)
+        one_hot = (low[:, None] == np.arange(_BLOCK, dtype=np.uint32)).astype(np.float32)  # [k, block]
+        columns = self._wide.shape[1] * (1 if self._exact else 2)
         product = np.empty((len(keys), columns), dtype=np.float32)
         found = np.zeros((len(keys), columns), dtype=np.uint32)
-        for number, start in enumerate(range(0, len(self._rows), _BLOCK)):
+        for number, start in enumerate(range(0, len(self._wide), _BLOCK)):
             block = self._block(start)
             np.matmul(one_hot[:, : len(block)], block, out=product)
-            words = product.view(np.uint32) if self._whole else product.astype(np.uint32)
-            mask = (high == np.uint32(number)).astype(np.uint32) * _ALL_ONES
-            np.bitwise_and(words, mask[:, None], out=words)
+            words = product.view(np.uint32) if self._exact else product.astype(np.uint32)
+            np.bitwise_and(words, _mask(high == np.uint32(number))[:, None], out=words)
             np.bitwise_or(found, words, out=found)
-        return found.view(np.float32) if self._whole else found.astype(_HALF).view(np.float32)
+        return found if self._exact else found.astype(_HALF).view(np.uint32)
 
     def _block(self, start: int) -> Float32Array:
-        block = self._rows[start : start + _BLOCK]
-        return block if self._whole else block.view(_HALF).astype(np.float32)
+        block = self._wide[start : start + _BLOCK]
+        return block if self._exact else block.view(_HALF).astype(np.float32)
+
+
+def _mask(chosen: npt.NDArray[np.bool_]) -> UInt32Array:
+    """All bits of a word where ``chosen``, else none."""
+    return chosen.astype(np.uint32) * _ALL_ONES
 
 
 def in_range(keys: UInt32Array, rows: int) -> bool:

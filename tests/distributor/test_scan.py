@@ -14,6 +14,8 @@ from distributor import scan
 from distributor.scan import ScannedTable, in_range
 
 BLOCK = 2048
+#: Columns of which as many rows as possible lie side by side in a wide row: a block has so many times BLOCK rows.
+WIDE = 256
 #: What float32 holds beside normal numbers: zeros of both signs, and what is below the smallest normal number.
 ODD = np.array([0.0, -0.0, 1e-45, -1e-45, 1e-39, np.finfo(np.float32).tiny, -1.0], dtype=np.float32)
 
@@ -31,9 +33,17 @@ def table(rows: int, width: int, *, seed: int, odd: bool) -> np.ndarray:
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), width=st.integers(1, 9), seed=st.integers(0, 2**32), odd=st.booleans())
+@given(
+    data=st.data(),
+    width=st.sampled_from([3, 60, 64, 128, 129, 256, 257, 560]),
+    seed=st.integers(0, 2**32),
+    odd=st.booleans(),
+)
 def test_the_rows_are_those_of_the_gather_bit_for_bit(data: st.DataObject, width: int, seed: int, odd: bool) -> None:
-    rows = data.draw(st.integers(1, 60) | st.integers(BLOCK - 2, BLOCK + 2) | st.integers(1, 3 * BLOCK + 5))
+    block = BLOCK * 2 ** max(0, (WIDE // width).bit_length() - 1)
+    rows = data.draw(
+        st.integers(1, 300) | st.integers(block - 2, block + 2) | st.integers(1, 3 * BLOCK + 5), label="rows"
+    )
     keys = np.array(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=20)), dtype="<u4")
     given_rows = table(rows, width, seed=seed, odd=odd)
     found = ScannedTable(given_rows).take(keys)
@@ -44,13 +54,20 @@ def test_the_rows_are_those_of_the_gather_bit_for_bit(data: st.DataObject, width
 @pytest.mark.parametrize("odd", [False, True])
 @pytest.mark.parametrize("count", [1, scan.MOST_KEYS, scan.MOST_KEYS + 1, 2 * scan.MOST_KEYS + 3])
 def test_more_keys_than_a_pass_takes_are_read_in_several(count: int, odd: bool) -> None:
-    rows = table(2 * BLOCK + 77, 5, seed=1, odd=odd)
+    rows = table(2 * BLOCK + 77, 140, seed=1, odd=odd)
     keys = np.random.default_rng(2).integers(0, len(rows), count).astype(np.uint32)
     assert ScannedTable(rows).take(keys).tobytes() == rows[keys].tobytes()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 63, 64, 65, 127])
+def test_every_row_of_a_small_table_is_found(rows: int) -> None:
+    given_rows = table(rows, 4, seed=3, odd=True)
+    keys = np.arange(rows, dtype=np.uint32)[::-1].copy()
+    assert ScannedTable(given_rows).take(keys).tobytes() == given_rows[keys].tobytes()
+
+
 def test_the_first_and_the_last_rows_of_blocks_are_found() -> None:
-    rows = table(3 * BLOCK, 2, seed=4, odd=False)
+    rows = table(3 * BLOCK, 150, seed=4, odd=False)
     keys = np.array([0, BLOCK - 1, BLOCK, 2 * BLOCK - 1, 2 * BLOCK, 3 * BLOCK - 1], dtype=np.uint32)
     assert ScannedTable(rows).take(keys).tobytes() == rows[keys].tobytes()
 
@@ -80,7 +97,7 @@ ASKED = {
 
 
 def trace(take: Callable[[np.ndarray, np.ndarray], object], keys: np.ndarray, *, odd: bool = False) -> list[object]:
-    rows = traced(table(ROWS, 3, seed=5, odd=odd))
+    rows = traced(table(ROWS, 130, seed=5, odd=odd))
     with tracing(scan) as notes:
         take(rows, traced(keys.astype(np.uint32)))
     return notes
