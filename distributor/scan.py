@@ -11,9 +11,9 @@ a mask of 0 or 2^32 - 1 is stored first, then applied to all words by AND, and t
 same masks pick one of the g rows in the end. Per key 2 m w operations for m rows, at the speed of a matrix product.
 
 The product is exact: of a sum one term is 1 times a value, and all others are 0 times a finite value, which is a zero
-and changes no value but -0. A table that holds -0, or values below the smallest normal one (which a processor may round
-to 0 or handle more slowly), is multiplied as its 16-bit halves, integers, at twice the cost. Which of the two depends
-on the table, which is public.
+and changes no value but -0. A block that holds -0, or values below the smallest normal one (which a processor may round
+to 0 or handle more slowly), is multiplied as its 16-bit halves, integers, at three times the cost. Which of the two
+depends on the table, which is public.
 
 What still shows: keys per request, requests per pass, rows, width.
 
@@ -54,7 +54,7 @@ class ScannedTable:
         self._wide = rows[: whole * side].reshape(whole, side * self._width)
         self._rest = np.zeros((side, self._width), dtype=np.float32)
         self._rest[: count - whole * side] = rows[whole * side :]
-        self._exact = _products_are_exact(rows)
+        self._exact = [_products_are_exact(self._wide[start : start + _BLOCK]) for start in range(0, whole, _BLOCK)]
 
     def take(self, keys: UInt32Array) -> Float32Array:
         """The rows float32 [k, w] of ``keys`` uint32 [k], each below m: ``in_range`` tells."""
@@ -72,27 +72,26 @@ class ScannedTable:
         np.bitwise_or(words, _mask(wide_keys == np.uint32(len(self._wide)))[:, None] & rest, out=words)
         words = words.reshape(len(keys), len(side), self._width)
         own = _mask((keys & side[-1])[:, None] == side)
-        return np.bitwise_or.reduce(words & own[:, :, None], axis=1).view(np.float32)
+        found: UInt32Array = np.bitwise_or.reduce(words & own[:, :, None], axis=1)
+        return found.view(np.float32)
 
     def _wide_rows(self, keys: UInt32Array) -> UInt32Array:
         """The words of the wide rows of ``keys``; zeros for a key beyond them."""
         high = keys >> np.uint32(_LOW_BITS)
         low = keys & np.uint32(_BLOCK - 1)
         one_hot = (low[:, None] == np.arange(_BLOCK, dtype=np.uint32)).astype(np.float32)  # [k, block]
-        columns = self._wide.shape[1] * (1 if self._exact else 2)
-        product = np.empty((len(keys), columns), dtype=np.float32)
-        found = np.zeros((len(keys), columns), dtype=np.uint32)
-        for number, start in enumerate(range(0, len(self._wide), _BLOCK)):
-            block = self._block(start)
-            np.matmul(one_hot[:, : len(block)], block, out=product)
-            words = product.view(np.uint32) if self._exact else product.astype(np.uint32)
+        found = np.zeros((len(keys), self._wide.shape[1]), dtype=np.uint32)
+        product = np.empty(found.shape, dtype=np.float32)
+        for number, exact in enumerate(self._exact):
+            block = self._wide[number * _BLOCK : (number + 1) * _BLOCK]
+            if exact:
+                words = np.matmul(one_hot[:, : len(block)], block, out=product).view(np.uint32)
+            else:
+                halves = block.view(_HALF).astype(np.float32)
+                words = np.matmul(one_hot[:, : len(block)], halves).astype(_HALF).view(np.uint32)
             np.bitwise_and(words, _mask(high == np.uint32(number))[:, None], out=words)
             np.bitwise_or(found, words, out=found)
-        return found if self._exact else found.astype(_HALF).view(np.uint32)
-
-    def _block(self, start: int) -> Float32Array:
-        block = self._wide[start : start + _BLOCK]
-        return block if self._exact else block.view(_HALF).astype(np.float32)
+        return found
 
 
 def _mask(chosen: npt.NDArray[np.bool_]) -> UInt32Array:
