@@ -41,6 +41,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.secagg",
         "secure aggregation beside its keystream, and whole rounds beside a plain protocol",
     ),
+    "distributor": (
+        "benchmarks.distributor",
+        "rows by scan and by whole download: bytes and processor time per device, beside memory and bare gRPC",
+    ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

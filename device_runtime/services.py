@@ -2,7 +2,8 @@
 
 A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
 (GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download
-names a whole table and so tells nothing.
+names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
+tells which version of the table the device holds.
 """
 
 from __future__ import annotations
@@ -149,20 +150,31 @@ class Services:
 
     def download(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
         """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
-        what = f"download table {entry.name!r} from the distributor"
         request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
-        expected = entry.rows * entry.width * 4
-        data = bytearray()
+        return b"".join(self.table_chunks(address, request, entry.rows * entry.width * 4))
+
+    def table_chunks(self, address: str, request: distributor_pb2.DownloadRequest, expected: int) -> Iterator[bytes]:
+        """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
+        what = f"download table {request.table!r} from the distributor"
+        left = expected
         replies: Iterator[distributor_pb2.DownloadResponse] = call(
             self._peer(address).distributor.Download, request, timeout=LONG_DEADLINE, what=what, address=address
         )
         for reply in read_stream(replies, what=what, address=address):
-            data += reply.chunk
-            if len(data) > expected:
+            left -= len(reply.chunk)
+            if left < 0:
                 break
-        if len(data) != expected:
+            yield reply.chunk
+        if left:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
-        return bytes(data)
+
+    def block_list(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
+        """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
+        request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
+        reply: distributor_pb2.ListBlocksResponse = self._call(
+            self._peer(address).distributor.ListBlocks, request, address, "ask the distributor for blocks", Traffic()
+        )
+        return reply.sha256
 
     def close(self) -> None:
         """Closes all channels; calls in flight end with ServiceUnavailable."""

@@ -60,7 +60,7 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
         task_sha256=task_sha256(signed_task),
         task=definition,
         manifest=manifest,
-        table_bytes=tuple(_bytes_of(table) for table in manifest.tables),
+        table_bytes=tuple(table_size(table) for table in manifest.tables),
     )
     if header.total_bytes > MAX_MODEL_BYTES:
         raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
@@ -77,10 +77,11 @@ def _reply_bytes(header: ModelHeader) -> int:
     """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
     if not any(table.keyed for table in header.manifest.tables):
         return 0
-    dense = header.total_bytes - sum(_bytes_of(table) for table in header.manifest.tables if table.keyed)
+    dense = header.total_bytes - sum(table_size(table) for table in header.manifest.tables if table.keyed)
     row = keyed_entry(header.manifest).width * _VALUE_BYTES
     return header.task.dpam.slices_per_device * row + dense
 
 
-def _bytes_of(table: common_pb2.TableManifest) -> int:
+def table_size(table: common_pb2.TableManifest) -> int:
+    """Bytes of a declared table."""
     return table.rows * table.width * _VALUE_BYTES

@@ -14,7 +14,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.crypto import HpkeKey, SigningKey, seal
 from odp.crypto.domains import select_info
 from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
+from odp.enclave.policy import SELECTIONS, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
@@ -91,9 +91,11 @@ def _select(identity: EnclaveIdentity, unsigned: common_pb2.TaskDefinition) -> N
     server = algorithm_for(definition).server()
     broadcast = server.broadcast(server.start())
     manifest = sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer)
-    core = DistributorCore(identity.hpke)
-    core.install_chunks(signed, manifest, [table_bytes(table) for table in broadcast.tables])
     model = model_sha256(manifest)
     keys = padded_keys([0], definition.dpam.slices_per_device)
     request = distributor_pb2.SelectKeys(table=broadcast.keyed.name, keys=keys, reply_key=bytes(32))
-    core.select(model, seal(identity.hpke.public, request.SerializeToString(), select_info(model)))
+    sealed = seal(identity.hpke.public, request.SerializeToString(), select_info(model))
+    for select in SELECTIONS:
+        core = DistributorCore(identity.hpke, select=select)
+        core.install_chunks(signed, manifest, [table_bytes(table) for table in broadcast.tables])
+        core.select(model, sealed)

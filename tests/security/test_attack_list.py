@@ -123,6 +123,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R41", "memory accesses of the checks",
          "security/test_side_channels.py::test_r41_checking_any_two_accepted_contributions_touches_the_same_places"),
         ("R44", "counts of refusals", "security/test_uploads.py::test_r44_nothing_that_leaves_counts_refusals"),
+        ("R81", "memory accesses of selections", "distributor/test_scan.py::test_all_keys_leave_one_trace"),
         ("R23", "length of selections",
          "distributor/test_enclave.py::test_requests_and_replies_have_one_length_whatever_the_keys"),
     ],
