@@ -1,27 +1,30 @@
 """What gRPC itself costs: a TLS server whose unary call parses a contribution's envelope and does nothing else.
 
-``python -m benchmarks.bare_grpc FOLDER {sync,aio}`` serves until its stdin ends; its address is in ``FOLDER/address``,
-the CA that clients pin in ``FOLDER/ca/ca.pem``. Certificates and options are those of every program of ODP.
+``python -m benchmarks.bare_grpc FOLDER {sync,aio} WORKERS`` serves until its stdin ends; its address is in
+``FOLDER/address``, the CA that clients pin in ``FOLDER/ca/ca.pem``. Certificates and options are those of every program
+of ODP. ``FOLDER download WORKERS BYTES`` streams so many bytes of its memory to whoever asks for a download, in chunks
+of 1 MiB.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from odp.transport.channel import MAX_MESSAGE_BYTES
+from odp.transport.channel import CHUNK_BYTES, MAX_MESSAGE_BYTES
 from odp.transport.state_folder import StateFolder, write_atomically
 from odp.transport.tls import identity_for
-from odp.v1 import aggregator_pb2
+from odp.v1 import aggregator_pb2, distributor_pb2
 
 #: The full name of the call, the same as of the real one, so that one client serves both.
 METHOD = "/odp.v1.AggregatorService/Submit"
+DOWNLOAD = "/odp.v1.DistributorService/Download"
 
 _OPTIONS = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)]
 
@@ -33,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
         tls = identity_for(state, certificate=None, key=None, ca=None, ca_folder=None)
     credentials = grpc.ssl_server_credentials([(tls.key_pem, tls.certificate_pem)])
     ready: Callable[[int], None] = lambda port: write_atomically(folder / "address", f"127.0.0.1:{port}".encode())  # noqa: E731
-    if kind == "aio":
+    if kind == "download":
+        _serve_download(credentials, ready, workers=int(arguments[2]), size=int(arguments[3]))
+    elif kind == "aio":
         asyncio.run(_serve_aio(credentials, ready))
     else:
         _serve_sync(credentials, ready, workers=int(arguments[2]))
@@ -44,8 +49,36 @@ def _serve_sync(credentials: grpc.ServerCredentials, ready: Callable[[int], None
     def submit(request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext) -> aggregator_pb2.SubmitResponse:
         return aggregator_pb2.SubmitResponse()
 
+    _run(_handlers(submit), credentials, ready, workers)
+
+
+def _serve_download(
+    credentials: grpc.ServerCredentials, ready: Callable[[int], None], *, workers: int, size: int
+) -> None:
+    chunks = [bytes(min(CHUNK_BYTES, size - start)) for start in range(0, size, CHUNK_BYTES)]
+
+    def download(
+        request: distributor_pb2.DownloadRequest, context: grpc.ServicerContext
+    ) -> Iterator[distributor_pb2.DownloadResponse]:
+        return (distributor_pb2.DownloadResponse(chunk=chunk) for chunk in chunks)
+
+    handler = grpc.unary_stream_rpc_method_handler(
+        download,
+        request_deserializer=distributor_pb2.DownloadRequest.FromString,
+        response_serializer=distributor_pb2.DownloadResponse.SerializeToString,
+    )
+    service, method = DOWNLOAD[1:].split("/")
+    _run(grpc.method_handlers_generic_handler(service, {method: handler}), credentials, ready, workers)
+
+
+def _run(
+    handlers: grpc.GenericRpcHandler,
+    credentials: grpc.ServerCredentials,
+    ready: Callable[[int], None],
+    workers: int,
+) -> None:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=workers), options=_OPTIONS)
-    server.add_generic_rpc_handlers((_handlers(submit),))
+    server.add_generic_rpc_handlers((handlers,))
     ready(server.add_secure_port("127.0.0.1:0", credentials))
     server.start()
     sys.stdin.read()

@@ -126,3 +126,20 @@ def plain_sums(ratings: Ratings, factors: Float64Array, *, ridge: float) -> tupl
         grams[items] += np.outer(row, row)
         targets[items] += np.outer(off, row)
     return grams, targets
+
+
+def plain_items(grams: Float64Array, targets: Float64Array, *, noise: float, ridge: float) -> Float64Array:
+    """The second half of a plain sweep: numpy normals on the sums, and a loop over items that projects and solves.
+
+    Grams [m, d, d] and targets [m, d] as ``plain_sums`` gives them; returns rows [m, d]. No prior and no exact noise.
+    """
+    generator = np.random.Generator(np.random.PCG64(3))  # the yardstick; nothing is released
+    rank = targets.shape[1]
+    noisy = grams + noise * generator.standard_normal(grams.shape)
+    right = targets + noise * generator.standard_normal(targets.shape)
+    rows = np.empty_like(targets)
+    for item in range(len(rows)):
+        values, vectors = np.linalg.eigh((noisy[item] + noisy[item].T) / 2)
+        projected = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        rows[item] = np.linalg.solve(projected + ridge * np.eye(rank), right[item])
+    return rows

@@ -36,9 +36,14 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "noise": ("benchmarks.noise", "exact integer Gaussian samples per second"),
     "aggregator": ("benchmarks.aggregator", "contributions per second into a real aggregator, beside bare gRPC"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),
+    "dense": ("benchmarks.dense", "contributions of a million numbers: sum, and ingest beside a bare gRPC stream"),
     "secagg": (
         "benchmarks.secagg",
         "secure aggregation beside its keystream, and whole rounds beside a plain protocol",
+    ),
+    "distributor": (
+        "benchmarks.distributor",
+        "rows by scan and by whole download: bytes and processor time per device, beside memory and bare gRPC",
     ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }

@@ -1,4 +1,4 @@
-"""Secure aggregation without trusted hardware: its kernels beside their limits, whole rounds beside a plain protocol.
+"""Secure aggregation: its kernels beside their limits, whole rounds of SecAgg+ beside a plain protocol.
 
 The limit of masking is the speed of the AES-GCM keystream and of an addition, measured in the same run on the same
 chunks. Whole rounds run all clients and the server in one process, one thread, with a tenth of the clients gone after
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks import plain_secagg
 from benchmarks.harness import Figure, Limit, progress
-from odp.crypto.secure_aggregation import keystream, shamir
+from odp.crypto.secure_aggregation import keystream, masked, shamir
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import Adversary, Threat, find
 from odp.crypto.secure_aggregation.server import Server
@@ -41,6 +41,7 @@ def run(quick: bool) -> list[Figure]:
             Figure(f"mask 1 M uint32, {neighbours} neighbours", rate / limit, "of keystream + add", ">= 0.7")
         )
     figures.append(Figure("keystream + add", limit / 1e9, "GB/s"))
+    figures += _masked_mode(length)
     figures += _sharing()
     sizes = [(20, 10**5), (20, 10**6)] if quick else [(20, 10**5), (50, 10**5), (20, 10**6), (50, 10**6)]
     for clients, each in sizes:
@@ -88,6 +89,28 @@ def _mask_rate(length: int, neighbours: int) -> float:
     return (
         neighbours * vector.nbytes / _best(lambda: keystream.add_masks(vector, plus=seeds, info=b"benchmark"), times=12)
     )
+
+
+def _masked_mode(length: int) -> list[Figure]:
+    """What one contribution to a masked round costs each side, beyond what an unmasked one costs."""
+    payload = np.random.default_rng(1).integers(-(2**16), 2**16, length).astype("<i4").tobytes()
+    halves = [masked.mask(payload, info=b"benchmark") for _ in range(8)]
+    vectors = [np.frombuffer(each.vector, dtype="<u4") for each in halves]
+    total = np.zeros(length, dtype=np.uint32)
+
+    def host() -> None:
+        for vector in vectors:
+            np.add(total, vector, out=total)
+
+    def enclave() -> None:
+        masked.MaskSum("sums", length, info=b"benchmark").add([each.secret for each in halves])
+
+    count, name = len(halves), "masked, 1 M uint32"
+    return [
+        Figure(f"{name}: device", 1e3 * _best(lambda: masked.mask(payload, info=b"benchmark")), "ms"),
+        Figure(f"{name}: enclave", 1e3 * _best(enclave) / count, "ms/device"),
+        Figure(f"{name}: host", 1e3 * _best(host) / count, "ms/device"),
+    ]
 
 
 def _sharing() -> list[Figure]:

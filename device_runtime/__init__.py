@@ -6,6 +6,7 @@ from device_runtime.provision import provision
 from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
 from device_runtime.services import Services
 from device_runtime.store import Participation, State, Store, store_path
+from device_runtime.table_cache import TableCache
 
 __all__ = [
     "Config",
@@ -17,6 +18,7 @@ __all__ = [
     "Services",
     "State",
     "Store",
+    "TableCache",
     "download_model",
     "log_guard",
     "predict",

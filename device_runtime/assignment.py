@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
+from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
@@ -31,8 +32,9 @@ _EVENTS_TABLE = "events"
 class Model:
     """One signed model version of one signed task, both checked.
 
-    ``rounds`` is the number of rounds that the task has when it is finished; ``signed_task`` and ``signed_manifest``
-    are what has to be in the transparency log.
+    ``rounds`` is the number of rounds that the task has when it is finished, ``large`` says for each of them whether
+    its contributions travel as a stream, ``vector_bytes`` how long their masked vectors are, 0 where the enclave gets
+    them whole; ``signed_task`` and ``signed_manifest`` are what has to be in the transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -41,8 +43,15 @@ class Model:
     model_sha256: bytes
     client: Client
     rounds: int
+    large: tuple[bool, ...]
+    vector_bytes: tuple[int, ...]
     signed_task: common_pb2.SignedTask
     signed_manifest: common_pb2.SignedManifest
+
+    @property
+    def keyed(self) -> bool:
+        """Whether devices fetch rows of the model before they contribute."""
+        return any(table.keyed for table in self.manifest.tables)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,16 @@ class Work:
     distributor: str
     aggregator: str
     log: log_pb2.LogProof | None = None
+
+    @property
+    def large(self) -> bool:
+        """Whether contributions travel as a stream."""
+        return self.model.large[self.round]
+
+    @property
+    def vector_bytes(self) -> int:
+        """Length of the masked vector; 0 where the enclave gets the contribution whole."""
+        return self.model.vector_bytes[self.round]
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -76,17 +95,25 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         given = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
         if given != expected:
             raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(given)}")
-    named = definition.implicit.table if algorithm.implicit else definition.data.table
-    own = _EVENTS_TABLE if algorithm.implicit else _DEVICE_TABLE
-    if named != own:
-        raise ConfigurationError(f"Expected table={named!r} to be {own!r}, the devices' own")
+    own = {_EVENTS_TABLE} if algorithm.implicit else {_DEVICE_TABLE}
+    if algorithm.statistics:
+        own = {_DEVICE_TABLE, _EVENTS_TABLE}
+    for named in sorted(algorithm.local_tables - own):
+        raise ConfigurationError(
+            f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
+        )
+    rounds = len(algorithm.planned_releases())
+    payloads = [algorithm.query(number).payload_bytes for number in range(rounds)]
+    masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
     return Model(
         definition=definition,
         task_sha256=task_sha256(task),
         manifest=opened,
         model_sha256=model_sha256(manifest),
         client=algorithm.client(),
-        rounds=len(algorithm.planned_releases()),
+        rounds=rounds,
+        large=tuple(is_large(size) for size in payloads),
+        vector_bytes=tuple(size if masked else 0 for size in payloads),
         signed_task=task,
         signed_manifest=manifest,
     )

@@ -4,10 +4,10 @@ Steps, in this order, each of which may be the last one before the device dies:
 
 1. the person's limits against the task's terms           nothing was asked of anybody
 2. the transparency log, evidence of both enclaves         nothing private was sent
-3. ``Select``: the rows that the device needs              keys encrypted, their count padded
-4. ``contribute``: clip, quantise, encrypt                 in memory
+3. ``Select``: the rows that the device needs, if any      keys encrypted, their count padded
+4. ``contribute``: clip, quantise, mask, encrypt           in memory
 5. the store: PREPARED, bytes to send, local parameters    one transaction
-6. ``Submit``                                              the enclave counts one contribution per id
+6. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
 7. the store: SENT or REFUSED, bytes erased                one transaction
 
 Before 5 a device that comes back starts again, after 5 it sends the stored bytes again. So the server sees at most one
@@ -34,7 +34,8 @@ from device_runtime.limits import Limits
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Identity, Participation, State, Store
 from odp.algorithms.seam import LocalRatings, Slices
-from odp.crypto import domains, hpke
+from odp.crypto import domains, hpke, segments
+from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, DataError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
@@ -96,8 +97,9 @@ class Participant:
         logged: _Logged = ()
         if self.log is not None:
             logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
-        # Both, before anything is encrypted to either: a round with one of them missing is no round.
-        distributor = self._verified("distributor", work.distributor, logged)
+        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
+        # fetched, nothing is ever sent to the distributor.
+        distributor = self._verified("distributor", work.distributor, logged) if model.keyed else None
         aggregator = self._verified("aggregator", work.aggregator, logged)
         if prepared is None:
             prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
@@ -114,7 +116,7 @@ class Participant:
         self,
         store: Store,
         work: Work,
-        distributor: VerifiedEnclave,
+        distributor: VerifiedEnclave | None,
         aggregator: VerifiedEnclave,
         logged: _Logged,
         traffic: Traffic,
@@ -122,21 +124,24 @@ class Participant:
         model = work.model
         identity = store.identity()
         data = usable_ratings(store.ratings(), model.definition)
-        keys = model.client.keys(data, round=work.round, seed=identity.seed)
-        try:
-            slices = self._select(work, keys, distributor, traffic)
-        except ServiceError as error:
-            # An enclave that came back with new keys cannot open what is sealed to the old one.
-            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
-                raise
-            fresh = self._verified("distributor", work.distributor, logged, unlike=distributor.hpke_key)
-            if fresh.hpke_key == distributor.hpke_key:
-                raise
-            slices = self._select(work, keys, fresh, traffic)
+        if distributor is None:
+            nothing = np.zeros(0, dtype=np.int64)
+            slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
+        else:
+            keys = model.client.keys(data, round=work.round, seed=identity.seed)
+            slices = self._fetch(work, keys, distributor, logged, traffic)
         try:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:
             raise ServiceError(f"round {work.round}: nothing can be trained on the model of the server") from error
+        vector = b""
+        if work.vector_bytes:
+            halves = mask(
+                payload,
+                info=domains.masked_vector_info(model.task_sha256, work.round),
+                random_bytes=self.random_bytes,
+            )
+            payload, vector = halves.secret, halves.vector
         terms = model.definition.privacy
         participation = Participation(
             task_sha256=model.task_sha256,
@@ -151,9 +156,23 @@ class Participant:
             time=self.clock(),
             payload=payload,
         )
-        participation = _sealed_to(aggregator, participation, identity)
+        participation = _sealed_to(aggregator, participation, identity, work, vector=vector)
         store.prepare(participation, local_parameters=local)
         return participation
+
+    def _fetch(
+        self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, logged: _Logged, traffic: Traffic
+    ) -> Slices:
+        try:
+            return self._select(work, keys, distributor, traffic)
+        except ServiceError as error:
+            # An enclave that came back with new keys cannot open what is sealed to the old one.
+            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            fresh = self._verified("distributor", work.distributor, logged, unlike=distributor.hpke_key)
+            if fresh.hpke_key == distributor.hpke_key:
+                raise
+            return self._select(work, keys, fresh, traffic)
 
     def _select(self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, traffic: Traffic) -> Slices:
         model = work.model
@@ -188,13 +207,13 @@ class Participant:
         traffic: Traffic,
     ) -> Outcome:
         if prepared.recipient != aggregator.hpke_key:
-            prepared = _reseal(store, prepared, aggregator)
+            prepared = _reseal(store, prepared, aggregator, work)
         refusal = self._submit(work, prepared, traffic)
         if refusal is Refusal.MALFORMED:
             # An enclave that came back with a new key cannot open what was sealed to the old one.
             fresh = self._verified("aggregator", work.aggregator, logged, unlike=prepared.recipient)
             if fresh.hpke_key != prepared.recipient:
-                prepared = _reseal(store, prepared, fresh)
+                prepared = _reseal(store, prepared, fresh, work)
                 refusal = self._submit(work, prepared, traffic)
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(prepared.task_sha256, prepared.round, State.SENT)
@@ -203,10 +222,7 @@ class Participant:
         return Outcome.REFUSED
 
     def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Refusal | None:
-        request = aggregator_pb2.SubmitRequest(
-            task_sha256=prepared.task_sha256, round=prepared.round, sealed_contribution=prepared.sealed
-        )
-        number = self.services.submit(work.aggregator, request, traffic).refusal
+        number = self._answer(work, prepared, traffic)
         if number == aggregator_pb2.REFUSAL_UNSPECIFIED:
             return None
         try:
@@ -214,13 +230,28 @@ class Participant:
         except ValueError:
             raise ServiceError(f"the aggregator at {work.aggregator} gave an unknown refusal={number}") from None
 
+    def _answer(self, work: Work, prepared: Participation, traffic: Traffic) -> int:
+        task, round = prepared.task_sha256, prepared.round
+        sealed, vector = _parts(prepared, work)
+        if work.large:
+            header = aggregator_pb2.SubmitHeader(
+                task_sha256=task, round=round, sealed_contribution=sealed if vector else b""
+            )
+            return int(self.services.submit_stream(work.aggregator, header, vector or sealed, traffic).refusal)
+        request = aggregator_pb2.SubmitRequest(
+            task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=vector
+        )
+        return int(self.services.submit(work.aggregator, request, traffic).refusal)
+
 
 def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) -> LocalRatings:
-    """The ratings of items that the model has.
+    """The ratings of items that the model has; all of them where there is no model.
 
     Raises:
       DataError: a value is outside the task's declared range; the message counts them and shows none.
     """
+    if definition.WhichOneof("training") == "statistics":
+        return data
     known = (data.items >= 0) & (data.items < definition.model.items)
     items, values = data.items[known], data.values[known]
     if definition.WhichOneof("local_data") == "implicit":
@@ -232,8 +263,18 @@ def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) ->
     return LocalRatings(items, values)
 
 
-def _sealed_to(aggregator: VerifiedEnclave, participation: Participation, identity: Identity) -> Participation:
+def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
+    """(what is sealed to the enclave, the masked vector or nothing)."""
+    stored = prepared.sealed or b""
+    return stored[: len(stored) - work.vector_bytes], stored[len(stored) - work.vector_bytes :]
+
+
+def _sealed_to(
+    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, vector: bytes
+) -> Participation:
     one = participation
+    # The enclave's half of a masked contribution is short, however long the vector is.
+    large = work.large and not work.vector_bytes
     contribution = aggregator_pb2.Contribution(
         task_sha256=one.task_sha256,
         round=one.round,
@@ -242,17 +283,20 @@ def _sealed_to(aggregator: VerifiedEnclave, participation: Participation, identi
         pseudonym=domains.pseudonym(identity.secret, one.task_sha256),
         payload=one.payload,
     )
-    info = domains.contribution_info(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
+    context = domains.large_contribution_info if large else domains.contribution_info
+    seal = segments.seal_segments if large else hpke.seal
+    info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
         one,
-        sealed=hpke.seal(aggregator.hpke_key, contribution.SerializeToString(), info),
+        sealed=seal(aggregator.hpke_key, contribution.SerializeToString(), info) + vector,
         recipient=aggregator.hpke_key,
         policy_sha256=aggregator.policy.sha256,
         image_digest=aggregator.image_digest,
     )
 
 
-def _reseal(store: Store, prepared: Participation, aggregator: VerifiedEnclave) -> Participation:
-    resealed = _sealed_to(aggregator, prepared, store.identity())
+def _reseal(store: Store, prepared: Participation, aggregator: VerifiedEnclave, work: Work) -> Participation:
+    _, vector = _parts(prepared, work)
+    resealed = _sealed_to(aggregator, prepared, store.identity(), work, vector=vector)
     store.reseal(resealed)
     return resealed

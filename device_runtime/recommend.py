@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from device_runtime.assignment import Model, open_model
+from device_runtime.downloads import fetch_table
 from device_runtime.participation import usable_ratings
 from device_runtime.services import Services
 from device_runtime.store import Store
+from device_runtime.table_cache import TableCache
 from odp import _validate
 from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
 from odp.errors import ConfigurationError, ServiceError
@@ -53,8 +55,11 @@ def download_model(
     distributor: str,
     log: LogGuard | None = None,
     proof: log_pb2.LogProof | None = None,
+    cache: TableCache | None = None,
 ) -> DownloadedModel:
     """Fetches all tables of one model version; first finds it in the ``log``, where one is given, by ``proof``.
+
+    With a ``cache``, what the device holds already is not fetched again (``device_runtime.downloads``).
 
     Raises:
       SignatureError, ConfigurationError: task or manifest are not what their developer signed.
@@ -63,9 +68,16 @@ def download_model(
       ServiceUnavailable: nobody answers.
     """
     model = open_model(task, manifest)
+    if not model.keyed:
+        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
     if log is not None:
         log.logged(proof, task=task, model=manifest)
-    tables = {entry.name: services.download(distributor, model.model_sha256, entry) for entry in model.manifest.tables}
+    tables = {
+        entry.name: services.download(distributor, model.model_sha256, entry)
+        if cache is None
+        else fetch_table(services, distributor, model.model_sha256, entry, cache)
+        for entry in model.manifest.tables
+    }
     try:
         return DownloadedModel(model, broadcast_from(model.manifest, tables))
     except ConfigurationError as error:

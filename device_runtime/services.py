@@ -1,8 +1,9 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
 A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
-(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit). Download names a whole
-table and so tells nothing.
+(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download
+names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
+tells which version of the table the device holds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import grpc
 
 from odp.errors import ServiceError
 from odp.transparency.proofs import unpacked
-from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
 from odp.transport.tls import read_ca
 from odp.v1 import (
     aggregator_pb2,
@@ -132,22 +133,48 @@ class Services:
         )
         return reply
 
+    def submit_stream(
+        self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
+    ) -> aggregator_pb2.SubmitStreamResponse:
+        """Hands in a large encrypted contribution, or a large masked vector behind its sealed header, in chunks."""
+        reply: aggregator_pb2.SubmitStreamResponse = call(
+            self._peer(address).aggregator.SubmitStream,
+            _parts(header, sealed),
+            timeout=LONG_DEADLINE,
+            what="submit to the aggregator",
+            address=address,
+        )
+        traffic.up += header.ByteSize() + len(sealed)
+        traffic.down += reply.ByteSize()
+        return reply
+
     def download(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
         """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
-        what = f"download table {entry.name!r} from the distributor"
         request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
-        expected = entry.rows * entry.width * 4
-        data = bytearray()
+        return b"".join(self.table_chunks(address, request, entry.rows * entry.width * 4))
+
+    def table_chunks(self, address: str, request: distributor_pb2.DownloadRequest, expected: int) -> Iterator[bytes]:
+        """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
+        what = f"download table {request.table!r} from the distributor"
+        left = expected
         replies: Iterator[distributor_pb2.DownloadResponse] = call(
             self._peer(address).distributor.Download, request, timeout=LONG_DEADLINE, what=what, address=address
         )
         for reply in read_stream(replies, what=what, address=address):
-            data += reply.chunk
-            if len(data) > expected:
+            left -= len(reply.chunk)
+            if left < 0:
                 break
-        if len(data) != expected:
+            yield reply.chunk
+        if left:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
-        return bytes(data)
+
+    def block_list(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
+        """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
+        request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
+        reply: distributor_pb2.ListBlocksResponse = self._call(
+            self._peer(address).distributor.ListBlocks, request, address, "ask the distributor for blocks", Traffic()
+        )
+        return reply.sha256
 
     def close(self) -> None:
         """Closes all channels; calls in flight end with ServiceUnavailable."""
@@ -180,3 +207,9 @@ class Services:
                 )
                 self._peers[address] = peer
             return peer
+
+
+def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggregator_pb2.SubmitStreamRequest]:
+    yield aggregator_pb2.SubmitStreamRequest(header=header)
+    for start in range(0, len(sealed), CHUNK_BYTES):
+        yield aggregator_pb2.SubmitStreamRequest(chunk=sealed[start : start + CHUNK_BYTES])

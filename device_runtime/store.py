@@ -81,7 +81,8 @@ class Participation:
 
     ``epsilon`` and ``delta`` are the terms of the whole task, ``policy_sha256`` and ``image_digest`` those of the
     aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``payload`` and
-    ``sealed`` are what is still to be sent: None once there is nothing more to send.
+    ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked contribution,
+    ``payload`` is the enclave's half alone, and ``sealed`` ends with the masked vector: the vector is never stored.
     """
 
     task_sha256: bytes

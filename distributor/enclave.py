@@ -2,14 +2,14 @@
 
 What leaves the enclave about a request is one ciphertext whose length depends on the task and the model alone, or one
 refusal that is the same for every malformed request. Messages and bytes come in and go out; nothing here reads files,
-opens sockets or logs. Which memory pages a request touches is a side channel of real hardware that this code does not
-close (docs/threat-model.md).
+opens sockets or logs. Which memory is touched does not depend on the keys of a request (``distributor.scan``), unless
+the enclave's policy says ``"select":"direct"``.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,10 @@ from google.protobuf.message import DecodeError
 
 from distributor.header import ModelHeader, open_header
 from distributor.interface import UnknownModel
+from distributor.scan import ScannedTable, in_range
 from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad
+from odp.enclave.policy import Selection
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.tables import keyed_entry, table_from_bytes
 from odp.v1 import common_pb2, distributor_pb2
@@ -31,6 +33,8 @@ KEPT_VERSIONS = 3
 SAME_VERSION = 4
 #: Memory for models, all tasks together.
 CAPACITY_BYTES = 8 * 2**30
+#: Requests that one pass over a table serves, where so many wait.
+BATCH = 8
 
 _REPLY_KEY_BYTES = 32
 # One key encrypts one reply, so that a constant nonce never meets the same key with another plaintext: models are
@@ -45,8 +49,9 @@ class _Model:
     header: ModelHeader
     table: str  # name of the keyed table
     rows: npt.NDArray[np.float32]  # [rows, width] of it
+    scanned: ScannedTable | None  # the same; None where nothing can be selected
     slices: int  # keys per request
-    sealed_bytes: int  # length of every well-formed request
+    sealed_bytes: int | None  # length of every well-formed request; without a keyed table none is well formed
     dense: tuple[bytes, ...]
 
     @property
@@ -54,17 +59,32 @@ class _Model:
         return self.header.manifest.version
 
 
+@dataclass(frozen=True)
+class _Question:
+    """An opened request: ``keys`` uint32 [slices] are in range."""
+
+    keys: npt.NDArray[np.uint32]
+    reply_key: bytes
+
+
 class DistributorCore:
     """Holds published models and answers selections; thread-safe.
 
-    ``key`` is the enclave's private HPKE key, whose public half its evidence carries. ``kept_versions`` counts distinct
-    versions per task; a version that was published with several contents keeps them all.
+    ``key`` is the enclave's private HPKE key, whose public half its evidence carries. ``select`` is the policy's.
+    ``kept_versions`` counts distinct versions per task; a version that was published with several contents keeps them
+    all.
     """
 
     def __init__(
-        self, key: hpke.HpkeKey, *, kept_versions: int = KEPT_VERSIONS, capacity_bytes: int = CAPACITY_BYTES
+        self,
+        key: hpke.HpkeKey,
+        *,
+        select: Selection = "oblivious",
+        kept_versions: int = KEPT_VERSIONS,
+        capacity_bytes: int = CAPACITY_BYTES,
     ) -> None:
         self._key = key
+        self._oblivious = select == "oblivious"
         self._kept_versions = kept_versions
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
@@ -146,34 +166,59 @@ class DistributorCore:
         the same message for everything else: not decryptable under this model, of another length, another table,
         another number of keys, a key out of range, or a reply key of another length.
         """
-        with self._lock:
-            model = self._models.get(model_sha256)
-        if model is None:
-            raise UnknownModel(model_sha256)
-        return self._answer(model, sealed_keys)
+        (answer,) = self.select_many([(model_sha256, sealed_keys)])
+        if isinstance(answer, OdpError):
+            raise answer
+        return answer
 
-    def _answer(self, model: _Model, sealed_keys: bytes) -> bytes:
-        model_id = model.header.model_sha256
+    def select_many(self, requests: Sequence[tuple[bytes, bytes]]) -> list[bytes | OdpError]:
+        """``select`` of each (model, sealed keys): the answer, or the error that it would raise.
+
+        The requests of one model share passes over its table; one that is refused changes nothing for the others.
+        """
+        answers: list[bytes | OdpError] = [UnknownModel(model_id) for model_id, _ in requests]
+        for model_id in dict.fromkeys(model_id for model_id, _ in requests):
+            with self._lock:
+                model = self._models.get(model_id)
+            if model is not None:
+                places = [place for place, (asked, _) in enumerate(requests) if asked == model_id]
+                found = self._answers(model, [requests[place][1] for place in places])
+                for place, answer in zip(places, found, strict=True):
+                    answers[place] = answer
+        return answers
+
+    def _answers(self, model: _Model, sealed: Sequence[bytes]) -> list[bytes | OdpError]:
+        opened = [self._opened(model, sealed_keys) for sealed_keys in sealed]
+        keys = [question.keys for question in opened if isinstance(question, _Question)]
+        rows = iter(np.split(self._rows(model, np.concatenate(keys)), len(keys)) if keys else ())
+        return [
+            _sealed(model, next(rows), question.reply_key) if isinstance(question, _Question) else question
+            for question in opened
+        ]
+
+    def _opened(self, model: _Model, sealed_keys: bytes) -> _Question | ConfigurationError:
+        """Every refusal is the same, and says nothing of the step at which a request failed."""
+        refused = ConfigurationError(_MALFORMED)
         if len(sealed_keys) != model.sealed_bytes:
-            raise ConfigurationError(_MALFORMED)
+            return refused
         try:
-            request = distributor_pb2.SelectKeys.FromString(self._key.open(sealed_keys, select_info(model_id)))
+            request = distributor_pb2.SelectKeys.FromString(
+                self._key.open(sealed_keys, select_info(model.header.model_sha256))
+            )
         except (OdpError, DecodeError, ValueError):
-            # From None: the cause would say at which step the request failed.
-            raise ConfigurationError(_MALFORMED) from None
+            return refused
         keys = request.keys
         if (
             request.table != model.table
             or len(keys) != model.slices * _KEY_DTYPE.itemsize
             or len(request.reply_key) != _REPLY_KEY_BYTES
         ):
-            raise ConfigurationError(_MALFORMED)
+            return refused
         indices = np.frombuffer(keys, dtype=_KEY_DTYPE)
-        if int(indices.max()) >= len(model.rows):
-            raise ConfigurationError(_MALFORMED)
-        rows = model.rows[indices].tobytes()
-        plaintext = distributor_pb2.SelectedRows(rows=rows, dense=model.dense).SerializeToString()
-        return AESGCM(request.reply_key).encrypt(_NONCE, plaintext, selected_aad(model_id))
+        return _Question(indices, request.reply_key) if in_range(indices, len(model.rows)) else refused
+
+    def _rows(self, model: _Model, keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+        return model.scanned.take(keys) if self._oblivious and model.scanned is not None else model.rows[keys]
 
     def _check_room(self, header: ModelHeader) -> None:
         if header.model_sha256 in self._models:
@@ -242,11 +287,20 @@ class Upload:
         return self._core.install(*self._signed, self._tables)
 
 
+def _sealed(model: _Model, rows: npt.NDArray[np.float32], reply_key: bytes) -> bytes:
+    plaintext = distributor_pb2.SelectedRows(rows=rows.tobytes(), dense=model.dense).SerializeToString()
+    return AESGCM(reply_key).encrypt(_NONCE, plaintext, selected_aad(model.header.model_sha256))
+
+
 def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _Model:
     declared = {table.name: table for table in header.manifest.tables}
     if set(tables) != set(declared):
         raise ConfigurationError(f"Expected tables={sorted(tables)} to be {sorted(declared)}, as in the manifest")
     verified = {name: table_from_bytes(entry, tables[name]) for name, entry in declared.items()}
+    dense = tuple(bytes(tables[table.name]) for table in verified.values() if not table.keyed)
+    if len(dense) == len(verified):
+        nothing = np.zeros((0, 0), np.float32)
+        return _Model(header, table="", rows=nothing, scanned=None, slices=0, sealed_bytes=None, dense=dense)
     keyed = verified[keyed_entry(header.manifest).name]
     slices = header.task.dpam.slices_per_device
     request = distributor_pb2.SelectKeys(
@@ -256,7 +310,8 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _
         header=header,
         table=keyed.name,
         rows=keyed.rows,
+        scanned=ScannedTable(keyed.rows),
         slices=slices,
         sealed_bytes=request.ByteSize() + hpke.OVERHEAD,
-        dense=tuple(bytes(tables[table.name]) for table in verified.values() if not table.keyed),
+        dense=dense,
     )

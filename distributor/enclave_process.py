@@ -7,13 +7,15 @@ socket is all it has. ``warm_up`` runs before the doors close.
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping, Sequence
 
-from distributor.enclave import DistributorCore, Upload
+from distributor.enclave import BATCH, DistributorCore, Upload
 from distributor.rehearsal import rehearse
-from odp.enclave.channel import Connection, Route, serve
+from odp.enclave.channel import BatchRoute, Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.v1 import distributor_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
@@ -33,17 +35,19 @@ def run(channel: socket.socket, guest: Guest) -> None:
     connection = Connection(channel)
     identity = begin(connection, guest, lambda _: enclave_pb2.Ready())
     if identity is not None:
-        serve(connection, routes(DistributorCore(identity.hpke), identity))
+        policy = EnclavePolicy.from_bytes(guest.policy)
+        serve(connection, routes(DistributorCore(identity.hpke, select=policy.select), identity))
 
 
-def routes(core: DistributorCore, identity: EnclaveIdentity) -> dict[str, Route]:
+def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Route | BatchRoute]:
     """The calls of the host. Checking a model may take long, so selections and small questions have own threads.
 
-    Pieces of a model are taken by the thread that reads: they come in order, and copying them is all there is to do.
+    Selections that wait are answered together, since one pass over a table serves them all. Pieces of a model are taken
+    by the thread that reads: they come in order, and copying them is all there is to do.
     """
     calls = _Calls(core, identity)
     return {
-        "select": Route("select", calls.select),
+        "select": BatchRoute(calls.select, most=BATCH),
         "evidence": Route("ask", calls.evidence),
         "models": Route("ask", calls.models),
         "check_room": Route("ask", calls.check_room),
@@ -62,10 +66,14 @@ class _Calls:
         self._upload: Upload | None = None
         self._refused: ConfigurationError | None = None
 
-    def select(self, request: EnclaveRequest) -> EnclaveReply:
-        given = request.select
-        sealed_rows = self._core.select(given.model_sha256, given.sealed_keys)
-        return EnclaveReply(selected=distributor_pb2.SelectResponse(sealed_rows=sealed_rows))
+    def select(self, requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
+        asked = [(request.select.model_sha256, request.select.sealed_keys) for request in requests]
+        return [
+            answer
+            if isinstance(answer, Exception)
+            else EnclaveReply(selected=distributor_pb2.SelectResponse(sealed_rows=answer))
+            for answer in self._core.select_many(asked)
+        ]
 
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:
         return evidence_reply(self._identity, request)

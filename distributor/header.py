@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.tables import keyed_entry
@@ -45,17 +46,21 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
     Host and enclave run the same check: the host to refuse early, the enclave because it trusts no host.
 
     Raises SignatureError where a signature is not the developer's, and ConfigurationError where a field is out of its
-    range, the manifest is of another task or has not exactly one keyed table, where the tables together exceed 1 GiB,
-    or where a reply to Select would not fit one message.
+    range, the manifest is of another task or its tables are not those that the task works with (statistics have no
+    keyed table, every other task has one), where the tables together exceed 1 GiB, or where a reply to Select would
+    not fit one message.
     """
     definition = open_task(signed_task)
     manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
+    keyed = sum(table.keyed for table in manifest.tables)
+    if keyed != (0 if algorithm_for(definition).statistics else 1):
+        raise ConfigurationError(f"Expected exactly one keyed table in the manifest, none for statistics (got {keyed})")
     header = ModelHeader(
         model_sha256=model_sha256(signed_manifest),
         task_sha256=task_sha256(signed_task),
         task=definition,
         manifest=manifest,
-        table_bytes=tuple(_bytes_of(table) for table in manifest.tables),
+        table_bytes=tuple(table_size(table) for table in manifest.tables),
     )
     if header.total_bytes > MAX_MODEL_BYTES:
         raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
@@ -69,11 +74,14 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
 
 
 def _reply_bytes(header: ModelHeader) -> int:
-    """Length of a Select reply, but for its few bytes of framing."""
-    dense = header.total_bytes - sum(_bytes_of(table) for table in header.manifest.tables if table.keyed)
+    """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
+    if not any(table.keyed for table in header.manifest.tables):
+        return 0
+    dense = header.total_bytes - sum(table_size(table) for table in header.manifest.tables if table.keyed)
     row = keyed_entry(header.manifest).width * _VALUE_BYTES
     return header.task.dpam.slices_per_device * row + dense
 
 
-def _bytes_of(table: common_pb2.TableManifest) -> int:
+def table_size(table: common_pb2.TableManifest) -> int:
+    """Bytes of a declared table."""
     return table.rows * table.width * _VALUE_BYTES

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
+from odp.blocks import BLOCK_BYTES
 from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.state_folder import state_errors
 from odp.v1 import common_pb2
@@ -36,6 +37,7 @@ _REMOVED = ".removed-"
 _TASK = "task"
 _MANIFEST = "manifest"
 _RESERVE_BYTES = 16 * 2**20
+_TOGETHER = 2**20 // BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,24 @@ class ModelStore:
             for path in stored.tables:
                 yield from _read(path.open("rb"), size)
 
-    def chunks(self, model: bytes, index: int, size: int) -> Iterator[bytes]:
-        """Opens table ``index`` of a model at once, then reads it in pieces of ``size`` bytes.
+    def chunks(self, model: bytes, index: int, size: int, *, start: int = 0) -> Iterator[bytes]:
+        """Opens table ``index`` of a model at once, then reads it from byte ``start`` on in pieces of ``size`` bytes.
 
         Raises FileNotFoundError (at once) where the model is not stored.
         """
-        return _read(_table_path(self._folder(model), index).open("rb"), size)
+        file = self._open(model, index)
+        file.seek(start)
+        return _read(file, size)
+
+    def blocks(self, model: bytes, index: int, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Opens table ``index`` of a model at once, then reads its blocks of these numbers, up to 1 MiB together.
+
+        Raises FileNotFoundError (at once) where the model is not stored.
+        """
+        return _read_blocks(self._open(model, index), numbers)
+
+    def _open(self, model: bytes, index: int) -> BinaryIO:
+        return _table_path(self._folder(model), index).open("rb")
 
     def _folder(self, model: bytes) -> Path:
         return self._root / model.hex()
@@ -199,6 +213,17 @@ def _read(file: BinaryIO, size: int) -> Iterator[bytes]:
     with file:
         while chunk := file.read(size):
             yield chunk
+
+
+def _read_blocks(file: BinaryIO, numbers: Sequence[int]) -> Iterator[bytes]:
+    with file:
+        for start in range(0, len(numbers), _TOGETHER):
+            yield b"".join(_block(file, number) for number in numbers[start : start + _TOGETHER])
+
+
+def _block(file: BinaryIO, number: int) -> bytes:
+    file.seek(number * BLOCK_BYTES)
+    return file.read(BLOCK_BYTES)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -11,16 +11,16 @@ from distributor.enclave import DistributorCore
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
-from odp.crypto import SigningKey, seal
+from odp.crypto import HpkeKey, SigningKey, seal
 from odp.crypto.domains import select_info
 from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
+from odp.enclave.policy import SELECTIONS, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for, padded_keys, table_bytes
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
-from odp.v1 import common_pb2, distributor_pb2
+from odp.v1 import common_pb2, distributor_pb2, statistics_pb2
 
 
 def rehearse() -> None:
@@ -35,6 +35,7 @@ def rehearse() -> None:
     events.dpam.gramian_noise = events.dpam.target_noise = 1.0
     for definition in (ratings, events):
         _select(identity, definition)
+    _install(_statistics())
 
 
 def _definition(data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> common_pb2.TaskDefinition:
@@ -53,6 +54,36 @@ def _definition(data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM)
     return definition
 
 
+def _statistics() -> common_pb2.TaskDefinition:
+    terms = statistics_pb2.DenseTerms(clip=1.0, grid_bits=6, noise_std=1.0, maximum=2)
+    histogram = statistics_pb2.HistogramQuery(bins=6, counting=statistics_pb2.HistogramQuery.COUNTING_USERS, clip=1.0)
+    query = statistics_pb2.StatisticsQuery(
+        name="items",
+        table="ratings",
+        column=statistics_pb2.StatisticsQuery.COLUMN_ITEM,
+        share=1.0,
+        histogram=histogram,
+    )
+    return common_pb2.TaskDefinition(
+        name="rehearsal",
+        population="rehearsal",
+        privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
+        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=1),
+        statistics=statistics_pb2.Statistics(queries=[query], dense=terms),
+    )
+
+
+def _install(unsigned: common_pb2.TaskDefinition) -> None:
+    """A model that has no rows to select."""
+    developer = SigningKey.generate()
+    signed = sign_task(unsigned, developer)
+    server = algorithm_for(open_task(signed)).server()
+    broadcast = server.broadcast(server.start())
+    manifest = sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer)
+    core = DistributorCore(HpkeKey.generate())
+    core.install_chunks(signed, manifest, [table_bytes(table) for table in broadcast.tables])
+
+
 def _select(identity: EnclaveIdentity, unsigned: common_pb2.TaskDefinition) -> None:
     developer = SigningKey.generate()
     signed = sign_task(unsigned, developer)
@@ -60,9 +91,11 @@ def _select(identity: EnclaveIdentity, unsigned: common_pb2.TaskDefinition) -> N
     server = algorithm_for(definition).server()
     broadcast = server.broadcast(server.start())
     manifest = sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer)
-    core = DistributorCore(identity.hpke)
-    core.install_chunks(signed, manifest, [table_bytes(table) for table in broadcast.tables])
     model = model_sha256(manifest)
     keys = padded_keys([0], definition.dpam.slices_per_device)
     request = distributor_pb2.SelectKeys(table=broadcast.keyed.name, keys=keys, reply_key=bytes(32))
-    core.select(model, seal(identity.hpke.public, request.SerializeToString(), select_info(model)))
+    sealed = seal(identity.hpke.public, request.SerializeToString(), select_info(model))
+    for select in SELECTIONS:
+        core = DistributorCore(identity.hpke, select=select)
+        core.install_chunks(signed, manifest, [table_bytes(table) for table in broadcast.tables])
+        core.select(model, sealed)

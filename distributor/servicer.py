@@ -13,16 +13,18 @@ from collections.abc import Iterator
 
 import grpc
 
-from distributor.header import ModelHeader, open_header
+from distributor.downloads import BlockLists, pieces
+from distributor.header import ModelHeader, open_header, table_size
 from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
 from odp._validate import identifier, one_of
 from odp.crypto.signing import SignatureError
-from odp.errors import ConfigurationError, OdpError, ServiceUnavailable, StateError
+from odp.errors import ConfigurationError, OdpError, StateError
 from odp.signed_task import HASH_BYTES, check_length
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
+from odp.transport.streams import stream_permit, stream_time_limit
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 
 NAME = "odp.v1.DistributorService"
@@ -47,6 +49,7 @@ class DistributorService:
         self._core = core
         self._store = store
         self._log = log
+        self._lists = BlockLists(store)
         self._stream_seconds = stream_seconds
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
@@ -75,7 +78,10 @@ class DistributorService:
         self, requests: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
     ) -> distributor_pb2.PublishResponse:
         """Receives one model: held by disk and enclave when this returns, by neither when it raises."""
-        with _permit(self._publishes, "publishes"), _time_limit(context, self._stream_seconds):
+        limits = contextlib.ExitStack()
+        limits.enter_context(stream_permit(self._publishes, service="distributor", what="publishes"))
+        limits.enter_context(stream_time_limit(context, self._stream_seconds))
+        with limits:
             first = next(requests, None)
             if first is None or first.WhichOneof("part") != "header":
                 raise ConfigurationError("the first message of a publish stream must be its header")
@@ -117,29 +123,43 @@ class DistributorService:
     def download(
         self, request: distributor_pb2.DownloadRequest, context: grpc.ServicerContext
     ) -> Iterator[distributor_pb2.DownloadResponse]:
-        """Checks the request at once; the iterator reads the table in chunks of 1 MiB."""
-        model = _checked_id(request.model_sha256)
-        if not self._core.holds(model):
-            raise NotFound(str(UnknownModel(model)))
-        if len(request.table) > _LONGEST_NAME:
-            raise ConfigurationError(
-                f"Expected table={request.table[:16]!r}.. to have at most {_LONGEST_NAME} characters"
-            )
-        identifier(table=request.table)
-        names = [table.name for table in self._manifest(model).tables]
-        one_of(names, table=request.table)
+        """Checks the request at once; the iterator reads what it asks for, in chunks of at most 1 MiB."""
+        index, size = self._table(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(_permit(self._downloads, "downloads"))
-        permit.enter_context(_time_limit(context, self._stream_seconds))
+        permit.enter_context(stream_permit(self._downloads, service="distributor", what="downloads"))
+        permit.enter_context(stream_time_limit(context, self._stream_seconds))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()
         try:
-            chunks = self._store.chunks(model, names.index(request.table), CHUNK_BYTES)
+            chunks = pieces(self._store, request, index, size)
         except FileNotFoundError:
-            raise NotFound(str(UnknownModel(model))) from None
-        self._log.event("download", model=short(model), table=request.table)
+            raise NotFound(str(UnknownModel(request.model_sha256))) from None
+        self._log.event("download", model=short(request.model_sha256), table=request.table)
         return (distributor_pb2.DownloadResponse(chunk=chunk) for chunk in chunks)
+
+    def list_blocks(self, request: distributor_pb2.ListBlocksRequest) -> distributor_pb2.ListBlocksResponse:
+        """The hashes of a table's blocks."""
+        index, _ = self._table(request.model_sha256, request.table)
+        with stream_permit(self._downloads, service="distributor", what="downloads"):
+            try:
+                return distributor_pb2.ListBlocksResponse(sha256=self._lists.of(request.model_sha256, index))
+            except FileNotFoundError:
+                raise NotFound(str(UnknownModel(request.model_sha256))) from None
+
+    def _table(self, model: bytes, name: str) -> tuple[int, int]:
+        """Place and bytes of a table of a model that is held."""
+        _checked_id(model)
+        if not self._core.holds(model):
+            raise NotFound(str(UnknownModel(model)))
+        if len(name) > _LONGEST_NAME:
+            raise ConfigurationError(f"Expected table={name[:16]!r}.. to have at most {_LONGEST_NAME} characters")
+        identifier(table=name)
+        tables = self._manifest(model).tables
+        names = [table.name for table in tables]
+        one_of(names, table=name)
+        index = names.index(name)
+        return index, table_size(tables[index])
 
     def _manifest(self, model: bytes) -> common_pb2.ModelManifest:
         stored = self._store.load(model)
@@ -186,6 +206,12 @@ def distributor_servicer(service: DistributorService, log: Log) -> distributor_p
         ) -> Iterator[distributor_pb2.DownloadResponse]:
             return service.download(request, context)
 
+        @answers(log)
+        def ListBlocks(
+            self, request: distributor_pb2.ListBlocksRequest, context: grpc.ServicerContext
+        ) -> distributor_pb2.ListBlocksResponse:
+            return service.list_blocks(request)
+
     return Servicer()
 
 
@@ -203,7 +229,7 @@ def _tables(requests: Iterator[distributor_pb2.PublishRequest], header: ModelHea
     chunks = _chunks(requests, header)
     rest = memoryview(b"")
 
-    def pieces(size: int, sha256: bytes, name: str) -> Iterator[memoryview]:
+    def pieces_of(size: int, sha256: bytes, name: str) -> Iterator[memoryview]:
         nonlocal rest
         digest = hashlib.sha256()
         left = size
@@ -217,7 +243,7 @@ def _tables(requests: Iterator[distributor_pb2.PublishRequest], header: ModelHea
             raise ConfigurationError(f"table {name!r}: its bytes do not have the manifest's SHA-256")
 
     for table, size in zip(header.manifest.tables, header.table_bytes, strict=True):
-        yield pieces(size, table.sha256, table.name)
+        yield pieces_of(size, table.sha256, table.name)
     if rest or next(requests, None) is not None:
         raise ConfigurationError(f"the publish stream holds more than the {header.total_bytes} bytes of the manifest")
 
@@ -228,25 +254,3 @@ def _chunks(requests: Iterator[distributor_pb2.PublishRequest], header: ModelHea
             raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the publish header")
         yield memoryview(request.chunk)
     raise ConfigurationError(f"the publish stream ended before the {header.total_bytes} bytes of the manifest")
-
-
-@contextlib.contextmanager
-def _permit(permits: threading.BoundedSemaphore, what: str) -> Iterator[None]:
-    if not permits.acquire(blocking=False):
-        raise ServiceUnavailable(f"the distributor is busy with other {what}; try again in a moment")
-    try:
-        yield
-    finally:
-        permits.release()
-
-
-@contextlib.contextmanager
-def _time_limit(context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
-    """Cancels a call that lasts longer: a peer that stops reading or sending must not keep a thread for ever."""
-    timer = threading.Timer(seconds, context.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -26,10 +26,12 @@ from odp.errors import (
 if TYPE_CHECKING:
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.implicit.config import ImplicitDPAM
+    from odp.algorithms.statistics.config import Histogram, Mean
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.simulation.engine import RunResult, simulate
+    from odp.statistics import Statistics
     from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
     from odp.task_file import load_task
 
@@ -39,12 +41,15 @@ _HOME = {
     "DPAM": "odp.algorithms.dpam.config",
     "Cohort": "odp.task",
     "Connection": "odp.client",
+    "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
     "ImplicitData": "odp.task",
     "MatrixFactorization": "odp.models.matrix_factorization",
+    "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
     "RatingsData": "odp.task",
     "RunResult": "odp.simulation.engine",
+    "Statistics": "odp.statistics",
     "Task": "odp.task",
     "UserLevelDP": "odp.task",
     "connect": "odp.client",
@@ -65,9 +70,11 @@ __all__ = [
     "ContributionRefused",
     "DataError",
     "DiskFull",
+    "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
     "MatrixFactorization",
+    "Mean",
     "OdpError",
     "PrivacyError",
     "Ratings",
@@ -76,6 +83,7 @@ __all__ = [
     "ServiceError",
     "ServiceUnavailable",
     "StateError",
+    "Statistics",
     "Task",
     "UserLevelDP",
     "connect",

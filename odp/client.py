@@ -17,8 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from google.protobuf.message import DecodeError
 
 from odp.algorithms.seam import Broadcast
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, ServiceError
@@ -39,7 +45,12 @@ from odp.v1 import (
     server_pb2_grpc,
 )
 
+if TYPE_CHECKING:
+    from odp.algorithms.statistics.results import Results
+    from odp.statistics import Statistics
+
 _NONCE_BYTES = 32
+_REFERENCE_VALUES = "reference_values.json"
 _FINAL = (
     server_pb2.TaskStatus.STATE_FINISHED,
     server_pb2.TaskStatus.STATE_CANCELLED,
@@ -56,6 +67,8 @@ def connect(
       state: The state folder of `odp up` on this machine: gives the CA and the operator's token.
       ca: PEM file of the CA that the server's certificate descends from; overrides ``state``.
       token: The operator's token; overrides ``state``.
+
+    Where ``state`` has reference values, the results of statistics are checked against them.
 
     Raises ConfigurationError where CA or token are neither given nor found.
     """
@@ -76,7 +89,8 @@ def connect(
             ) from error
     if not re.fullmatch(r"[!-~]+", token):
         raise ConfigurationError("the operator's token is empty or holds a character that no header can carry")
-    return Connection(address=address, ca=pem, token=token)
+    pins = folder / _REFERENCE_VALUES
+    return Connection(address=address, ca=pem, token=token, reference_values=pins if pins.is_file() else None)
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,13 @@ class TaskHandle:
         """The newest published model, fetched whole from the distributor and checked against its signed manifest."""
         return self.connection.model(self.status())
 
+    def statistics(self, reference_values: ReferenceValues | None = None) -> Results:
+        """What a finished statistics task released, in the units of its queries, with intervals.
+
+        As ``Connection.statistics``.
+        """
+        return self.connection.statistics(self.status(), reference_values)
+
     def cancel(self) -> None:
         """Opens no further round. Idempotent."""
         self.connection.cancel(self.task_sha256)
@@ -114,16 +135,19 @@ class TaskHandle:
 class Connection:
     """One developer's view of one server. Every call has a deadline and raises a one-line ServiceError."""
 
-    def __init__(self, *, address: str, ca: bytes, token: str) -> None:
+    def __init__(self, *, address: str, ca: bytes, token: str, reference_values: Path | None = None) -> None:
         self.address = address
+        self._reference_values = reference_values
         self._ca = ca
         self._metadata = [("authorization", f"Bearer {token}")]
         self._channel = channel.connect(address, ca)
         self._stub = server_pb2_grpc.ServerServiceStub(self._channel)
 
-    def submit(self, task: Task) -> TaskHandle:
+    def submit(self, task: Task | Statistics) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
-        features = b"" if task.model.features is None else task.model.features.tobytes()
+        features = b""
+        if isinstance(task, Task) and task.model.features is not None:
+            features = task.model.features.tobytes()
         request = server_pb2.SubmitTaskRequest(definition=task.definition(), item_features=features)
         reply = channel.call(
             self._stub.SubmitTask,
@@ -190,6 +214,23 @@ class Connection:
                 tables[entry.name] = _joined(replies, entry)
         return broadcast_from(manifest, tables)
 
+    def statistics(self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None) -> Results:
+        """The answers in a status: the release that the attested aggregator signed.
+
+        ``reference_values`` default to those of the state folder that ``connect`` was given. Without any, the server's
+        word is taken for the release.
+
+        Raises:
+          ConfigurationError: the task trains a model, or released nothing yet.
+          AttestationError: the aggregator's evidence is not accepted.
+          ServiceError: the aggregator does not answer, or the release is not of this task or not signed by it.
+        """
+        pins = reference_values
+        if pins is None and self._reference_values is not None:
+            pins = ReferenceValues.load(self._reference_values)
+        signed = _release_of_statistics(status)
+        return _answers(status, signed, None if pins is None else self.attested_aggregator(status, pins).signing_key)
+
     def attested_aggregator(
         self, status: server_pb2.TaskStatus, reference_values: ReferenceValues, *, now: float | None = None
     ) -> VerifiedEnclave:
@@ -250,6 +291,39 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _release_of_statistics(status: server_pb2.TaskStatus) -> common_pb2.SignedRelease:
+    definition = open_task(status.task)
+    if definition.WhichOneof("training") != "statistics":
+        raise ConfigurationError(f"task {definition.name!r} trains a model; it has no statistics")
+    if not (status.rounds and status.rounds[0].release.release):
+        raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its round")
+    return status.rounds[0].release
+
+
+def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, signing_key: bytes | None) -> Results:
+    from odp.algorithms.statistics.results import results_of
+    from odp.algorithms.statistics.terms import RELEASE, Terms
+
+    definition = open_task(status.task)
+    what = f"the release of task {definition.name!r}"
+    if signing_key is not None:
+        try:
+            verify(signing_key, signed.signature, domains.RELEASE, signed.release)
+        except SignatureError as error:
+            raise ServiceError(f"{what} is not signed by the attested aggregator") from error
+    try:
+        release = common_pb2.Release.FromString(signed.release)
+    except DecodeError as error:
+        raise ServiceError(f"{what} is not a valid message") from error
+    if release.task_sha256 != task_sha256(status.task):
+        raise ServiceError(f"{what} is of another task")
+    found = next((tensor for tensor in release.tensors if tensor.name == RELEASE), None)
+    if found is None or len(found.integers) != 8 * Terms.of(definition).grid.size:
+        raise ServiceError(f"{what} does not hold its statistics")
+    values = np.frombuffer(found.integers, dtype="<i8") * found.step
+    return results_of(definition, values, contributions=release.contributions, epsilon=release.epsilon_spent)
 
 
 def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:

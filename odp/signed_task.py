@@ -64,32 +64,46 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
 
 def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range."""
-    identifier(name=definition.name, population=definition.population, table=_table(definition))
+    identifier(name=definition.name, population=definition.population)
     check_length("developer_key", definition.developer_key, KEY_BYTES)
-    model, data, privacy, cohort = definition.model, definition.data, definition.privacy, definition.cohort
-    integer(low=1, high=MOST_ITEMS, items=model.items)
-    integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
-    if definition.WhichOneof("local_data") == "data":
-        within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
-        if not data.low < data.high:
-            raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
+    privacy, cohort = definition.privacy, definition.cohort
     positive(epsilon=privacy.epsilon, delta=privacy.delta)
     within(low=0.0, high=1e-2, delta=privacy.delta)
-    integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
     integer(low=1, high=2**31, cohort_minimum=cohort.minimum)
     integer(low=cohort.minimum, high=2**31, cohort_goal=cohort.goal)
     integer(low=1, high=10**7, round_seconds=cohort.round_seconds)
     sampling = sampling_of(definition)
     if sampling is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
-    algorithm_for(definition).check()
+    algorithm = algorithm_for(definition)
+    _check_aggregation(definition, dense=algorithm.statistics)
+    if not algorithm.statistics:
+        _check_model(definition)
+    algorithm.check()
 
 
-def _table(definition: common_pb2.TaskDefinition) -> str:
+def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:
+    given = definition.cohort.aggregation
+    if given not in common_pb2.CohortTerms.Aggregation.values():
+        raise ConfigurationError(f"Expected cohort.aggregation={given} to be a mode that this version knows")
+    if given == common_pb2.CohortTerms.AGGREGATION_MASKED and not dense:
+        raise ConfigurationError("Expected aggregation='masked' with dense contributions alone: those of statistics")
+
+
+def _check_model(definition: common_pb2.TaskDefinition) -> None:
+    """What a task that trains a model adds."""
+    model, data, privacy = definition.model, definition.data, definition.privacy
     kind = definition.WhichOneof("local_data")
     if kind is None:
         raise ConfigurationError("Expected the task definition to name its local data: data or implicit")
-    return definition.implicit.table if kind == "implicit" else definition.data.table
+    identifier(table=definition.implicit.table if kind == "implicit" else data.table)
+    integer(low=1, high=MOST_ITEMS, items=model.items)
+    integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
+    if kind == "data":
+        within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
+        if not data.low < data.high:
+            raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
+    integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
 
 
 def sign_manifest(manifest: common_pb2.ModelManifest, key: SigningKey) -> common_pb2.SignedManifest:
@@ -119,8 +133,8 @@ def open_manifest(
     names = [table.name for table in manifest.tables]
     if len(set(names)) != len(names) or not names:
         raise ConfigurationError(f"Expected distinct table names in the manifest, got {names}")
-    if sum(table.keyed for table in manifest.tables) != 1:
-        raise ConfigurationError("Expected exactly one keyed table in the manifest")
+    if sum(table.keyed for table in manifest.tables) > 1:
+        raise ConfigurationError("Expected at most one keyed table in the manifest")
     for table in manifest.tables:
         identifier(table=table.name)
         integer(low=1, high=MOST_ITEMS, rows=table.rows)

@@ -36,6 +36,9 @@ from odp.v1 import common_pb2
 FULL = "full"
 ENCLAVE_POISSON = "enclave_poisson"
 
+ENCLAVE = "enclave"
+MASKED = "masked"
+
 # Enough for nine users of ten of the usual rating data sets.
 _ITEMS_PER_USER = 300
 # The cap of a draw is loose enough for so many rounds; no algorithm has more, and a loose cap is free (rule P14).
@@ -137,6 +140,9 @@ class Cohort:
       sampling_probability: Of that coin, above 0 and below 1.
       most_contributions: The enclave accepts so many per round at most: a bound of the population that is enforced,
         not guessed. A generous one costs nothing. Required with sampling.
+      aggregation: "enclave": the enclave opens each contribution and enforces its bound. "masked": the aggregator's
+        host sums masked vectors and the enclave their masks, so that not even the enclave holds one person's numbers;
+        for ``odp.Statistics``.
     """
 
     minimum: int = 100
@@ -145,6 +151,7 @@ class Cohort:
     sampling: str = FULL
     sampling_probability: float | None = None
     most_contributions: int | None = None
+    aggregation: str = ENCLAVE
 
     def __post_init__(self) -> None:
         integer(low=1, high=2**31, minimum=self.minimum)
@@ -152,6 +159,7 @@ class Cohort:
             integer(low=self.minimum, high=2**31, goal=self.goal)
         integer(low=1, high=10**7, round_seconds=self.round_seconds)
         one_of((FULL, ENCLAVE_POISSON), sampling=self.sampling)
+        one_of((ENCLAVE, MASKED), aggregation=self.aggregation)
         needed = {"sampling_probability": self.sampling_probability, "most_contributions": self.most_contributions}
         for name, value in needed.items():
             if (value is None) != (self.sampling == FULL):
@@ -169,7 +177,13 @@ class Cohort:
 
     def to_proto(self, delta: float) -> common_pb2.CohortTerms:
         """The wire form; the cap of a draw follows from the task's ``delta`` (rule P14)."""
-        terms = common_pb2.CohortTerms(minimum=self.minimum, goal=self._goal, round_seconds=self.round_seconds)
+        modes = common_pb2.CohortTerms
+        terms = common_pb2.CohortTerms(
+            minimum=self.minimum,
+            goal=self._goal,
+            round_seconds=self.round_seconds,
+            aggregation=modes.AGGREGATION_MASKED if self.aggregation == MASKED else modes.AGGREGATION_UNSPECIFIED,
+        )
         if self.sampling_probability is not None and self.most_contributions is not None:
             cap = truncation_cap(
                 probability=self.sampling_probability,
@@ -231,6 +245,11 @@ class Task:
         if self.privacy.bound(self.model.items) > self.model.items:
             raise ConfigurationError(
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
+            )
+        if self.cohort.aggregation != ENCLAVE:
+            raise ConfigurationError(
+                f"Expected aggregation={self.cohort.aggregation!r} with odp.Statistics alone: the enclave has to open "
+                "the sparse contributions of a model"
             )
         check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.

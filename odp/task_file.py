@@ -14,8 +14,10 @@ import numpy as np
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.statistics.config import Histogram, Mean
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.statistics import Statistics
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization}
@@ -28,11 +30,15 @@ _SECTIONS: dict[str, dict[str, type]] = {
     "cohort": {"cohort": Cohort},
 }
 _REQUIRED = ("model", "data", "privacy")
+_QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
 _LARGEST = 2**20
 
 
-def load_task(path: str | Path) -> Task:
-    """Reads a task file. Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError."""
+def load_task(path: str | Path) -> Task | Statistics:
+    """Reads a task file; one with ``[queries.NAME]`` asks for statistics.
+
+    Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError.
+    """
     source = Path(path)
     try:
         with source.open("rb") as file:
@@ -47,19 +53,19 @@ def load_task(path: str | Path) -> Task:
     return parse_task(text, where=str(source))
 
 
-def parse_task(text: str, *, where: str = "task.toml") -> Task:
+def parse_task(text: str, *, where: str = "task.toml") -> Task | Statistics:
     """The task of a TOML text; ``where`` stands in messages."""
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
+    if "queries" in content:
+        return _parse_statistics(content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
-    for required in ("name", *_REQUIRED):
-        if required not in content:
-            raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
+    _require(content, ("name", *_REQUIRED), where=where)
     content = _with_features(content, where=where, text=text)
     parts = {
-        section: _build(section, content[section], where=where, text=text)
+        section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
         for section in _SECTIONS
         if section in content
     }
@@ -70,21 +76,55 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task:
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
-def render_task(task: Task) -> str:
+def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Statistics:
+    sections = ("privacy", "cohort")
+    _check_keys(content, ["name", "population", "queries", *sections], where=where, text=text, section="")
+    _require(content, ("name", "privacy"), where=where)
+    asked = content["queries"]
+    if not isinstance(asked, dict) or not asked:
+        line = _line_of(text, "queries", None)
+        raise ConfigurationError(f"{where}:{line}: Expected one table [queries.NAME] per query")
+    queries = {
+        name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
+    }
+    parts = {
+        section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
+        for section in sections
+        if section in content
+    }
+    try:
+        return Statistics(name=content["name"], population=content.get("population", ""), queries=queries, **parts)
+    except (ConfigurationError, PrivacyError) as error:
+        place = _named_in(str(error), parts)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
+
+
+def _require(content: dict[str, Any], names: tuple[str, ...], *, where: str) -> None:
+    for required in names:
+        if required not in content:
+            raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
+
+
+def render_task(task: Task | Statistics) -> str:
     """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task.
 
     Item features are named by their hash in a comment: save them to a .npy file and name that.
     """
     lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
-    for section, kinds in _SECTIONS.items():
-        part = getattr(task, section)
+    parts: list[tuple[str, Any, dict[str, type]]]
+    if isinstance(task, Statistics):
+        parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
+        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in ("privacy", "cohort")]
+    else:
+        parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
+    for section, part, kinds in parts:
         kind = next(name for name, known in kinds.items() if isinstance(part, known))
         lines += ["", f"[{section}]"]
         if len(kinds) > 1 or section in ("model", "training"):
             lines.append(f"kind = {_toml(kind)}")
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if not field.init:
+            if not field.init or (isinstance(task, Statistics) and field.name == "max_items_per_user"):
                 continue
             if isinstance(value, np.ndarray):
                 lines.append(
@@ -96,11 +136,10 @@ def render_task(task: Task) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _build(section: str, given: Any, *, where: str, text: str) -> Any:
+def _build(section: str, given: Any, kinds: dict[str, type], *, where: str, text: str) -> Any:
     line = _line_of(text, section, None)
     if not isinstance(given, dict):
         raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
-    kinds = _SECTIONS[section]
     values = dict(given)
     kind = values.pop("kind", next(iter(kinds)))
     if not isinstance(kind, str) or kind not in kinds:
@@ -202,6 +241,8 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(entry) for entry in value)}]"
     if isinstance(value, float):
         return repr(float(value))  # a numpy float writes its type, too
     return repr(value)

@@ -314,13 +314,10 @@ class Storage:
             return [_open_round_of(row) for row in connection.execute(query)]
 
     def published_models(self) -> list[PublishedModel]:
-        """One entry for each population that has a published model, whatever became of its task."""
-        published = VERSIONS.c.published.is_not(None)
-        newest_task = (
-            sa.select(sa.func.max(TASKS.c.sequence))
-            .where(sa.exists().where(VERSIONS.c.task_sha256 == TASKS.c.task_sha256, published))
-            .group_by(TASKS.c.population)
-        )
+        """One entry for each population that has a published model, whatever became of its task.
+
+        Released statistics are no model.
+        """
         others = VERSIONS.alias()
         newest_version = (
             sa.select(sa.func.max(others.c.version))
@@ -336,17 +333,21 @@ class Storage:
                 VERSIONS.c.signature.label("manifest_signature"),
             )
             .join_from(TASKS, VERSIONS, VERSIONS.c.task_sha256 == TASKS.c.task_sha256)
-            .where(TASKS.c.sequence.in_(newest_task), VERSIONS.c.version == newest_version)
+            .where(VERSIONS.c.version == newest_version)
+            .order_by(TASKS.c.sequence.desc())
         )
+        found: dict[str, PublishedModel] = {}
         with self._reading() as connection:
-            return [
-                PublishedModel(
+            for row in connection.execute(query):
+                # Which kind a task is stands in its signed definition alone.
+                if row.population in found or not _has_model(row.definition):
+                    continue
+                found[row.population] = PublishedModel(
                     row.population,
                     common_pb2.SignedTask(definition=row.definition, signature=row.signature),
                     common_pb2.SignedManifest(manifest=row.manifest, signature=row.manifest_signature),
                 )
-                for row in connection.execute(query)
-            ]
+        return list(found.values())
 
     # History
 
@@ -449,3 +450,7 @@ def _open_round_of(row: Any) -> OpenRound:
         return OpenRound(row.population, task, None, None)
     model = common_pb2.SignedManifest(manifest=row.manifest, signature=row.manifest_signature)
     return OpenRound(row.population, task, row.round, model)
+
+
+def _has_model(definition: bytes) -> bool:
+    return common_pb2.TaskDefinition.FromString(definition).HasField("model")

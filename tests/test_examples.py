@@ -70,6 +70,33 @@ def test_the_example_task_fits_the_data_set_that_it_names() -> None:
         assert _data_set_named_in(page) == _data_set_named_in(EXAMPLES / "films.toml")
 
 
+def test_listening_hours_prints_the_answer_and_saves_picture_and_data(tmp_path: Path) -> None:
+    picture, data = tmp_path / "picture.png", tmp_path / "listening.npz"
+    finished = subprocess.run(
+        [sys.executable, EXAMPLES / "listening_hours.py", picture, "--save", data],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    counts = [int(count) for count in re.findall(r"^\d\d:00 +(-?\d+) people", finished.stdout, re.MULTILINE)]
+    assert len(counts) == 24
+    assert counts[8] == max(counts), "commuters listen at eight"
+    assert "ε = 1.0000" in finished.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    saved = odp.load(data)
+    task = odp.load_task(EXAMPLES / "listening.toml")
+    assert (saved.n_users, saved.n_items) == (task.cohort.goal, 24)
+
+
+def test_the_listening_task_file_is_the_task_of_its_script() -> None:
+    script = runpy.run_path(str(EXAMPLES / "listening_hours.py"))
+    assert script["question"]() == odp.load_task(EXAMPLES / "listening.toml")
+
+
 def test_submit_task_watches_the_rounds_and_saves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +137,14 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(block, "README.md", "exec"), names)
     assert 0 < names["result"].epsilon <= names["task"].privacy.epsilon
     connection.submit.assert_called_once_with(names["task"])
+
+
+def test_the_python_of_the_statistics_page_is_a_task() -> None:
+    (block,) = _python_blocks(ROOT / "docs" / "statistics.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/statistics.md", "exec"), names)
+    (event,) = charges_of(algorithm_for(names["task"].definition()).query(0))
+    assert (event.name, event.sensitivity) == ("statistics", 1.0)
 
 
 def test_the_readme_quotes_the_error_of_a_misspelt_key() -> None:

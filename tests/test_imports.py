@@ -15,6 +15,7 @@ _HEAVY = ("tensorflow", "scipy", "dp_accounting", "matplotlib", "sqlalchemy", "n
     [
         "import odp",
         "import odp; odp.Task, odp.DPAM, odp.MatrixFactorization",
+        "import odp; odp.Statistics, odp.Histogram(bins=3), odp.Mean(low=0, high=1)",
         "import odp; odp.connect, odp.load, odp.synthetic_movielens, odp.load_task",
         "import device_runtime",
     ],

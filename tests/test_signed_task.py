@@ -97,6 +97,8 @@ def test_a_signature_of_another_key_or_for_another_purpose_is_refused() -> None:
         (lambda d: setattr(d.dpam, "count_noise_std", 0.0), "count_noise"),
         (lambda d: setattr(d.dpam, "slices_per_device", 1), "slices_per_device=1"),
         (lambda d: setattr(d, "developer_key", b"short"), "developer_key of 32 bytes, got 5"),
+        (lambda task: task.cohort.__setattr__("aggregation", 1), "aggregation='masked' with dense"),
+        (lambda task: task.cohort.__setattr__("aggregation", 7), "cohort.aggregation=7"),
     ],
 )
 def test_a_developers_own_signature_does_not_make_a_field_right(
@@ -166,8 +168,7 @@ def _table(**fields: object) -> common_pb2.TableManifest:
     [
         ([], "distinct table names"),
         ([_table(), _table(keyed=False)], "distinct table names"),
-        ([_table(keyed=False)], "exactly one keyed table"),
-        ([_table(), _table(name="b")], "exactly one keyed table"),
+        ([_table(), _table(name="b")], "at most one keyed table"),
         ([_table(name="../b")], "table='../b'"),
         ([_table(rows=0)], "rows=0"),
         ([_table(rows=2**31)], "rows="),

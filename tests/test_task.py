@@ -173,3 +173,38 @@ def test_a_sampled_task_is_a_file_like_any_other() -> None:
     assert parse_task(text) == task
     with pytest.raises(ConfigurationError, match=r"task.toml:\d+: .*sampling_probability"):
         parse_task(text.replace("sampling_probability = 0.25", "sampling_probability = 2.0"))
+
+
+def _asked(**cohort: Any) -> odp.Statistics:
+    return odp.Statistics(
+        name="hours",
+        queries={"hours": odp.Histogram(bins=24)},
+        privacy=odp.UserLevelDP(epsilon=1, delta=1e-6),
+        cohort=odp.Cohort(minimum=20, **cohort),
+    )
+
+
+def test_statistics_can_ask_for_masked_sums_in_the_same_definition_otherwise() -> None:
+    from odp.task_file import parse_task, render_task
+    from odp.v1 import common_pb2
+
+    task = _asked(aggregation="masked")
+    text = render_task(task)
+    assert 'aggregation = "masked"' in text
+    assert parse_task(text) == task
+    definition, plain = task.definition(), _asked().definition()
+    assert plain.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED
+    definition.cohort.ClearField("aggregation")
+    assert definition == plain
+    with pytest.raises(ConfigurationError, match=r"task.toml:\d+: .*aggregation"):
+        parse_task(text.replace('"masked"', '"maskd"'))
+
+
+def test_a_model_cannot_be_trained_on_masked_sums() -> None:
+    with pytest.raises(ConfigurationError, match=r"aggregation='masked' with odp\.Statistics alone"):
+        _task(cohort=odp.Cohort(minimum=20, aggregation="masked"))
+
+
+def test_masked_sums_are_not_sampled() -> None:
+    with pytest.raises(ConfigurationError, match="no sampling="):
+        _asked(aggregation="masked", **_DRAWN)

@@ -34,7 +34,7 @@ def generate(folder: Path) -> None:
         sys.exit(failed)
     # A file without services has an empty gRPC module: nothing to check in.
     for proto in PROTOS:
-        if "\nservice " not in proto.read_text():
+        if "\nservice " not in proto.read_text(encoding="utf-8"):
             for stub in (folder / "odp" / "v1").glob(f"{proto.stem}_pb2_grpc.py*"):
                 stub.unlink()
 

@@ -17,65 +17,34 @@ Rules P22 to P34 of the privacy design; docs/threat-model.md names the test that
 from __future__ import annotations
 
 import hashlib
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import round_charges, sampling_of
-from odp.algorithms.seam import Query
 from odp.crypto import domains
+from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
-from odp.privacy import accounting
-from odp.privacy.events import Event, Sampling
-from odp.privacy.ledger import Budget
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
-from odp.signed_task import open_order, open_task, task_sha256
+from odp.signed_task import open_order
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator import records as names
 from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
+from trusted_aggregator.opened_task import OpenedTask
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import signed_release
-from trusted_aggregator.rounds import BLOCK, Round, draw_round_noise
+from trusted_aggregator.rounds import Round, draw_round_noise
 from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, Sealer
 from trusted_aggregator.spending import Spending
 
 #: A release travels in one message of at most 16 MiB, with room for all that is not integers.
 LARGEST_RELEASE_BYTES = 15 * 2**20
 
+#: The drawn contributions of a sampled round are in memory until its close.
+LARGEST_DRAW_BYTES = 4 * 2**30
+
 _LARGEST_ORDER = 256
-
-
-@dataclass(frozen=True)
-class _Task:
-    signed: common_pb2.SignedTask
-    sha256: bytes
-    definition: common_pb2.TaskDefinition
-    queries: tuple[Query, ...]  # of each planned round
-    sampling: Sampling | None
-
-    @property
-    def id(self) -> str:
-        return self.sha256.hex()
-
-    @property
-    def budget(self) -> Budget:
-        return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
-
-    @classmethod
-    def open(cls, signed: common_pb2.SignedTask) -> _Task:
-        definition = open_task(signed)
-        algorithm = algorithm_for(definition)
-        queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
-        return cls(signed, task_sha256(signed), definition, queries, sampling_of(definition))
-
-    def charges(self, round: int) -> tuple[Event, ...]:
-        """What a round costs."""
-        return round_charges(self.queries[round], self.sampling)
 
 
 class AggregatorCore:
@@ -98,7 +67,7 @@ class AggregatorCore:
         self._sealer = Sealer(identity.sealing_key)
         self._admin = threading.RLock()
         self._lookup = threading.Lock()
-        self._tasks: dict[bytes, _Task] = {}
+        self._tasks: dict[bytes, OpenedTask] = {}
         self._rounds: dict[tuple[bytes, int], Round] = {}
         self._spending: dict[str, Spending] = {}
         self._announced: set[bytes] = set()
@@ -135,7 +104,7 @@ class AggregatorCore:
                 core._spending[record.ledger.population] = Spending(identity, record.ledger.population, record=record)
         for key in opened:
             if key.startswith("task/"):
-                task = _Task.open(common_pb2.SignedTask.FromString(opened[key]))
+                task = OpenedTask.open(common_pb2.SignedTask.FromString(opened[key]))
                 core._tasks[task.sha256] = task
         for key in opened:
             if key.startswith("round/"):
@@ -154,7 +123,7 @@ class AggregatorCore:
                 another model or was charged already; BudgetExceeded where a budget cannot pay.
             StateError: the population's ledger was rolled back.
         """
-        given = _Task.open(signed_task)
+        given = OpenedTask.open(signed_task)
         parsed = open_order(order, signature, domain=domains.OPEN, developer_key=given.definition.developer_key)
         if parsed.task_sha256 != given.sha256:
             raise ConfigurationError("the round order belongs to another task")
@@ -178,7 +147,7 @@ class AggregatorCore:
                 noise=noise,
                 policy=self._identity.policy,
                 sampling=given.sampling,
-                most=self._most(given),
+                most=given.most(self._identity.policy.population_delta),
             )
             writes = self._records_of(given, opened)
             with self._lookup:
@@ -186,9 +155,12 @@ class AggregatorCore:
                 self._rounds[given.sha256, parsed.round] = opened
             return writes
 
-    def submit(self, task_sha256: bytes, round: int, sealed: bytes) -> Refusal | None:
+    def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, masked_sha256: bytes = b"") -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
-        return self._submit(task_sha256, round, [sealed])[0]
+        found = self._lookup_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.submit([sealed], self._identity.hpke, masked_sha256=[masked_sha256])[0]
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
         """``submit`` for each; those of one round in order."""
@@ -196,20 +168,51 @@ class AggregatorCore:
         rounds: dict[tuple[bytes, int], list[int]] = {}
         for number, given in enumerate(submits):
             rounds.setdefault((given.task_sha256, given.round), []).append(number)
-        for (task, round), numbers in rounds.items():
-            found = self._submit(task, round, [submits[number].sealed_contribution for number in numbers])
+        for key, numbers in rounds.items():
+            held = self._lookup_round(*key)
+            if isinstance(held, Refusal):
+                found: list[Refusal | None] = [held] * len(numbers)
+            else:
+                sealed = [submits[number].sealed_contribution for number in numbers]
+                masked = [submits[number].masked_sha256 for number in numbers]
+                found = held.submit(sealed, self._identity.hpke, masked_sha256=masked)
             for number, answer in zip(numbers, found, strict=True):
                 answers[number] = answer
         return answers
 
-    def _submit(self, task_sha256: bytes, round: int, sealed: Sequence[bytes]) -> list[Refusal | None]:
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round: what a host may take in of one.
+
+        The refusal that each of them would meet where the round takes none.
+        """
+        found = self._lookup_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the masked vector that comes with each contribution, 0 where none does; or the refusal."""
+        found = self._lookup_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.masked_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """Digests (32 bytes each, ascending) of the masked vectors that a charged round sums, a page from ``start`` on.
+
+        Raises StateError where no such round is charged and waits for its sum.
+        """
+        with self._admin:
+            found = self._lookup_round(task_sha256, round)
+            if isinstance(found, Refusal) or found.status is not Status.CHARGED or found.halves is None:
+                raise StateError(f"round {round} does not wait for a masked sum; close it first")
+            return found.halves.page(start)
+
+    def _lookup_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
         with self._lookup:
             if task_sha256 not in self._tasks:
-                return [Refusal.WRONG_TASK] * len(sealed)
-            found = self._rounds.get((task_sha256, round))
-        if found is None:
-            return [Refusal.WRONG_ROUND] * len(sealed)
-        return found.submit(sealed, self._identity.hpke)
+                return Refusal.WRONG_TASK
+            return self._rounds.get((task_sha256, round), Refusal.WRONG_ROUND)
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
@@ -233,17 +236,18 @@ class AggregatorCore:
                 raise _no_charge(found)
             released = found.status is Status.RELEASED
             writes = () if released else (self._ledger_record(spending),)
-            return Charged(task.sha256, found.number, entry.contributions, released, writes)
+            return Charged(task.sha256, found.number, entry.contributions, released, writes, found.masked_bytes)
 
-    def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
+    def release(self, order: bytes, *, stored: bytes | None = None, masked: MaskedSum | None = None) -> Released:
         """The release of a charged round, whose charge the host has stored. The same bytes for ever.
 
-        ``stored`` is the record under ``release_key`` where the round was released before.
+        ``stored`` is the record under ``release_key`` where the round was released before, ``masked`` the host's half
+        where it was not and is masked.
 
         Raises:
             ConfigurationError: the order is of no round that is open here.
-            PrivacyError: the round was not charged, or is void.
-            StateError: the ledger was rolled back, or the stored release is missing or changed.
+            PrivacyError: the round was not charged, or is void, or the host's half is of another set.
+            StateError: the ledger was rolled back, or the stored release or the host's half is missing or changed.
         """
         with self._admin:
             task, found = self._find(_parse_order(order))
@@ -258,7 +262,7 @@ class AggregatorCore:
             entry = spending.charged(task.id, found.number)
             if entry is None or entry.events != task.charges(found.number):
                 raise _no_charge(found)
-            signed = signed_release(found, entry, self._identity.signing)
+            signed = signed_release(found, entry, self._identity.signing, masked=masked)
             spending.mark_sealed(task_id=task.id, round=found.number)
             found.record = RoundRecord(
                 order=found.record.order,
@@ -299,7 +303,7 @@ class AggregatorCore:
             held = sorted(self._rounds.items())
         return [self._state(self._tasks[key[0]], found) for key, found in held]
 
-    def _state(self, task: _Task, found: Round) -> RoundState:
+    def _state(self, task: OpenedTask, found: Round) -> RoundState:
         contributions = found.contributions
         if found.status is not Status.OPEN:
             spending = self._spending.get(task.definition.population)
@@ -307,11 +311,7 @@ class AggregatorCore:
             contributions = 0 if entry is None else entry.contributions
         return RoundState(task.sha256, found.number, found.status, contributions)
 
-    def _most(self, task: _Task) -> int:
-        """Contributions beyond these could not be charged: a delta has to stay below one over the population."""
-        return accounting.most_users(max(task.budget.delta, self._identity.policy.population_delta))
-
-    def _require_may_open(self, task: _Task, number: int) -> None:
+    def _require_may_open(self, task: OpenedTask, number: int) -> None:
         cohort, policy = task.definition.cohort, self._identity.policy
         if cohort.minimum < policy.minimum_cohort:
             raise PrivacyError(
@@ -325,7 +325,13 @@ class AggregatorCore:
             if size > LARGEST_RELEASE_BYTES:
                 raise ConfigurationError(
                     f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
-                    "choose a smaller rank or fewer items"
+                    "choose a smaller rank, or fewer items or bins"
+                )
+            if task.sampling is not None and task.sampling.cap * query.payload_bytes > LARGEST_DRAW_BYTES:
+                raise ConfigurationError(
+                    f"The draw of round {planned} could hold {task.sampling.cap} contributions of "
+                    f"{query.payload_bytes} bytes, more than {LARGEST_DRAW_BYTES} bytes: lower the sampling "
+                    "probability, most_contributions or the rank"
                 )
         spending = self._spending_of(task)
         if spending.charged(task.id, number) is not None:
@@ -345,7 +351,7 @@ class AggregatorCore:
             users=cohort.goal, what=f"round {number} of task {task.definition.name!r}",
         )  # fmt: skip
 
-    def _charge_open(self, task: _Task, found: Round, spending: Spending) -> None:
+    def _charge_open(self, task: OpenedTask, found: Round, spending: Spending) -> None:
         minimum = max(task.definition.cohort.minimum, self._identity.policy.minimum_cohort)
         if found.contributions < minimum:
             raise PrivacyError(
@@ -393,7 +399,7 @@ class AggregatorCore:
             noise=noise,
             policy=self._identity.policy,
             sampling=task.sampling,
-            most=self._most(task),
+            most=task.most(self._identity.policy.population_delta),
         )
         self._rounds[task.sha256, order.round] = restored
         spending = self._spending_of(task)
@@ -410,9 +416,7 @@ class AggregatorCore:
             restored.status = Status.VOID
             restored.erase()
             return
-        stored = iter(contributions(task.sha256, order.round))
-        while block := list(itertools.islice(stored, BLOCK)):
-            restored.submit(block, self._identity.hpke)
+        restored.resubmit(contributions(task.sha256, order.round), self._identity.hpke)
         if entry is None:
             return
         as_charged = (entry.contributions, entry.id_set_sha256, entry.noise_id)
@@ -423,14 +427,14 @@ class AggregatorCore:
             restored.erase()
             spending.mark_void(task_id=task.id, round=order.round)
 
-    def _find(self, order: aggregator_pb2.RoundOrder) -> tuple[_Task, Round]:
+    def _find(self, order: aggregator_pb2.RoundOrder) -> tuple[OpenedTask, Round]:
         task, found = self._tasks.get(order.task_sha256), self._rounds.get((order.task_sha256, order.round))
         if task is None or found is None:
             raise ConfigurationError(f"round {order.round} of that task is not open here; open it first")
         _require_same_model(found, order)
         return task, found
 
-    def _spending_of(self, task: _Task) -> Spending:
+    def _spending_of(self, task: OpenedTask) -> Spending:
         population = task.definition.population
         if population not in self._spending:
             self._spending[population] = Spending(self._identity, population)
@@ -440,13 +444,13 @@ class AggregatorCore:
         record = spending.record
         return self._sealer.seal(names.ledger_key(record.ledger.population), record.encode())
 
-    def _announce(self, task: _Task) -> None:
+    def _announce(self, task: OpenedTask) -> None:
         """Puts the task into the log that evidence carries, once per launch: who attests sees what is served."""
         if task.sha256 not in self._announced:
             self._identity.guest.extend(f"task {task.id}")
             self._announced.add(task.sha256)
 
-    def _records_of(self, task: _Task, opened: Round) -> Writes:
+    def _records_of(self, task: OpenedTask, opened: Round) -> Writes:
         if opened.noise is None:
             raise StateError(f"the noise of round {opened.number} is not stored")
         noise = opened.noise.encode(opened.query.releases)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Iterator
+from typing import cast
 
+from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply, expect
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, Refusal
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
@@ -77,6 +79,8 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
     calls = _Calls(core, identity)
     return {
         "submit": Route("submit", calls.submit),
+        "sealed_length": Route("ask", calls.sealed_length),
+        "masked_set": Route("change", calls.masked_set),
         "evidence": Route("ask", calls.evidence),
         "rounds": Route("ask", calls.rounds),
         "open_round": Route("change", calls.open_round),
@@ -100,6 +104,23 @@ class _Calls:
         refusals = bytes(0 if refusal is None else refusal.value for refusal in self._core.submit_batch(submits))
         return EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=refusals))
 
+    def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.sealed_length
+        found = self._core.sealed_bytes(asked.task_sha256, asked.round)
+        if isinstance(found, Refusal):
+            number = cast(aggregator_pb2.Refusal, found.value)
+            return EnclaveReply(sealed_length=enclave_pb2.SealedLength(refusal=number))
+        masked = self._core.masked_bytes(asked.task_sha256, asked.round)
+        # A round that closed in between takes none either.
+        return EnclaveReply(
+            sealed_length=enclave_pb2.SealedLength(bytes=found, masked=0 if isinstance(masked, Refusal) else masked)
+        )
+
+    def masked_set(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.masked_set
+        digests = self._core.masked_set(asked.task_sha256, asked.round, asked.start)
+        return EnclaveReply(masked_set=enclave_pb2.MaskedSet(digests=digests))
+
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:
         return evidence_reply(self._identity, request)
 
@@ -122,7 +143,11 @@ class _Calls:
 
     def release(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.release
-        released = self._core.release(given.order, stored=given.stored if given.HasField("stored") else None)
+        released = self._core.release(
+            given.order,
+            stored=given.stored if given.HasField("stored") else None,
+            masked=MaskedSum(given.masked.sum, given.masked.set_sha256) if given.HasField("masked") else None,
+        )
         return EnclaveReply(released=wire.released(released))
 
     def ledger(self, request: EnclaveRequest) -> EnclaveReply:

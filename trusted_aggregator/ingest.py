@@ -29,10 +29,11 @@ _COMPANY_SECONDS = 0.01
 class _Submission:
     """One caller that waits."""
 
-    __slots__ = ("answer", "done", "request")
+    __slots__ = ("answer", "done", "masked", "request")
 
-    def __init__(self, request: aggregator_pb2.SubmitRequest) -> None:
+    def __init__(self, request: aggregator_pb2.SubmitRequest, masked: bytes | None) -> None:
         self.request = request
+        self.masked = masked
         self.answer: Refusal | Exception | None = None
         # A bare lock is the cheapest thing that a thread can wait on, and every contribution passes here.
         self.done = threading.Lock()
@@ -66,13 +67,15 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
+    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Refusal | None:
         """Returns None once the contribution is counted and stored; the reason where it is refused.
+
+        ``masked`` is the masked vector whose hash ``request`` names; it is stored and does not go to the enclave.
 
         Raises:
             StateError: the enclave is gone, or something could not be stored: the program has to stop.
         """
-        mine = _Submission(request)
+        mine = _Submission(request, masked)
         with self._changed:
             if self._closing:
                 raise StateError("the aggregator is stopping; try again later")
@@ -119,7 +122,7 @@ class Ingest:
         return batch
 
     def _store(self) -> None:
-        last = False
+        last = told = False
         while not last:
             batches = [self._counted.get()]
             while not self._counted.empty():
@@ -127,7 +130,12 @@ class Ingest:
             last = batches[-1] is None
             batch = [submission for each in batches if each is not None for submission in each]
             accepted = [
-                Contribution(each.request.task_sha256, each.request.round, each.request.sealed_contribution)
+                Contribution(
+                    each.request.task_sha256,
+                    each.request.round,
+                    each.request.sealed_contribution + each.request.masked_sha256,
+                    each.masked,
+                )
                 for each in batch
                 if each.answer is None
             ]
@@ -135,7 +143,9 @@ class Ingest:
                 self._storage.add(accepted)
             except StateError as error:
                 _fail(batch, error)
-                self._tell_failed(error)
+                if not told:
+                    self._tell_failed(error)
+                told = True
             self._wake(batch)
 
     def _wake(self, batch: _Batch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.records import SealedRecord
@@ -25,13 +26,17 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class Charged:
-    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again."""
+    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again.
+
+    ``masked_bytes`` is the length of each masked vector, whose sum ``release`` needs; 0 where the enclave sums itself.
+    """
 
     task_sha256: bytes
     round: int
     contributions: int
     released: bool
     writes: Writes
+    masked_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,23 @@ class Aggregator(Protocol):
         """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
         ...
 
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round; the refusal that each would meet."""
+        ...
+
+    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the masked vector that comes with each contribution, 0 where none does; or the refusal."""
+        ...
+
+    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """SHA-256 of the masked vectors of a charged round from number ``start`` on; empty behind the last one."""
+        ...
+
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent."""
         ...
 
-    def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
+    def release(self, order: bytes, *, stored: bytes | None = None, masked: MaskedSum | None = None) -> Released:
         """The release of a charged round. The same bytes for ever."""
         ...
 

@@ -6,6 +6,7 @@ before. A list of such imports would be wrong with the next library; running eve
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import numpy as np
@@ -14,20 +15,27 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import SigningKey, domains, seal
+from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
+from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
+from odp.errors import StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
+from odp.statistics import Statistics
 from odp.tables import manifest_for
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import ENCLAVE, MASKED, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.records import SealedRecord
 
 _ITEMS = 6
+# So many that a contribution is sealed in segments.
+_LARGE_BINS = SEGMENT_BYTES // 4 + 1
 
 
 class _NoNoise:
@@ -38,11 +46,14 @@ class _NoNoise:
 
 
 def rehearse() -> None:
-    """Runs both; nothing of it is kept."""
+    """Runs all of them; nothing of it is kept."""
     GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
     for task in (
         _task(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
         _task(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
+        _statistics(bins=_ITEMS),
+        _statistics(bins=_LARGE_BINS),
+        _statistics(bins=_ITEMS, aggregation=MASKED),
     ):
         for accumulation in ACCUMULATIONS:
             _Rehearsal(task.definition(), accumulation).run()
@@ -56,6 +67,20 @@ def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) ->
         privacy=UserLevelDP(epsilon=8.0, delta=1e-6, max_items_per_user=3),
         training=training,
         cohort=Cohort(minimum=1, goal=1),
+    )
+
+
+def _statistics(*, bins: int, aggregation: str = ENCLAVE) -> Statistics:
+    return Statistics(
+        name="rehearsal",
+        queries={
+            "items": Histogram(bins=bins),
+            "values": Histogram(low=0, high=2, bins=2, counts="records", clip=2.0),
+            "shares": Histogram(edges=(0.0, 1.0, 2.0), counts="shares"),
+            "mean": Mean(low=0, high=2),
+        },
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+        cohort=Cohort(minimum=1, goal=1, aggregation=aggregation),
     )
 
 
@@ -85,12 +110,22 @@ class _Rehearsal:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
         self._persist(self._core.open_round(self._task, *sign_order(order, self._developer, domains.OPEN)))
-        sealed = self._contribution(number, model, broadcast)
-        self._core.submit(self._sha256, number, sealed)
-        self._restart([sealed])
+        sealed, vector = self._contribution(number, model, broadcast)
+        digest = hashlib.sha256(vector).digest() if vector else b""
+        if (
+            self._core.sealed_bytes(self._sha256, number) != len(sealed)
+            or self._core.masked_bytes(self._sha256, number) != len(vector)
+            or self._core.submit(self._sha256, number, sealed, masked_sha256=digest)
+        ):
+            raise StateError("the rehearsal's contribution was refused")
+        self._restart([sealed + digest])
         close = sign_order(order, self._developer, domains.CLOSE)
         self._persist(self._core.charge(*close).writes)
-        released = self._core.release(close[0])
+        masked = None
+        if vector:
+            masked = MaskedSum(vector, set_sha256(self._sha256, number, [digest]))
+            self._core.masked_set(self._sha256, number, 0)
+        released = self._core.release(close[0], masked=masked)
         self._persist(released.writes)
         release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(released.signed_release).release)
         tensors = {
@@ -99,10 +134,15 @@ class _Rehearsal:
         }
         return NoisyTensors(number, tensors, release.contributions)
 
-    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> bytes:
+    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> tuple[bytes, bytes]:
         items = np.arange(3)
-        slices = Slices(number, items, broadcast.keyed.rows[items], broadcast.dense)
+        rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
+        slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
         payload, _ = self._algorithm.client().contribute(slices, LocalRatings(items, np.ones(3)), round=number, seed=1)
+        vector = b""
+        if self._core.masked_bytes(self._sha256, number):
+            halves = mask(payload, info=domains.masked_vector_info(self._sha256, number))
+            payload, vector = halves.secret, halves.vector
         contribution = aggregator_pb2.Contribution(
             task_sha256=self._sha256,
             round=number,
@@ -111,8 +151,12 @@ class _Rehearsal:
             pseudonym=os.urandom(32),
             payload=payload,
         )
-        info = domains.contribution_info(self._sha256, number, model, self._identity.policy.sha256)
-        return seal(self._identity.hpke.public, contribution.SerializeToString(), info)
+        large = is_large(len(payload))
+        context, close = (
+            (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
+        )
+        info = context(self._sha256, number, model, self._identity.policy.sha256)
+        return close(self._identity.hpke.public, contribution.SerializeToString(), info), vector
 
     def _restart(self, contributions: list[bytes]) -> None:
         self._identity, _ = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=self._sealed_keys)

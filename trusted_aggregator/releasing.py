@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odp.crypto import domains
+from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
 from odp.privacy.events import releases_of
@@ -11,7 +12,7 @@ from odp.v1 import common_pb2
 from trusted_aggregator.rounds import Round
 
 
-def signed_release(found: Round, entry: Entry, key: SigningKey) -> bytes:
+def signed_release(found: Round, entry: Entry, key: SigningKey, *, masked: MaskedSum | None = None) -> bytes:
     """Bytes of the SignedRelease of a frozen round under the ledger entry that charged it.
 
     A function of its arguments alone (Ed25519 signatures are deterministic), so that a release that is made again after
@@ -19,10 +20,11 @@ def signed_release(found: Round, entry: Entry, key: SigningKey) -> bytes:
 
     Raises:
         StateError: the entry does not charge this set of contributions with this noise.
+        PrivacyError, ConfigurationError: as ``Round.noisy_sums``.
     """
     if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
         raise StateError(f"the contributions or the noise of round {found.number} are not those that were charged")
-    sums = found.noisy_sums()
+    sums = found.noisy_sums(masked)
     release = common_pb2.Release(
         task_sha256=found.task_sha256,
         round=found.number,

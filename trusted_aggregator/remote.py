@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered
 from odp.errors import Refusal, StateError
@@ -33,20 +34,40 @@ class RemoteAggregator:
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
         """See ``Aggregator``."""
-        given = enclave_pb2.SubmitBatch(submits=submits)
-        refusals = self._client.call(EnclaveRequest(submit=given)).submitted.refusals
+        request = EnclaveRequest()
+        # In place: a message that is put into another is copied whole, and these can be long.
+        request.submit.submits.extend(submits)
+        refusals = self._client.call(request).submitted.refusals
         if len(refusals) != len(submits):
             raise StateError("the enclave answered another number of contributions; start the program again")
         return [_REFUSALS[number] for number in refusals]
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        found = self._client.call(EnclaveRequest(sealed_length=given)).sealed_length
+        return found.bytes if found.WhichOneof("answer") == "bytes" else Refusal(found.refusal)
+
+    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        found = self._client.call(EnclaveRequest(sealed_length=given)).sealed_length
+        return found.masked if found.WhichOneof("answer") == "bytes" else Refusal(found.refusal)
+
+    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """See ``Aggregator``."""
+        given = enclave_pb2.AskMaskedSet(task_sha256=task_sha256, round=round, start=start)
+        return self._client.call(EnclaveRequest(masked_set=given)).masked_set.digests
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """See ``Aggregator``."""
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
         return wire.charged_of(self._client.call(EnclaveRequest(charge=given)).charged)
 
-    def release(self, order: bytes, *, stored: bytes | None = None) -> Released:
+    def release(self, order: bytes, *, stored: bytes | None = None, masked: MaskedSum | None = None) -> Released:
         """See ``Aggregator``."""
-        given = enclave_pb2.ReleaseRound(order=order, stored=stored)
+        half = None if masked is None else enclave_pb2.MaskedSum(sum=masked.sum, set_sha256=masked.set_sha256)
+        given = enclave_pb2.ReleaseRound(order=order, stored=stored, masked=half)
         return wire.released_of(self._client.call(EnclaveRequest(release=given)).released)
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:

@@ -2,7 +2,8 @@
 
 Guarantee: what ``Round.noisy_sums`` gives is the exact integer sum over pairwise distinct contributions, each of which
 the declared query accepted, plus noise that was drawn before the first of them was opened. Where the task samples, the
-sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it.
+sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it. Where
+the task's aggregation is masked, the contributions are seeds, and the vectors are the host's (``masking.py``).
 """
 
 from __future__ import annotations
@@ -12,26 +13,30 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
-from odp.crypto import domains
+from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
+from odp.crypto.secure_aggregation.masked import SEED_BYTES as MASK_SEED_BYTES
+from odp.crypto.secure_aggregation.masked import MaskedSum, unmasked
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.interface import Status
+from trusted_aggregator.masking import HalfSet, MaskedQuery, require_masked, split_stored
 from trusted_aggregator.sampling import SEED_BYTES, Draw
 from trusted_aggregator.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 from trusted_aggregator.seen import Seen
 
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
 BLOCK = 512
+BLOCK_BYTES = 2**23
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
 _LARGEST_INTEGER = 2**62
 
@@ -72,11 +77,23 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
-        self._most = most if sampling is None else min(most, sampling.population_bound)
         self._draw = None if sampling is None or noise is None else Draw(noise.draw_seed, sampling)
-        self._info = domains.contribution_info(task_sha256, order.round, order.model_sha256, policy.sha256)
         self._oblivious = policy.accumulation == "oblivious"
-        self.plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        self._large = segments.is_large(query.payload_bytes)
+        info = domains.large_contribution_info if self._large else domains.contribution_info
+        self._info = info(task_sha256, order.round, order.model_sha256, policy.sha256)
+        plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        #: Length of every well-formed sealed contribution.
+        self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
+        # The sums hold for so many contributions, and so does the charge.
+        self._most = min(query.maximum, most)
+        if sampling is not None:
+            self._most = min(self._most, sampling.population_bound)
+        #: The halves of a masked round.
+        self.halves = HalfSet(task_sha256, order.round) if isinstance(query, MaskedQuery) else None
+        #: Length of each masked vector; 0 where the enclave sums the contributions itself.
+        self.masked_bytes = query.vector_bytes if isinstance(query, MaskedQuery) else 0
+        self._block = min(BLOCK, max(1, BLOCK_BYTES // max(query.payload_bytes, self.masked_bytes)))
         self._lock = threading.Lock()
         self._frozen = False
         self._seen = Seen()
@@ -88,8 +105,13 @@ class Round:
         """Accepted contributions that are held."""
         return len(self._seen)
 
-    def submit(self, sealed: Sequence[bytes], key: HpkeKey) -> list[Refusal | None]:
-        """Opens, checks and keeps sealed contributions, in order; for each the reason where it is refused."""
+    def submit(
+        self, sealed: Sequence[bytes], key: HpkeKey, *, masked_sha256: Sequence[bytes] | None = None
+    ) -> list[Refusal | None]:
+        """Opens, checks and keeps sealed contributions, in order; for each the reason where it is refused.
+
+        ``masked_sha256`` are, for each, of the masked vector that the host holds to it; empty, or None, of none.
+        """
         answers: list[Refusal | None] = [Refusal.ROUND_CLOSED] * len(sealed)
         if self._frozen or self.status is not Status.OPEN:
             return answers
@@ -101,10 +123,23 @@ class Round:
                 answers[number] = Refusal.MALFORMED
             except ContributionRefused as refused:
                 answers[number] = refused.refusal
+        vectors = [b""] * len(sealed) if masked_sha256 is None else masked_sha256
         checked = self.query.refusals([payload for _, _, payload in opened])
         for (number, contribution, payload), refusal in zip(opened, checked, strict=True):
+            if refusal is None and (b"" if self.halves is None else payload[MASK_SEED_BYTES:]) != vectors[number]:
+                refusal = Refusal.MALFORMED
             answers[number] = self._keep(contribution, payload) if refusal is None else refusal
         return answers
+
+    def resubmit(self, stored: Iterable[bytes], key: HpkeKey) -> None:
+        """``submit`` of what the host stored of accepted contributions, a few in memory at once."""
+        remaining = iter(stored)
+        while block := list(itertools.islice(remaining, self._block)):
+            if self.halves is None:
+                self.submit(block, key)
+            else:
+                sealed, masked_sha256 = zip(*map(split_stored, block), strict=True)
+                self.submit(sealed, key, masked_sha256=masked_sha256)
 
     def freeze(self) -> tuple[int, bytes]:
         """Closes the set: (number of contributions, SHA-256 over the sorted pairs of id and payload hash).
@@ -121,11 +156,15 @@ class Round:
         with self._lock:
             self._frozen = False
 
-    def noisy_sums(self) -> dict[str, Int64Array]:
+    def noisy_sums(self, masked: MaskedSum | None = None) -> dict[str, Int64Array]:
         """The integers of the release, by release name, of the frozen set.
 
+        ``masked`` is the host's half of a masked round, and None of any other.
+
         Raises:
-            StateError: the noise is not there, or the sums are not those of the set.
+            StateError: the noise is not there, or the sums are not those of the set, or the host's half is missing.
+            PrivacyError: the host's half is of another set.
+            ConfigurationError: the host's half has another length.
         """
         if self.noise is None:
             raise StateError(f"the noise of round {self.number} is not stored")
@@ -138,6 +177,10 @@ class Round:
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
             totals = total.totals() if self._draw is None else self._drawn_totals(self._draw)
         noise = self.noise.arrays
+        if self.halves is not None:
+            given = require_masked(masked, round=self.number)
+            self.halves.require(given)
+            return {name: unmasked(given.sum, masks, noise=noise[name]) for name, masks in totals.items()}
         return {
             release.name: _add(release, totals[release.name], noise[release.name]) for release in self.query.releases
         }
@@ -147,18 +190,18 @@ class Round:
         with self._lock:
             self._frozen = True
             self._seen, self._waiting = Seen(), []
-            self._sum = self._draw = self.noise = None
+            self._sum = self._draw = self.noise = self.halves = None
 
-    def _open(self, sealed: bytes, key: HpkeKey) -> bytes:
+    def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
-        if len(sealed) != self.plaintext_bytes + OVERHEAD:
+        if len(sealed) != self.sealed_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
-        return key.open(sealed, self._info)
+        return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
 
-    def _parse(self, plaintext: bytes) -> tuple[aggregator_pb2.Contribution, bytes]:
+    def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
         """The contribution, and its payload: each access to that field makes a copy."""
         try:
-            given = aggregator_pb2.Contribution.FromString(plaintext)
+            given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
         task, model, payload = given.task_sha256, given.model_sha256, given.payload
@@ -181,13 +224,18 @@ class Round:
             if len(self._seen) >= self._most:
                 held = self._seen.holds(contribution_id, contribution.pseudonym)
                 return Refusal.ALREADY_CONTRIBUTED if held else Refusal.ROUND_CLOSED
+            if self.halves is not None and self.halves.holds(payload):
+                held = self._seen.holds(contribution_id, contribution.pseudonym)
+                return Refusal.ALREADY_CONTRIBUTED if held else Refusal.MALFORMED
             if not self._seen.add(contribution_id, contribution.pseudonym, digest):
                 return Refusal.ALREADY_CONTRIBUTED
+            if self.halves is not None:
+                self.halves.add(payload)
             if self._draw is not None:
                 self._draw.offer(contribution_id, payload)
                 return None
             self._waiting.append(payload)
-            if len(self._waiting) >= BLOCK:
+            if len(self._waiting) >= self._block:
                 self._add_waiting()
         return None
 
@@ -195,7 +243,7 @@ class Round:
         """Exact sums of the draw. The work depends on the number of contributions, not on how many were drawn."""
         counted, dropped = (self.query.new_sum(oblivious=self._oblivious) for _ in range(2))
         for total, payloads in ((counted, draw.kept()), (dropped, draw.fillers())):
-            while block := list(itertools.islice(payloads, BLOCK)):
+            while block := list(itertools.islice(payloads, self._block)):
                 total.add(block)
         return counted.totals()
 

@@ -2,29 +2,37 @@
 
 - A contribution is acknowledged once the enclave has counted it and its ciphertext is stored.
 - What the enclave asks to be written is stored before its reply is forwarded, in the order in which it was asked.
+- Of a masked contribution, the vector stays here and its hash goes to the enclave; at the close the vectors that the
+  enclave names are summed.
 - Where storing fails, the program stops: its memory is then ahead of its files, and a start from the files is right.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import grpc
 
 from odp.errors import Refusal, StateError
+from odp.transport.channel import LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
+from odp.transport.streams import stream_permit, stream_time_limit
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from trusted_aggregator.ingest import Ingest
 from trusted_aggregator.interface import Aggregator, Status
+from trusted_aggregator.masked_vectors import masked_request, masked_sum
 from trusted_aggregator.records import SealedRecord, release_key
 from trusted_aggregator.storage import Storage
+from trusted_aggregator.streams import read_header, read_sealed
 
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: so many submissions share one commit.
 WORKERS = 64
+#: Contributions in memory at once, of at most 8 MiB each; the other threads answer everything else meanwhile.
+MAX_STREAMS = 16
 
 _STORE_SECONDS = 30.0
 
@@ -40,6 +48,7 @@ class AggregatorService:
         self._ingest = Ingest(core, storage, failed=failed)
         # Writes are stored in the order in which the enclave made them.
         self._changes = threading.Lock()
+        self._streams = threading.BoundedSemaphore(MAX_STREAMS)
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> None:
         """Opens a round; returns once that is stored."""
@@ -51,7 +60,43 @@ class AggregatorService:
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
         """Counts a contribution; returns None once it is counted and stored."""
-        return self._ingest.submit(request)
+        if request.masked_sha256:  # the host's own word to its enclave
+            return Refusal.MALFORMED
+        if not request.masked_vector:
+            return self._ingest.submit(request)
+        length = self._core.masked_bytes(request.task_sha256, request.round)
+        if isinstance(length, Refusal):
+            return length
+        if len(request.masked_vector) != length:
+            return Refusal.MALFORMED
+        return self._ingest.submit(
+            masked_request(request, request.sealed_contribution, request.masked_vector), masked=request.masked_vector
+        )
+
+    def submit_stream(
+        self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
+    ) -> Refusal | None:
+        """As ``submit``, of a contribution in chunks. Raises ServiceUnavailable where too many streams are open."""
+        with (
+            stream_permit(self._streams, service="aggregator", what="submissions"),
+            stream_time_limit(context, LONG_DEADLINE),
+        ):
+            header = read_header(requests)
+            masked = bool(header.sealed_contribution)
+            asked = self._core.masked_bytes if masked else self._core.sealed_bytes
+            length = asked(header.task_sha256, header.round)
+            data = length if isinstance(length, Refusal) else read_sealed(requests, length)
+            if isinstance(data, Refusal):
+                return data
+            if masked:
+                # Without a vector, the round is not masked.
+                request = masked_request(header, header.sealed_contribution, data)
+                return self._ingest.submit(request, masked=data) if data else Refusal.MALFORMED
+            return self._ingest.submit(
+                aggregator_pb2.SubmitRequest(
+                    task_sha256=header.task_sha256, round=header.round, sealed_contribution=data
+                )
+            )
 
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
         """Charges and releases a round; returns once both are stored."""
@@ -67,7 +112,10 @@ class AggregatorService:
                 self._storage.sync()
                 self._apply(charged.writes)
                 self._log.event("round_charged", task=short(task), round=number, contributions=charged.contributions)
-                released = self._core.release(request.order)
+                masked = None
+                if charged.masked_bytes:
+                    masked = masked_sum(self._core, self._storage, task, number, length=charged.masked_bytes)
+                released = self._core.release(request.order, masked=masked)
                 self._apply(released.writes)
                 self._storage.erase(task, number)
                 self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)
@@ -116,9 +164,14 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
         def Submit(
             self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
         ) -> aggregator_pb2.SubmitResponse:
-            refusal = service.submit(request)
-            number = 0 if refusal is None else refusal.value
-            return aggregator_pb2.SubmitResponse(refusal=cast(aggregator_pb2.Refusal, number))
+            return aggregator_pb2.SubmitResponse(refusal=_number(service.submit(request)))
+
+        @answers(log)
+        def SubmitStream(
+            self, request_iterator: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
+        ) -> aggregator_pb2.SubmitStreamResponse:
+            refusal = service.submit_stream(request_iterator, context)
+            return aggregator_pb2.SubmitStreamResponse(refusal=_number(refusal))
 
         @answers(log)
         def GetRound(
@@ -139,3 +192,7 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
             return service.get_ledger(request)
 
     return Servicer()
+
+
+def _number(refusal: Refusal | None) -> aggregator_pb2.Refusal:
+    return cast(aggregator_pb2.Refusal, 0 if refusal is None else refusal.value)

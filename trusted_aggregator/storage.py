@@ -1,5 +1,8 @@
 """What the aggregator's host keeps: accepted ciphertexts, and the enclave's sealed records, in two SQLite files.
 
+Ciphertexts and masked vectors of more than 1 MiB are files (``large_files.py``), written before their rows, which name
+them. Where a round is masked, the ciphertext of a row ends with SHA-256 of its masked vector.
+
 - ``contributions.db`` takes a row per accepted contribution, many in one commit (``ingest.py``). A commit survives the
   death of the process; ``sync`` makes it survive a power cut as well, and runs before a round is charged.
 - ``sealed.db`` takes the sealed records, few and large; every commit is on the disk before it returns.
@@ -14,18 +17,22 @@ import hashlib
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy
 from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text
 
+from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
+from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
 from trusted_aggregator.records import RELEASE_PREFIX, SealedRecord
 
 _PAGE = 512
-_INSERT = "INSERT INTO contributions (task, round, digest, ciphertext) VALUES (?, ?, ?, ?)"
+# Masked vectors in memory at once, of at most 1 MiB each; larger ones are read one by one.
+_FEW = 16
+_INSERT = "INSERT INTO contributions (task, round, digest, ciphertext, masked) VALUES (?, ?, ?, ?, ?)"
 
 _CONTRIBUTIONS = Table(
     "contributions",
@@ -35,6 +42,8 @@ _CONTRIBUTIONS = Table(
     Column("round", Integer, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("ciphertext", LargeBinary, nullable=False),
+    # Null: the contribution is not masked. Empty: its masked vector is a file.
+    Column("masked", LargeBinary, nullable=True),
     # No index: an entry in a random place of it would cost as much as the row, and the enclave counts each once.
 )
 _RECORDS = Table(
@@ -46,11 +55,12 @@ _RECORDS = Table(
 
 
 class Contribution(NamedTuple):
-    """An accepted ciphertext."""
+    """An accepted ciphertext; ``masked`` is its masked vector, whose SHA-256 the ciphertext then ends with."""
 
     task_sha256: bytes
     round: int
     ciphertext: bytes
+    masked: bytes | None = None
 
 
 class Storage:
@@ -64,6 +74,7 @@ class Storage:
         self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
         self._contributions = open_database(self._paths["contributions"], durable=False)
         self._sealed = open_database(self._paths["sealed"])
+        self._large = LargeFiles(state.path("large"))
         with database_errors(self._paths["contributions"]):
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
         with database_errors(self._paths["sealed"]):
@@ -85,7 +96,7 @@ class Storage:
             return
         failure = self._commit(contributions)
         with self._changed:
-            for task_sha256, round, _ in contributions if failure is None else ():
+            for task_sha256, round, *_ in contributions if failure is None else ():
                 self._stored[task_sha256, round] = self._stored.get((task_sha256, round), 0) + 1
             self._failure = failure
             self._changed.notify_all()
@@ -103,26 +114,47 @@ class Storage:
 
     def sync(self) -> None:
         """Brings all committed contributions to the disk."""
+        self._large.sync()
         with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
 
     def contributions(self, task_sha256: bytes, round: int) -> Iterator[bytes]:
-        """The stored ciphertexts of a round, oldest first, a page at a time."""
+        """The stored ciphertexts of a round, oldest first, a page at a time.
+
+        Empty, which no enclave accepts, where a power cut took the file of a ciphertext or of its masked vector.
+        """
+        table = _CONTRIBUTIONS
+        held = sqlalchemy.func.length(table.c.masked).label("held")
+        for row in self._rows(task_sha256, round, table.c.digest, table.c.ciphertext, held, page=_PAGE):
+            if row.held == 0 and not _is_of(row.ciphertext, self._large.read(task_sha256, round, row.digest)):
+                yield b""
+            else:
+                yield row.ciphertext or self._large.read(task_sha256, round, row.digest)
+
+    def masked(self, task_sha256: bytes, round: int, digests: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """(SHA-256, masked vector) of those of ``digests`` that are stored, a few at a time."""
+        table = _CONTRIBUTIONS
+        for row in self._rows(task_sha256, round, table.c.digest, table.c.ciphertext, table.c.masked, page=_FEW):
+            if row.masked is not None and row.ciphertext[-DIGEST_BYTES:] in digests:
+                vector = row.masked or self._large.read(task_sha256, round, row.digest)
+                if _is_of(row.ciphertext, vector):
+                    yield row.ciphertext[-DIGEST_BYTES:], vector
+
+    def _rows(self, task_sha256: bytes, round: int, *columns: Any, page: int) -> Iterator[Any]:
         table, last = _CONTRIBUTIONS, 0
         while True:
             query = (
-                sqlalchemy.select(table.c.sequence, table.c.ciphertext)
+                sqlalchemy.select(table.c.sequence, *columns)
                 .where(table.c.task == task_sha256, table.c.round == round, table.c.sequence > last)
                 .order_by(table.c.sequence)
-                .limit(_PAGE)
+                .limit(page)
             )
             with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
-                page = connection.execute(query).all()
-            if not page:
+                rows = connection.execute(query).all()
+            if not rows:
                 return
-            for row in page:
-                yield row.ciphertext
-            last = page[-1].sequence
+            yield from rows
+            last = rows[-1].sequence
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
         """Erases the contributions of all other rounds: what a crash left of rounds that are over, or never opened."""
@@ -133,6 +165,7 @@ class Storage:
         for task_sha256, round in found:
             if (task_sha256, round) not in rounds:
                 self.erase(task_sha256, round)
+        self._large.keep_only(rounds)
 
     def set_stored(self, task_sha256: bytes, round: int, count: int) -> None:
         """Says how many stored contributions of a round the enclave took back at start."""
@@ -148,6 +181,7 @@ class Storage:
             connection.commit()
             # The write-ahead log still holds the rows until it is emptied.
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._large.erase(task_sha256, round)
         with self._changed:
             self._stored.pop((task_sha256, round), None)
 
@@ -193,11 +227,8 @@ class Storage:
             raise StateError("the aggregator is stopping; try again later")
 
     def _commit(self, contributions: Sequence[Contribution]) -> StateError | None:
-        rows = [
-            (task_sha256, round, hashlib.sha256(ciphertext).digest(), ciphertext)
-            for task_sha256, round, ciphertext in contributions
-        ]
         try:
+            rows = [self._row(contribution) for contribution in contributions]
             with database_errors(self._paths["contributions"]), self._contributions.begin() as connection:
                 # As the driver takes it: this is the one statement that runs for every contribution.
                 connection.exec_driver_sql(_INSERT, rows)
@@ -206,3 +237,16 @@ class Storage:
         except (OdpError, sqlalchemy.exc.SQLAlchemyError) as error:
             return StateError(f"contributions could not be stored ({type(error).__name__}); start the program again")
         return None
+
+    def _row(self, given: Contribution) -> tuple[bytes, int, bytes, bytes, bytes | None]:
+        task_sha256, round, ciphertext, masked = given
+        if masked is not None and len(masked) > LARGE_BYTES:
+            return task_sha256, round, self._large.write(task_sha256, round, masked), ciphertext, b""
+        if len(ciphertext) > LARGE_BYTES:
+            return task_sha256, round, self._large.write(task_sha256, round, ciphertext), b"", masked
+        return task_sha256, round, hashlib.sha256(ciphertext).digest(), ciphertext, masked
+
+
+def _is_of(ciphertext: bytes, masked: bytes) -> bool:
+    """Whether ``masked`` is the vector that the row of ``ciphertext`` names, unchanged."""
+    return hashlib.sha256(masked).digest() == ciphertext[-DIGEST_BYTES:]

@@ -28,13 +28,19 @@ def charged(given: Charged) -> enclave_pb2.ChargedRound:
         contributions=given.contributions,
         released=given.released,
         writes=records(given.writes),
+        masked_bytes=given.masked_bytes,
     )
 
 
 def charged_of(message: enclave_pb2.ChargedRound) -> Charged:
     """The inverse of ``charged``."""
     return Charged(
-        message.task_sha256, message.round, message.contributions, message.released, writes_of(message.writes)
+        message.task_sha256,
+        message.round,
+        message.contributions,
+        message.released,
+        writes_of(message.writes),
+        message.masked_bytes,
     )
 
 

@@ -21,8 +21,26 @@ class Algorithm:
         return bool(self.definition.WhichOneof("local_data") == "implicit")
 
     @property
+    def statistics(self) -> bool:
+        """Whether the task asks for statistics: it has no model, no slices and one round."""
+        return bool(self.definition.WhichOneof("training") == "statistics")
+
+    @property
+    def local_tables(self) -> frozenset[str]:
+        """The tables of a device's store that its contribution is made of. Raises ConfigurationError."""
+        if self.statistics:
+            from odp.algorithms.statistics import terms as statistics
+
+            return statistics.Terms.of(self.definition).tables
+        return frozenset({self.definition.implicit.table if self.implicit else self.definition.data.table})
+
+    @property
     def tables(self) -> tuple[tuple[str, int, int, bool], ...]:
         """Every table of the model: name, rows, width, keyed. Raises ConfigurationError for an invalid definition."""
+        if self.statistics:
+            from odp.algorithms.statistics import terms as statistics
+
+            return ((statistics.TABLE, statistics.Terms.of(self.definition).grid.size, 1, False),)
         if self.implicit:
             from odp.algorithms.implicit import terms as implicit
 
@@ -36,6 +54,11 @@ class Algorithm:
 
     def check(self) -> None:
         """Raises ConfigurationError naming the first number of the definition that is missing or out of range."""
+        if self.statistics:
+            from odp.algorithms.statistics import terms as statistics
+
+            statistics.Terms.of(self.definition)
+            return
         if self.implicit:
             from odp.algorithms.implicit import terms as implicit
 
@@ -50,6 +73,10 @@ class Algorithm:
 
         Raises ConfigurationError for an invalid definition, or another matrix.
         """
+        if self.statistics:
+            from odp.algorithms.statistics.server import StatisticsServer
+
+            return StatisticsServer(self.definition)
         if self.implicit:
             from odp.algorithms.implicit.server import ImplicitServer
 
@@ -62,6 +89,10 @@ class Algorithm:
 
     def client(self) -> Client:
         """The device's half. Raises ConfigurationError for an invalid definition."""
+        if self.statistics:
+            from odp.algorithms.statistics.client import StatisticsClient
+
+            return StatisticsClient(self.definition)
         if self.implicit:
             from odp.algorithms.implicit.client import ImplicitClient
 
@@ -72,6 +103,10 @@ class Algorithm:
 
     def query(self, round: int) -> Query:
         """The declared query of a round. Raises ConfigurationError for an invalid definition or round."""
+        if self.statistics:
+            from odp.algorithms.statistics import query as statistics
+
+            return statistics.query_for(self.definition, round)
         if self.implicit:
             from odp.algorithms.implicit import query as implicit
 
@@ -82,6 +117,10 @@ class Algorithm:
 
     def planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         """The releases of every round, in order. Raises ConfigurationError for an invalid definition."""
+        if self.statistics:
+            from odp.algorithms.statistics import query as statistics
+
+            return statistics.planned_releases(self.definition)
         if self.implicit:
             from odp.algorithms.implicit import query as implicit
 
@@ -92,6 +131,10 @@ class Algorithm:
 
     def population(self) -> Population:
         """The client for many users at once. Raises ConfigurationError for an invalid definition."""
+        if self.statistics:
+            from odp.algorithms.statistics.population import StatisticsPopulation
+
+            return StatisticsPopulation(self.definition)
         if self.implicit:
             from odp.algorithms.implicit.population import ImplicitPopulation
 
@@ -108,6 +151,8 @@ def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
       ConfigurationError: the field is missing, or of an algorithm that this version does not know.
     """
     training = definition.WhichOneof("training")
-    if training != "dpam":
-        raise ConfigurationError(f"Expected training={training!r} of task {definition.name!r} to be one of dpam")
+    if training not in ("dpam", "statistics"):
+        raise ConfigurationError(
+            f"Expected training={training!r} of task {definition.name!r} to be one of dpam, statistics"
+        )
     return Algorithm(definition)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from odp.errors import Refusal
+from odp.errors import ContributionRefused, Refusal
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -121,22 +121,38 @@ class Sum(Protocol):
 
 
 class Query(Protocol):
-    """The declared query of one round, enforced inside the enclave."""
+    """The declared query of one round, enforced inside the enclave.
+
+    The enclave takes at most ``maximum`` contributions: the sums of so many stay within their integers.
+    """
 
     payload_bytes: int
     releases: tuple[DeclaredRelease, ...]
+    maximum: int
 
     def check(self, payload: bytes) -> None:
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
         ...
 
     def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
-        """``check`` of many at once, which costs far less than one by one; None for what ``check`` accepts."""
+        """``check`` of many at once, which may cost far less than one by one; None for what ``check`` accepts."""
         ...
 
     def new_sum(self, *, oblivious: bool = False) -> Sum:
         """An empty sum; ``oblivious``: its memory accesses depend on the number of contributions alone."""
         ...
+
+
+def refusals_one_by_one(check: Callable[[bytes], None], payloads: Sequence[bytes]) -> list[Refusal | None]:
+    """``Query.refusals`` where checking many at once would not be cheaper."""
+    answers: list[Refusal | None] = []
+    for payload in payloads:
+        try:
+            check(payload)
+            answers.append(None)
+        except ContributionRefused as refused:
+            answers.append(refused.refusal)
+    return answers
 
 
 @dataclass(frozen=True)
@@ -174,7 +190,10 @@ class Client(Protocol):
     """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part."""
 
     def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them."""
+        """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them.
+
+        Not asked where the model has no keyed table.
+        """
         ...
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:

@@ -19,21 +19,26 @@ from odp.privacy import accounting
 from odp.privacy.events import Event
 
 if TYPE_CHECKING:
+    from odp.statistics import Statistics
     from odp.task import Task
 
 CLEAR = 0.25
 """An item's mean that is known to a quarter of the clip is worth learning from; at 1 it is noise."""
 
 
-def plan_of_task(task: Task, *, population: int | None = None) -> dict[str, Any]:
+def plan_of_task(task: Task | Statistics, *, population: int | None = None) -> dict[str, Any]:
     """Epsilon of the plan, noise and signal of each release, and the population at which an average item is clear.
 
     ``population`` is the number of devices; the default is the cohort's goal.
 
     Raises:
-        ConfigurationError: the task asks for no noise, or ``population`` is out of range.
+        ConfigurationError: the task asks for statistics or for no noise, or ``population`` is out of range.
         PrivacyError: delta is no guarantee at this population.
     """
+    if algorithm_for(task.definition()).statistics:
+        raise ConfigurationError(
+            f"Expected a task that trains: the noise of statistics task {task.name!r} is in `odp task show`"
+        )
     if task.privacy.epsilon == math.inf:
         raise ConfigurationError("Expected a finite epsilon: a task without noise has no privacy to plan")
     definition = task.definition()

@@ -28,7 +28,9 @@ def list_data() -> None:
 @app.command("fetch")
 def fetch(
     name: Annotated[str, typer.Argument(help="A name of `odp data list`.")],
-    cache: Annotated[Path | None, typer.Option(help="Folder for downloads [default: the user's cache folder].")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for downloads \\[default: the user's cache folder].")
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="Take the archive from this mirror.")] = None,
     sha256: Annotated[
         list[str] | None,

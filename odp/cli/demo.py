@@ -8,7 +8,6 @@ import json
 import math
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -46,16 +45,16 @@ _RECOMMEND_SECONDS = 60.0
 
 def demo(
     data: Annotated[
-        str | None, typer.Option(help="Data set (folder, file or name) [default: a synthetic one].")
+        str | None, typer.Option(help="Data set (folder, file or name) \\[default: a synthetic one].")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices [default: all users of the data].")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: all users of the data].")] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
     rank: Annotated[int | None, typer.Option(help="Width of the factors, without item features.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
     state: Annotated[
-        Path | None, typer.Option(help="Keep the programs' state here [default: a folder that is removed].")
+        Path | None, typer.Option(help="Keep the programs' state here \\[default: a folder that is removed].")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 1800.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -346,15 +345,13 @@ def _traffic(root: Path) -> dict[int, dict[str, Any]]:
 
 def _recommend(services: Services, root: Path) -> dict[str, Any]:
     """The first device's ten recommendations, computed by a process that has that device's store."""
+    from odp.cli.processes import ODP
+
     command = ["device", "recommend", "--population", _POPULATION, "--device", "0", "--json"]
     command += ["--server", services.server_address, "--services", str(root), "--state", str(root / "devices")]
     try:
         finished = subprocess.run(
-            [sys.executable, "-m", "odp.cli.main", *command],
-            capture_output=True,
-            text=True,
-            timeout=_RECOMMEND_SECONDS,
-            check=False,
+            [*ODP, *command], capture_output=True, text=True, timeout=_RECOMMEND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error

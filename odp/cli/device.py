@@ -37,7 +37,7 @@ def run(
     split_seed: Annotated[
         int | None, typer.Option(help="Give the devices only the training part of the 80/10/10 split of this seed.")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices [default: the users of --data].")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of --data].")] = None,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
     threads: Annotated[int, typer.Option(help="Devices at work at once.")] = 3,
     max_epsilon: Annotated[float, typer.Option(help="No task with a larger epsilon.")] = 10.0,
@@ -103,7 +103,7 @@ def recommend(
     from rich.table import Table
 
     from device_runtime import Services as Clients
-    from device_runtime import Store, download_model, log_guard, store_path
+    from device_runtime import Store, TableCache, download_model, log_guard, store_path
     from device_runtime import recommend as best_items
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
@@ -119,7 +119,13 @@ def recommend(
             console().print("the reference values pin no transparency log; the model's signature alone is checked")
         offer = clients.newest_model(population)
         downloaded = download_model(
-            clients, offer.task, offer.model, distributor=offer.distributor_address, log=guard, proof=offer.log
+            clients,
+            offer.task,
+            offer.model,
+            distributor=offer.distributor_address,
+            log=guard,
+            proof=offer.log,
+            cache=TableCache(state / "tables"),
         )
         with Store.open(store_path(state, device)) as store:
             found = best_items(store, downloaded, k=count)

@@ -13,7 +13,7 @@ from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.enclave.measurement import Measurement
-    from odp.enclave.policy import Accumulation, EnclavePolicy
+    from odp.enclave.policy import Accumulation, EnclavePolicy, Selection
     from odp.transparency.policy import LogPolicy
 
 app = typer.Typer(
@@ -98,6 +98,7 @@ def reference_values(
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     log_key: Annotated[
         list[str], typer.Option(help="Verifier key of the transparency log to require; without one, none is required.")
     ] = [],  # noqa: B006  # typer copies it
@@ -105,7 +106,7 @@ def reference_values(
         list[str], typer.Option(help="Whose endorsements in the log count: 64 hex digits; repeat for more.")
     ] = [],  # noqa: B006
     witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
-    quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign [default: all named].")] = None,
+    quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign \\[default: all named].")] = None,
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
@@ -132,7 +133,7 @@ def reference_values(
         )
     elif endorser_key or witness_key or quorum is not None:
         raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
-    write_reference_values(platform, policy, output, log=log)
+    write_reference_values(platform, policy, output, select=cast("Selection", select), log=log)
     print_text(str(output))
 
 
@@ -145,6 +146,7 @@ def endorse(
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
     output: Annotated[Path, typer.Option(help="File for `odp server run --endorsements`.")] = Path("endorsements.json"),
 ) -> None:
@@ -165,7 +167,8 @@ def endorse(
     )
     endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)
-    endorse_all(output, values, (policy, EnclavePolicy(role="distributor")), endorser, now=time.time())
+    policies = (policy, EnclavePolicy(role="distributor", select=cast("Selection", select)))
+    endorse_all(output, values, policies, endorser, now=time.time())
     print_text(endorser.public.hex())
 
 
@@ -185,14 +188,19 @@ def withdraw(
 
 
 def write_reference_values(
-    platform: Path, aggregator_policy: EnclavePolicy, output: Path, *, log: LogPolicy | None = None
+    platform: Path,
+    aggregator_policy: EnclavePolicy,
+    output: Path,
+    *,
+    select: Selection = "oblivious",
+    log: LogPolicy | None = None,
 ) -> None:
     """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
     from odp.enclave.platform import EmulatedPlatform
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.reference_values import ReferenceValues
 
-    policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor")}
+    policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor", select=select)}
     ReferenceValues(
         roots=(EmulatedPlatform.open(platform).root_certificate_pem,),
         image_digests={role: (measured.digest,) for role, measured in _measurements().items()},

@@ -25,7 +25,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command("report")
 def report(
-    task: Annotated[str, typer.Argument(help="Task id (hex), or its first digits.")],
+    task: Annotated[
+        str, typer.Argument(help="Task id (hex), or its first digits; may be left out where --ledger holds one task.")
+    ] = "",
     ledger: Annotated[
         Path | None, typer.Option(help="Read this file (as `odp demo` writes it) instead of asking a server.")
     ] = None,
@@ -64,7 +66,7 @@ def report(
 def plan(
     epsilon: Annotated[float | None, typer.Option(help="Budget per user.")] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Of the budget [default: a tenth of 1/population or less].")
+        float | None, typer.Option(help="Of the budget; by default a tenth of 1/population or less.")
     ] = None,
     population: Annotated[int | None, typer.Option(help="Devices that can take part.")] = None,
     cohort: Annotated[float | None, typer.Option(help="Expected contributions that count per round.")] = None,

@@ -17,15 +17,15 @@ from types import TracebackType
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from odp.enclave.policy import EnclavePolicy
+from odp.enclave.policy import EnclavePolicy, Selection
 from odp.errors import ServiceError
 from odp.transport import channel
 from odp.transport.state_folder import StateFolder, state_errors
 
 _STOP_SECONDS = 10.0
 _START_SECONDS = 60.0
-#: How `odp` is run as a child: by the interpreter and the code of this process.
-ODP = (sys.executable, "-m", "odp.cli.main")
+#: How `odp` is run as a child: by the interpreter and the code of this process, and by no folder of where it runs.
+ODP = (sys.executable, "-P", "-m", "odp.cli.main")
 
 
 class Child:
@@ -112,14 +112,19 @@ class Services:
         listen: str = "127.0.0.1",
         ports: tuple[int, int, int] = (0, 0, 0),
         policy: EnclavePolicy | None = None,
+        select: Selection = "oblivious",
         witnesses: Sequence[str] = (),
     ) -> None:
-        """``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log."""
+        """``policy`` is the aggregator's, ``select`` of the distributor's.
+
+        ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log.
+        """
         self.root = root
         self._witnesses = tuple(witnesses)
         self._listen = listen
         self._ports = ports
         self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
+        self.distributor_policy = EnclavePolicy(role="distributor", select=select)
         self.children: dict[str, Child] = {}
         self._folder: StateFolder | None = None
 
@@ -154,7 +159,7 @@ class Services:
             pin_log(
                 self.root,
                 self.reference_values,
-                (self.policy, EnclavePolicy(role="distributor")),
+                (self.policy, self.distributor_policy),
                 witness_keys=[read_witness(text)[1] for text in self._witnesses],
             )
             server = self.start_child("server", self._ports[0])
@@ -168,7 +173,9 @@ class Services:
         """Pins the enclaves of this installation on the platform of these services."""
         from odp.cli.enclave import write_reference_values
 
-        write_reference_values(self.root / "platform", self.policy, self.reference_values)
+        write_reference_values(
+            self.root / "platform", self.policy, self.reference_values, select=self.distributor_policy.select
+        )
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         """Starts one of the three (again: pass the port that it had)."""
@@ -184,6 +191,8 @@ class Services:
                 arguments += ["--witness", witness]
         else:
             arguments += ["--platform", str(self.root / "platform")]
+        if name == "distributor":
+            arguments += ["--select", self.distributor_policy.select]
         if name == "aggregator":
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]

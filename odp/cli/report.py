@@ -13,7 +13,9 @@ from odp.cli.console import console, print_json
 
 def report(
     run: Annotated[Path, typer.Argument(help="Folder that `odp simulate --output` or `odp demo` wrote.")],
-    output: Annotated[Path | None, typer.Option(help="Folder for report.html and report.json [default: RUN].")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for report.html and report.json \\[default: RUN].")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Write one self-contained HTML page and one JSON about a run: quality, ε by charge, clips, settings, versions."""

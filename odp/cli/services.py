@@ -11,7 +11,7 @@ from odp.cli.console import console
 from odp.cli.run import parent_watch, serve_until_stopped
 
 if TYPE_CHECKING:
-    from odp.enclave.policy import Accumulation
+    from odp.enclave.policy import Accumulation, Selection
 
 server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
 distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
@@ -23,10 +23,13 @@ Certificate = Annotated[
 ]
 Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")]
 Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
-CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA [default: <state>/ca].")]
-Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware [default: <state>/platform].")]
+CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")]
+Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware \\[default: <state>/platform].")]
 Accumulating = Annotated[
     str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show everyone's items.")
+]
+Selecting = Annotated[
+    str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show every device's keys.")
 ]
 Witnesses = Annotated[
     list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
@@ -45,7 +48,7 @@ def run_server(
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
     ] = None,
     log_key: Annotated[
-        Path | None, typer.Option(help="Private key of the transparency log [default: <state>/log.key].")
+        Path | None, typer.Option(help="Private key of the transparency log \\[default: <state>/log.key].")
     ] = None,
     endorsements: Annotated[
         Path | None, typer.Option(help="JSON file of endorsed enclaves (`odp enclave endorse`), for the log.")
@@ -83,6 +86,7 @@ def run_server(
 def run_distributor(
     state: State = Path("odp-state/distributor"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7201",
+    select: Selecting = "oblivious",
     platform: Platform = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -92,10 +96,18 @@ def run_distributor(
 ) -> None:
     """Run the distributor (host and emulated enclave) in the foreground."""
     from distributor.program import Config, start
+    from odp.enclave.policy import EnclavePolicy
 
     running = start(
         Config(
-            state=state, listen=listen, platform=platform, certificate=certificate, key=key, ca=ca, ca_folder=ca_folder
+            state=state,
+            listen=listen,
+            platform=platform,
+            policy=EnclavePolicy(role="distributor", select=cast("Selection", select)),
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            ca_folder=ca_folder,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
@@ -151,6 +163,7 @@ def up(
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
+    select: Selecting = "oblivious",
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
@@ -174,7 +187,9 @@ def up(
         accumulation=cast("Accumulation", accumulation),
     )
     out = console()
-    services = Services(state, listen=host, ports=ports, policy=policy, witnesses=witness)
+    services = Services(
+        state, listen=host, ports=ports, policy=policy, select=cast("Selection", select), witnesses=witness
+    )
     with services:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")

@@ -13,6 +13,7 @@ from odp.cli.console import console, print_json
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
+    from odp.statistics import Statistics
     from odp.task import Task
 
 
@@ -27,9 +28,9 @@ def simulate(
         str | None, typer.Option(help="Instead of a task file: auto (by the data's size) or ml-1m.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="With --preset: budget per user; 'inf' is without privacy [default: 8].")
+        float | None, typer.Option(help="With --preset: budget per user; 'inf' is without privacy \\[default: 8].")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="With --preset: below 1 / users [default: 1e-6].")] = None,
+    delta: Annotated[float | None, typer.Option(help="With --preset: below 1 / users \\[default: 1e-6].")] = None,
     features: Annotated[
         bool | None,
         typer.Option(
@@ -65,11 +66,20 @@ def simulate(
     from odp.simulation.inputs import notes, sampling_note, weak_signal
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.spending import spending
+    from odp.statistics import Statistics
     from odp.task import ImplicitData
 
     out = console()
     ratings = load(data)
     planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    if isinstance(planned, Statistics):
+        from odp.cli.statistics import simulate_task
+
+        for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
+            if value is not None:
+                raise ConfigurationError(f"{name} is for models: statistics have one round and nothing to train")
+        simulate_task(planned, ratings, seed=seed, noise=noise, output=output, json=json)
+        return
     if isinstance(planned.data, ImplicitData):
         from odp.cli.ranking import simulate_ranking
 
@@ -168,11 +178,12 @@ def _planned(
     epsilon: float | None,
     delta: float | None,
     features: bool | None,
-) -> Task:
+) -> Task | Statistics:
     """The task of a file, or of a preset. Raises ConfigurationError where both are given, or none."""
     from odp.datasets import has_item_features, item_features
     from odp.errors import ConfigurationError
     from odp.simulation.presets import PRESETS, preset_task
+    from odp.task import Task
     from odp.task_file import load_task
 
     if path is not None and preset is not None:
@@ -193,7 +204,7 @@ def _planned(
         if value is not None:
             raise ConfigurationError(f"{name} goes with --preset; a task file has its own budget in [privacy]")
     task = load_task(path)
-    if features is None:
+    if features is None or not isinstance(task, Task):
         return task
     matrix = item_features(ratings) if features else None
     return dataclasses.replace(task, model=dataclasses.replace(task.model, item_features=matrix))

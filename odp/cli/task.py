@@ -48,14 +48,40 @@ goal = 6040
 """
 
 
+_STATISTICS_EXAMPLE = """\
+# Statistics for `odp simulate` and `odp task submit`. `odp task show FILE` prints every default.
+name = "hours"
+
+[queries.hours]
+kind = "histogram"
+bins = 24
+
+[queries.minutes]
+kind = "mean"
+low = 0.0
+high = 60.0
+
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+
+[cohort]
+minimum = 100
+goal = 1000
+"""
+
+
 @app.command("new")
-def new(file: File = Path("task.toml")) -> None:
+def new(
+    file: File = Path("task.toml"),
+    statistics: Annotated[bool, typer.Option("--statistics", help="A task that asks, and trains no model.")] = False,
+) -> None:
     """Write a task file to start from. An existing file is left alone."""
     from odp.errors import ConfigurationError
 
     try:
         with file.open("x", encoding="utf-8") as opened:
-            opened.write(_EXAMPLE)
+            opened.write(_STATISTICS_EXAMPLE if statistics else _EXAMPLE)
     except OSError as error:
         raise ConfigurationError(f"cannot write {file}: {error.strerror}; give another name") from error
     print_text(str(file))
@@ -103,7 +129,8 @@ def show(file: File, json: Json = False) -> None:
             f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
             f"{sampling.population_bound}, and keeps at most {sampling.cap}; every device still contributes"
         )
-    lines += [f"# {name} = {value}" for name, value in _resolved(definition.dpam)]
+    resolved = definition.statistics.dense if algorithm.statistics else definition.dpam
+    lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
 
 
@@ -144,6 +171,26 @@ def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path(
     """Print where one task stands, as JSON."""
     with open_connection(server, state) as connection:
         print_json(_summary(find_task(connection, task)))
+
+
+@app.command("results")
+def results(
+    task: TaskId,
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    picture: Annotated[Path | None, typer.Option(help="Also draw them into this file (.png, .svg, .pdf).")] = None,
+    confidence: Annotated[float, typer.Option(help="Of the intervals, which cover the noise.")] = 0.95,
+    json: Json = False,
+) -> None:
+    """Print what a statistics task released, with intervals for the noise.
+
+    Where the state folder has reference values, the release is checked to be the attested aggregator's.
+    """
+    from odp.cli.statistics import show_results
+
+    with open_connection(server, state) as connection:
+        found = connection.statistics(find_task(connection, task))
+    show_results(found, picture=picture, confidence=confidence, json=json)
 
 
 @app.command("cancel")
@@ -194,11 +241,3 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "epsilon": round(spent, 6),
         "delta": definition.privacy.delta,
     }
-
-
-def _resolved(message: object) -> list[tuple[str, object]]:
-    from odp.v1 import common_pb2
-
-    if not isinstance(message, common_pb2.DpamTraining):
-        return []
-    return [(field.name, getattr(message, field.name)) for field in message.DESCRIPTOR.fields]

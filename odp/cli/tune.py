@@ -27,7 +27,7 @@ def tune(
     delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
     features: Annotated[
         bool | None,
-        typer.Option(help="Public item features: those of the data set, or none [default: where it has any]."),
+        typer.Option(help="Public item features: those of the data set, or none \\[default: where it has any]."),
     ] = None,
     trials: Annotated[int, typer.Option(help="How many settings to try; the first are the recommended ones.")] = 10,
     seed: Annotated[int, typer.Option(help="Decides settings, split and noise.")] = 1,

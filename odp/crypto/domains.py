@@ -23,6 +23,10 @@ ENDORSEMENT = b"odp/v1/endorsement"
 WITHDRAWAL = b"odp/v1/withdrawal"
 
 CONTRIBUTION = b"odp/v1/contribution"
+LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
+SEGMENT = b"odp/v1/segment"
+MASKED_VECTOR = b"odp/v1/masked-vector"
+MASKED_SET = b"odp/v1/masked-set"
 CONTRIBUTION_ID = b"odp/v1/contribution-id"
 PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
@@ -61,6 +65,48 @@ def contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, polic
     """
     named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
     return CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
+
+
+def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the key of a contribution in segments; arguments and errors as ``contribution_info``.
+
+    Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
+    """
+    named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    return LARGE_CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
+
+
+def masked_vector_info(task_sha256: bytes, round: int) -> bytes:
+    """What the mask of a contribution is derived for: a seed gives unrelated masks in two rounds.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes, or the round is out of range.
+
+    Source: ``SubmitRequest.masked_vector`` of aggregator.proto.
+    """
+    return MASKED_VECTOR + _hash(task_sha256=task_sha256) + _round(round)
+
+
+def masked_set(task_sha256: bytes, round: int) -> bytes:
+    """What the digests of a round's masked vectors follow when host and enclave name their set by a hash.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes, or the round is out of range.
+
+    Source: ``MaskedSum.set_sha256`` of enclave.proto.
+    """
+    return MASKED_SET + _hash(task_sha256=task_sha256) + _round(round)
+
+
+def segment_aad(index: int, *, last: bool) -> bytes:
+    """Additional data of one segment: segments cannot change places, nor can the last ones be cut off.
+
+    Raises:
+        ConfigurationError: the index is not within 0 .. 2^32 - 1.
+
+    Source: ``SubmitStreamRequest.chunk`` of aggregator.proto.
+    """
+    return SEGMENT + _round(index) + bytes([last])
 
 
 def select_info(model_sha256: bytes) -> bytes:

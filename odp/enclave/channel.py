@@ -12,13 +12,14 @@ or cut) ends the loop, and the enclave with it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import queue
 import socket
 import struct
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -38,6 +39,7 @@ _READ_BYTES = 2**18
 _SMALL_BYTES = 2**16
 
 Handler = Callable[[EnclaveRequest], EnclaveReply | None]
+ManyHandler = Callable[[Sequence[EnclaveRequest]], Sequence[EnclaveReply | Exception]]
 
 
 class Connection:
@@ -276,6 +278,17 @@ class Route:
     handle: Handler
 
 
+@dataclass(frozen=True)
+class BatchRoute:
+    """Requests that are handled together, on a thread of their own: all that wait when it is free, up to ``most``.
+
+    ``handle`` gives one answer or error for each, in their order.
+    """
+
+    handle: ManyHandler
+    most: int
+
+
 class _Lane:
     """A thread that handles requests one after the other."""
 
@@ -295,7 +308,37 @@ class _Lane:
                 return
 
 
-def serve(connection: Connection, routes: Mapping[str, Route]) -> None:
+class _BatchLane:
+    """A thread that handles the waiting requests of one kind together."""
+
+    def __init__(self, name: str, connection: Connection, route: BatchRoute) -> None:
+        self._connection = connection
+        self._route = route
+        self._waiting: queue.SimpleQueue[tuple[int, EnclaveRequest]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, number: int, request: EnclaveRequest) -> None:
+        self._waiting.put((number, request))
+
+    def _run(self) -> None:
+        while True:
+            taken = [self._waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(taken) < self._route.most:
+                    taken.append(self._waiting.get_nowait())
+            requests = [request for _, request in taken]
+            answers: Sequence[EnclaveReply | Exception]
+            try:
+                answers = self._route.handle(requests)
+            except Exception as error:
+                answers = [error] * len(taken)
+            for (number, request), answer in zip(taken, answers, strict=True):
+                if not _answer(self._connection, number, functools.partial(_given, answer), request):
+                    return
+
+
+def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> None:
     """Answers requests until the host closes the socket; ``routes`` maps the fields of ``EnclaveRequest.call``.
 
     Requests of one lane are handled in the order in which they came. Threads that still work when this returns are
@@ -304,7 +347,11 @@ def serve(connection: Connection, routes: Mapping[str, Route]) -> None:
     Raises:
         StateError: the host broke the framing.
     """
-    lanes = {name: _Lane(name, connection) for name in sorted({route.lane for route in routes.values() if route.lane})}
+    single = [route for route in routes.values() if isinstance(route, Route)]
+    lanes = {name: _Lane(name, connection) for name in sorted({route.lane for route in single if route.lane})}
+    batches = {
+        name: _BatchLane(name, connection, route) for name, route in routes.items() if isinstance(route, BatchRoute)
+    }
     while (frame := connection.receive()) is not None:
         number, payload = frame
         try:
@@ -314,7 +361,9 @@ def serve(connection: Connection, routes: Mapping[str, Route]) -> None:
             route = None
         if route is None:
             request, route = EnclaveRequest(), _UNKNOWN
-        if route.lane is not None:
+        if isinstance(route, BatchRoute):
+            batches[request.WhichOneof("call") or ""].put(number, request)
+        elif route.lane is not None:
             lanes[route.lane].put(number, route.handle, request)
         elif not _answer(connection, number, route.handle, request):
             return
@@ -335,6 +384,12 @@ def _answer(connection: Connection, number: int, handle: Handler, request: Encla
     except StateError:
         return False
     return True
+
+
+def _given(answer: EnclaveReply | Exception, _request: EnclaveRequest) -> EnclaveReply:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _refuse(_request: EnclaveRequest) -> EnclaveReply:

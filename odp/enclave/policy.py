@@ -20,6 +20,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 Accumulation = Literal["oblivious", "direct"]
 ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
 
+Selection = Literal["oblivious", "direct"]
+SELECTIONS: tuple[Selection, ...] = get_args(Selection)
+
 _LARGEST_COHORT = 2**32 - 1
 _LARGEST_POLICY_BYTES = 4096
 _KINDS: dict[str, type] = {
@@ -28,6 +31,7 @@ _KINDS: dict[str, type] = {
     "population_epsilon": float,
     "population_delta": float,
     "role": str,
+    "select": str,
 }
 
 
@@ -42,6 +46,8 @@ class EnclavePolicy:
         population_epsilon: all tasks of one population together may spend at most this epsilon (rule P4) ..
         population_delta: .. at this delta.
         role: what the enclave is for.
+        select: how the distributor reads rows. "oblivious": by passes over the whole table, which are the same for all
+            keys; "direct": faster, and shows every device's keys to whoever watches the enclave's memory accesses.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -52,6 +58,7 @@ class EnclavePolicy:
     population_epsilon: float = 20.0
     population_delta: float = 1e-5
     role: Role
+    select: Selection = "oblivious"
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=_LARGEST_COHORT, minimum_cohort=self.minimum_cohort)
@@ -60,6 +67,7 @@ class EnclavePolicy:
             raise ConfigurationError(f"Expected population_delta={self.population_delta!r} to be < 1")
         _validate.one_of(ROLES, role=self.role)
         _validate.one_of(ACCUMULATIONS, accumulation=self.accumulation)
+        _validate.one_of(SELECTIONS, select=self.select)
         # 20 and 20.0 are one policy, so they must have one hash.
         object.__setattr__(self, "population_epsilon", float(self.population_epsilon))
         object.__setattr__(self, "population_delta", float(self.population_delta))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -44,6 +44,10 @@ from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.simulation.ranking import Ranking
 from odp.task import ImplicitData, RatingsData, Task, check_delta_for
 from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from odp.simulation.statistics import StatisticsRun
+    from odp.statistics import Statistics
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
@@ -155,6 +159,7 @@ def draw_users(n_users: int, sampling: Sampling, *, round: int, seed: int) -> np
     return drawn
 
 
+@overload
 def simulate(
     task: Task,
     population: Ratings | Split,
@@ -165,8 +170,29 @@ def simulate(
     on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
     on_users: Callable[[int, int, int], None] | None = None,
     checkpoint: Path | None = None,
-) -> RunResult:
+) -> RunResult: ...
+
+
+@overload
+def simulate(
+    task: Statistics, population: Ratings, *, seed: int = 1, noise: bool | IntegerNoise = True
+) -> StatisticsRun: ...
+
+
+def simulate(
+    task: Task | Statistics,
+    population: Ratings | Split,
+    *,
+    seed: int = 1,
+    noise: bool | IntegerNoise = True,
+    on_round: Callable[[RoundResult], None] | None = None,
+    on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
+    on_users: Callable[[int, int, int], None] | None = None,
+    checkpoint: Path | None = None,
+) -> RunResult | StatisticsRun:
     """Runs ``task`` on every user of ``population``.
+
+    An ``odp.Statistics`` gives a ``StatisticsRun``; it asks all users of Ratings, and takes seed and noise alone.
 
     Args:
       task: What to train; ``task.model.items`` must be the population's number of items.
@@ -182,6 +208,15 @@ def simulate(
     Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
     StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with noise of one's own.
     """
+    if not isinstance(task, Task):
+        from odp.simulation import statistics
+
+        statistics.require_statistics_options(
+            on_round=on_round, on_release=on_release, on_users=on_users, checkpoint=checkpoint
+        )
+        if isinstance(population, Split):
+            raise ConfigurationError("Expected Ratings with odp.Statistics, not a Split: all users are asked")
+        return statistics.simulate_statistics(task, population, seed=seed, noise=noise)
     started = time.perf_counter()
     split = population if isinstance(population, Split) else random_split(population, seed=seed)
     check_population(task, split.train)

@@ -51,6 +51,34 @@ class OpenRoundResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SubmitRequest(_message.Message):
+    __slots__ = ("task_sha256", "round", "sealed_contribution", "masked_vector", "masked_sha256")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SEALED_CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    MASKED_VECTOR_FIELD_NUMBER: _ClassVar[int]
+    MASKED_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    sealed_contribution: bytes
+    masked_vector: bytes
+    masked_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ..., masked_vector: _Optional[bytes] = ..., masked_sha256: _Optional[bytes] = ...) -> None: ...
+
+class SubmitStreamRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: SubmitHeader
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[SubmitHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class SubmitStreamResponse(_message.Message):
+    __slots__ = ("refusal",)
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+
+class SubmitHeader(_message.Message):
     __slots__ = ("task_sha256", "round", "sealed_contribution")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]

@@ -45,6 +45,11 @@ class AggregatorServiceStub:
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitResponse.FromString,
                 _registered_method=True)
+        self.SubmitStream = channel.stream_unary(
+                '/odp.v1.AggregatorService/SubmitStream',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamResponse.FromString,
+                _registered_method=True)
         self.GetRound = channel.unary_unary(
                 '/odp.v1.AggregatorService/GetRound',
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.GetRoundRequest.SerializeToString,
@@ -75,6 +80,14 @@ class AggregatorServiceServicer:
 
     def Submit(self, request, context):
         """A device submits its contribution to an open round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitStream(self, request_iterator, context):
+        """As Submit, for the rounds whose payload is larger than 1 MiB: a header, then the sealed contribution in chunks of at
+        most 1 MiB. A stream that is cut leaves nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +127,11 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
                     servicer.Submit,
                     request_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitRequest.FromString,
                     response_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitResponse.SerializeToString,
+            ),
+            'SubmitStream': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitStream,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamResponse.SerializeToString,
             ),
             'GetRound': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRound,
@@ -186,6 +204,33 @@ class AggregatorService:
             '/odp.v1.AggregatorService/Submit',
             odp_dot_v1_dot_aggregator__pb2.SubmitRequest.SerializeToString,
             odp_dot_v1_dot_aggregator__pb2.SubmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/odp.v1.AggregatorService/SubmitStream',
+            odp_dot_v1_dot_aggregator__pb2.SubmitStreamRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.SubmitStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

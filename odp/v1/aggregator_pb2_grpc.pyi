@@ -37,6 +37,10 @@ class AggregatorServiceStub:
     """The server opens a round. Idempotent. Refused when the ledger could not pay for the round's releases."""
     Submit: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.SubmitRequest, _aggregator_pb2.SubmitResponse]
     """A device submits its contribution to an open round."""
+    SubmitStream: _grpc.StreamUnaryMultiCallable[_aggregator_pb2.SubmitStreamRequest, _aggregator_pb2.SubmitStreamResponse]
+    """As Submit, for the rounds whose payload is larger than 1 MiB: a header, then the sealed contribution in chunks of at
+    most 1 MiB. A stream that is cut leaves nothing.
+    """
     GetRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetRoundRequest, _aggregator_pb2.GetRoundResponse]
     """Number of contributions of a round so far (metadata, rule P3)."""
     CloseRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]
@@ -55,6 +59,10 @@ class AggregatorServiceAsyncStub(AggregatorServiceStub):
     """The server opens a round. Idempotent. Refused when the ledger could not pay for the round's releases."""
     Submit: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.SubmitRequest, _aggregator_pb2.SubmitResponse]  # type: ignore[assignment]
     """A device submits its contribution to an open round."""
+    SubmitStream: _aio.StreamUnaryMultiCallable[_aggregator_pb2.SubmitStreamRequest, _aggregator_pb2.SubmitStreamResponse]  # type: ignore[assignment]
+    """As Submit, for the rounds whose payload is larger than 1 MiB: a header, then the sealed contribution in chunks of at
+    most 1 MiB. A stream that is cut leaves nothing.
+    """
     GetRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetRoundRequest, _aggregator_pb2.GetRoundResponse]  # type: ignore[assignment]
     """Number of contributions of a round so far (metadata, rule P3)."""
     CloseRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]  # type: ignore[assignment]
@@ -82,6 +90,16 @@ class AggregatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.SubmitResponse, _abc.Awaitable[_aggregator_pb2.SubmitResponse]]:
         """A device submits its contribution to an open round."""
+
+    @_abc_1.abstractmethod
+    def SubmitStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_aggregator_pb2.SubmitStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.SubmitStreamResponse, _abc.Awaitable[_aggregator_pb2.SubmitStreamResponse]]:
+        """As Submit, for the rounds whose payload is larger than 1 MiB: a header, then the sealed contribution in chunks of at
+        most 1 MiB. A stream that is cut leaves nothing.
+        """
 
     @_abc_1.abstractmethod
     def GetRound(

@@ -1,3 +1,4 @@
+from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -8,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "cohort", "developer_key")
+    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "cohort", "developer_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +17,7 @@ class TaskDefinition(_message.Message):
     IMPLICIT_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     DPAM_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -25,9 +27,10 @@ class TaskDefinition(_message.Message):
     implicit: ImplicitData
     privacy: PrivacyTerms
     dpam: DpamTraining
+    statistics: _statistics_pb2.Statistics
     cohort: CohortTerms
     developer_key: bytes
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")
@@ -134,16 +137,24 @@ class DpamTraining(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
-    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson")
+    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation")
+    class Aggregation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        AGGREGATION_UNSPECIFIED: _ClassVar[CohortTerms.Aggregation]
+        AGGREGATION_MASKED: _ClassVar[CohortTerms.Aggregation]
+    AGGREGATION_UNSPECIFIED: CohortTerms.Aggregation
+    AGGREGATION_MASKED: CohortTerms.Aggregation
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ENCLAVE_POISSON_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     goal: int
     round_seconds: int
     enclave_poisson: EnclavePoisson
-    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ...) -> None: ...
+    aggregation: CohortTerms.Aggregation
+    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ..., aggregation: _Optional[_Union[CohortTerms.Aggregation, str]] = ...) -> None: ...
 
 class EnclavePoisson(_message.Message):
     __slots__ = ("probability", "most_contributions", "cap")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import common_pb2 as odp_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18odp/v1/distributor.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\"R\n\x0ePublishRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"X\n\rPublishHeader\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\"\'\n\x0fPublishResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\":\n\rSelectRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bsealed_keys\x18\x02 \x01(\x0c\"<\n\nSelectKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\treply_key\x18\x03 \x01(\x0c\"%\n\x0eSelectResponse\x12\x13\n\x0bsealed_rows\x18\x01 \x01(\x0c\"+\n\x0cSelectedRows\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65nse\x18\x02 \x03(\x0c\"6\n\x0f\x44ownloadRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"!\n\x10\x44ownloadResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x32\xcc\x01\n\x12\x44istributorService\x12<\n\x07Publish\x12\x16.odp.v1.PublishRequest\x1a\x17.odp.v1.PublishResponse(\x01\x12\x37\n\x06Select\x12\x15.odp.v1.SelectRequest\x1a\x16.odp.v1.SelectResponse\x12?\n\x08\x44ownload\x12\x17.odp.v1.DownloadRequest\x1a\x18.odp.v1.DownloadResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18odp/v1/distributor.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\"R\n\x0ePublishRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"X\n\rPublishHeader\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\"\'\n\x0fPublishResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\":\n\rSelectRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bsealed_keys\x18\x02 \x01(\x0c\"<\n\nSelectKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\treply_key\x18\x03 \x01(\x0c\"%\n\x0eSelectResponse\x12\x13\n\x0bsealed_rows\x18\x01 \x01(\x0c\"+\n\x0cSelectedRows\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65nse\x18\x02 \x03(\x0c\"[\n\x0f\x44ownloadRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\x12\x13\n\x0b\x66irst_chunk\x18\x03 \x01(\r\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x0c\"!\n\x10\x44ownloadResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"8\n\x11ListBlocksRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"$\n\x12ListBlocksResponse\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x32\x91\x02\n\x12\x44istributorService\x12<\n\x07Publish\x12\x16.odp.v1.PublishRequest\x1a\x17.odp.v1.PublishResponse(\x01\x12\x37\n\x06Select\x12\x15.odp.v1.SelectRequest\x1a\x16.odp.v1.SelectResponse\x12?\n\x08\x44ownload\x12\x17.odp.v1.DownloadRequest\x1a\x18.odp.v1.DownloadResponse0\x01\x12\x43\n\nListBlocks\x12\x19.odp.v1.ListBlocksRequest\x1a\x1a.odp.v1.ListBlocksResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,9 +47,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SELECTEDROWS']._serialized_start=433
   _globals['_SELECTEDROWS']._serialized_end=476
   _globals['_DOWNLOADREQUEST']._serialized_start=478
-  _globals['_DOWNLOADREQUEST']._serialized_end=532
-  _globals['_DOWNLOADRESPONSE']._serialized_start=534
-  _globals['_DOWNLOADRESPONSE']._serialized_end=567
-  _globals['_DISTRIBUTORSERVICE']._serialized_start=570
-  _globals['_DISTRIBUTORSERVICE']._serialized_end=774
+  _globals['_DOWNLOADREQUEST']._serialized_end=569
+  _globals['_DOWNLOADRESPONSE']._serialized_start=571
+  _globals['_DOWNLOADRESPONSE']._serialized_end=604
+  _globals['_LISTBLOCKSREQUEST']._serialized_start=606
+  _globals['_LISTBLOCKSREQUEST']._serialized_end=662
+  _globals['_LISTBLOCKSRESPONSE']._serialized_start=664
+  _globals['_LISTBLOCKSRESPONSE']._serialized_end=700
+  _globals['_DISTRIBUTORSERVICE']._serialized_start=703
+  _globals['_DISTRIBUTORSERVICE']._serialized_end=976
 # @@protoc_insertion_point(module_scope)

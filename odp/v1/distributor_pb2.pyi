@@ -62,6 +62,24 @@ class SelectedRows(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ..., dense: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class DownloadRequest(_message.Message):
+    __slots__ = ("model_sha256", "table", "first_chunk", "blocks")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    table: str
+    first_chunk: int
+    blocks: bytes
+    def __init__(self, model_sha256: _Optional[bytes] = ..., table: _Optional[str] = ..., first_chunk: _Optional[int] = ..., blocks: _Optional[bytes] = ...) -> None: ...
+
+class DownloadResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+
+class ListBlocksRequest(_message.Message):
     __slots__ = ("model_sha256", "table")
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -69,8 +87,8 @@ class DownloadRequest(_message.Message):
     table: str
     def __init__(self, model_sha256: _Optional[bytes] = ..., table: _Optional[str] = ...) -> None: ...
 
-class DownloadResponse(_message.Message):
-    __slots__ = ("chunk",)
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
-    chunk: bytes
-    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+class ListBlocksResponse(_message.Message):
+    __slots__ = ("sha256",)
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    sha256: bytes
+    def __init__(self, sha256: _Optional[bytes] = ...) -> None: ...

@@ -50,6 +50,11 @@ class DistributorServiceStub:
                 request_serializer=odp_dot_v1_dot_distributor__pb2.DownloadRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_distributor__pb2.DownloadResponse.FromString,
                 _registered_method=True)
+        self.ListBlocks = channel.unary_unary(
+                '/odp.v1.DistributorService/ListBlocks',
+                request_serializer=odp_dot_v1_dot_distributor__pb2.ListBlocksRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_distributor__pb2.ListBlocksResponse.FromString,
+                _registered_method=True)
 
 
 class DistributorServiceServicer:
@@ -72,7 +77,15 @@ class DistributorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """A device fetches a whole table (which tells nothing about it), in chunks of at most 1 MiB.
+        """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+        chunks of at most 1 MiB.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBlocks(self, request, context):
+        """The hashes of a table's blocks, for a device that holds another version of the table.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +108,11 @@ def add_DistributorServiceServicer_to_server(servicer, server):
                     servicer.Download,
                     request_deserializer=odp_dot_v1_dot_distributor__pb2.DownloadRequest.FromString,
                     response_serializer=odp_dot_v1_dot_distributor__pb2.DownloadResponse.SerializeToString,
+            ),
+            'ListBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBlocks,
+                    request_deserializer=odp_dot_v1_dot_distributor__pb2.ListBlocksRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_distributor__pb2.ListBlocksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +197,33 @@ class DistributorService:
             '/odp.v1.DistributorService/Download',
             odp_dot_v1_dot_distributor__pb2.DownloadRequest.SerializeToString,
             odp_dot_v1_dot_distributor__pb2.DownloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.DistributorService/ListBlocks',
+            odp_dot_v1_dot_distributor__pb2.ListBlocksRequest.SerializeToString,
+            odp_dot_v1_dot_distributor__pb2.ListBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

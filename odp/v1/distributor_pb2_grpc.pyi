@@ -40,7 +40,11 @@ class DistributorServiceStub:
     Select: _grpc.UnaryUnaryMultiCallable[_distributor_pb2.SelectRequest, _distributor_pb2.SelectResponse]
     """A device fetches a fixed number of rows, chosen inside an encrypted request."""
     Download: _grpc.UnaryStreamMultiCallable[_distributor_pb2.DownloadRequest, _distributor_pb2.DownloadResponse]
-    """A device fetches a whole table (which tells nothing about it), in chunks of at most 1 MiB."""
+    """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+    chunks of at most 1 MiB.
+    """
+    ListBlocks: _grpc.UnaryUnaryMultiCallable[_distributor_pb2.ListBlocksRequest, _distributor_pb2.ListBlocksResponse]
+    """The hashes of a table's blocks, for a device that holds another version of the table."""
 
 @_typing.type_check_only
 class DistributorServiceAsyncStub(DistributorServiceStub):
@@ -54,7 +58,11 @@ class DistributorServiceAsyncStub(DistributorServiceStub):
     Select: _aio.UnaryUnaryMultiCallable[_distributor_pb2.SelectRequest, _distributor_pb2.SelectResponse]  # type: ignore[assignment]
     """A device fetches a fixed number of rows, chosen inside an encrypted request."""
     Download: _aio.UnaryStreamMultiCallable[_distributor_pb2.DownloadRequest, _distributor_pb2.DownloadResponse]  # type: ignore[assignment]
-    """A device fetches a whole table (which tells nothing about it), in chunks of at most 1 MiB."""
+    """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+    chunks of at most 1 MiB.
+    """
+    ListBlocks: _aio.UnaryUnaryMultiCallable[_distributor_pb2.ListBlocksRequest, _distributor_pb2.ListBlocksResponse]  # type: ignore[assignment]
+    """The hashes of a table's blocks, for a device that holds another version of the table."""
 
 class DistributorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes."""
@@ -83,6 +91,16 @@ class DistributorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _distributor_pb2.DownloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_distributor_pb2.DownloadResponse], _abc.AsyncIterator[_distributor_pb2.DownloadResponse]]:
-        """A device fetches a whole table (which tells nothing about it), in chunks of at most 1 MiB."""
+        """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+        chunks of at most 1 MiB.
+        """
+
+    @_abc_1.abstractmethod
+    def ListBlocks(
+        self,
+        request: _distributor_pb2.ListBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_distributor_pb2.ListBlocksResponse, _abc.Awaitable[_distributor_pb2.ListBlocksResponse]]:
+        """The hashes of a table's blocks, for a device that holds another version of the table."""
 
 def add_DistributorServiceServicer_to_server(servicer: DistributorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "begin_model", "chunk", "install", "models", "select", "check_room")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "begin_model", "chunk", "install", "models", "select", "check_room")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class EnclaveRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MASKED_SET_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
@@ -38,16 +40,18 @@ class EnclaveRequest(_message.Message):
     release: ReleaseRound
     ledger: _aggregator_pb2.GetLedgerRequest
     rounds: AskRounds
+    sealed_length: _aggregator_pb2.GetRoundRequest
+    masked_set: AskMaskedSet
     begin_model: _distributor_pb2.PublishHeader
     chunk: TableChunk
     install: InstallModel
     models: AskModels
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
-    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "models", "selected")
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "models", "selected")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +64,8 @@ class EnclaveReply(_message.Message):
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MASKED_SET_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
@@ -74,9 +80,11 @@ class EnclaveReply(_message.Message):
     released: ReleasedRound
     ledger: _aggregator_pb2.GetLedgerResponse
     rounds: RoundStates
+    sealed_length: SealedLength
+    masked_set: MaskedSet
     models: ModelIds
     selected: _distributor_pb2.SelectResponse
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("kind", "message")
@@ -176,27 +184,65 @@ class SubmittedBatch(_message.Message):
     refusals: bytes
     def __init__(self, refusals: _Optional[bytes] = ...) -> None: ...
 
+class SealedLength(_message.Message):
+    __slots__ = ("bytes", "refusal", "masked")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    refusal: _aggregator_pb2.Refusal
+    masked: int
+    def __init__(self, bytes: _Optional[int] = ..., refusal: _Optional[_Union[_aggregator_pb2.Refusal, str]] = ..., masked: _Optional[int] = ...) -> None: ...
+
 class ChargedRound(_message.Message):
-    __slots__ = ("task_sha256", "round", "contributions", "released", "writes")
+    __slots__ = ("task_sha256", "round", "contributions", "released", "writes", "masked_bytes")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
+    MASKED_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     contributions: int
     released: bool
     writes: _containers.RepeatedCompositeFieldContainer[SealedRecord]
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., contributions: _Optional[int] = ..., released: _Optional[bool] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ...) -> None: ...
+    masked_bytes: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., contributions: _Optional[int] = ..., released: _Optional[bool] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ..., masked_bytes: _Optional[int] = ...) -> None: ...
+
+class AskMaskedSet(_message.Message):
+    __slots__ = ("task_sha256", "round", "start")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    start: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+
+class MaskedSet(_message.Message):
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: bytes
+    def __init__(self, digests: _Optional[bytes] = ...) -> None: ...
+
+class MaskedSum(_message.Message):
+    __slots__ = ("sum", "set_sha256")
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    SET_SHA256_FIELD_NUMBER: _ClassVar[int]
+    sum: bytes
+    set_sha256: bytes
+    def __init__(self, sum: _Optional[bytes] = ..., set_sha256: _Optional[bytes] = ...) -> None: ...
 
 class ReleaseRound(_message.Message):
-    __slots__ = ("order", "stored")
+    __slots__ = ("order", "stored", "masked")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     order: bytes
     stored: bytes
-    def __init__(self, order: _Optional[bytes] = ..., stored: _Optional[bytes] = ...) -> None: ...
+    masked: MaskedSum
+    def __init__(self, order: _Optional[bytes] = ..., stored: _Optional[bytes] = ..., masked: _Optional[_Union[MaskedSum, _Mapping]] = ...) -> None: ...
 
 class ReleasedRound(_message.Message):
     __slots__ = ("signed_release", "writes")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.dpam_data import Shape, made, made_in_folder, plain_sums
+from benchmarks.dpam_data import Shape, made, made_in_folder, plain_items, plain_sums
 from odp.datasets.ratings import Ratings
 
 SHAPE = Shape("tiny", 300, 90, 4_000, 3)
@@ -50,3 +50,11 @@ def test_a_sweep_reports_times_and_the_flops_of_the_formula() -> None:
     found = dpam.sweep(ratings, 3)
     assert min(found.users, found.noise, found.items, found.product) > 0
     assert found.flops == 4 * 4_000 * (6 + 3) + 300 * 27 / 3 + 10 * 90 * 27
+
+
+def test_the_plain_loop_solves_items_from_positive_matrices() -> None:
+    generator = np.random.default_rng(1)
+    roots = generator.normal(size=(5, 3, 4))
+    grams, rows = roots @ roots.transpose(0, 2, 1), generator.normal(size=(5, 3))
+    targets = np.einsum("ijk,ik->ij", grams + np.eye(3), rows)
+    assert np.allclose(plain_items(grams, targets, noise=0.0, ridge=1.0), rows)

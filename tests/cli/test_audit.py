@@ -73,7 +73,7 @@ def test_the_log_of_a_running_server_is_audited_over_the_network(
 ) -> None:
     with (
         StateFolder.open(tmp_path / "state", "server") as state,
-        LogFiles.open(tmp_path / "log", run.log_key, clock=lambda: NOW) as log,
+        LogFiles.open(tmp_path / "log", run.log_key, now=NOW) as log,
     ):
         identity = development_identity(state, tmp_path / "ca")
         running = serve(

@@ -19,7 +19,7 @@ def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_pat
     odp(
         "enclave", "reference-values", "--platform", tmp_path / "p", "--output", output,
         "--minimum-cohort", 25, "--population-epsilon", 12, "--population-delta", "1e-7",
-        "--accumulation", "direct",
+        "--accumulation", "direct", "--select", "direct",
     )  # fmt: skip
     found = ReferenceValues.load(output)
     policy = EnclavePolicy(
@@ -35,7 +35,7 @@ def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_pat
         "distributor": (measure(DISTRIBUTOR_ENTRY).digest,),
     }
     assert found.policy_sha256["aggregator"] == (policy.sha256.hex(),)
-    assert found.policy_sha256["distributor"] == (EnclavePolicy(role="distributor").sha256.hex(),)
+    assert found.policy_sha256["distributor"] == (EnclavePolicy(role="distributor", select="direct").sha256.hex(),)
     assert found.allow_emulated
     assert not found.allow_debug
 

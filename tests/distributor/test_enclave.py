@@ -13,9 +13,14 @@ from distributor import enclave, header
 from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from odp.algorithms.seam import Broadcast, Table
+from odp.algorithms.statistics.config import Histogram
+from odp.algorithms.statistics.server import StatisticsServer
 from odp.crypto import HpkeKey, SignatureError, SigningKey
+from odp.enclave.policy import SELECTIONS
 from odp.errors import ConfigurationError, StateError
-from odp.signed_task import sign_manifest
+from odp.signed_task import open_task, sign_manifest, sign_task
+from odp.statistics import Statistics
+from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 
 KEY = HpkeKey.generate()
@@ -45,6 +50,60 @@ def test_selected_rows_are_the_models_rows_in_the_order_of_the_keys(core: Any, d
     question = kit.ask(model, KEY.public, keys)
     rows = kit.answered_rows(model, question, core.select(model.id, question.sealed_keys))
     np.testing.assert_array_equal(rows, model.broadcast.keyed.rows[keys])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(keys=st.lists(st.lists(st.integers(0, 39), min_size=8, max_size=8), min_size=1, max_size=9))
+def test_the_scan_and_the_gather_answer_with_the_same_bytes(keys: list[list[int]], developer: Any, kit: Any) -> None:
+    models = [developer.model(version) for version in range(2)]
+    cores = [DistributorCore(KEY, select=select) for select in SELECTIONS]
+    questions = [kit.ask(models[place % 2], KEY.public, chosen) for place, chosen in enumerate(keys)]
+    answers = []
+    for core in cores:
+        for model in models:
+            install(core, model)
+        answers.append(core.select_many([(question.model, question.sealed_keys) for question in questions]))
+    assert answers[0] == answers[1]
+    for place, (question, answer) in enumerate(zip(questions, answers[0], strict=True)):
+        rows = kit.answered_rows(models[place % 2], question, answer)
+        np.testing.assert_array_equal(rows, models[place % 2].broadcast.keyed.rows[keys[place]])
+
+
+def test_the_scan_is_the_default_and_the_gather_is_never_used_by_it(
+    developer: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = enclave.ScannedTable.take
+    monkeypatch.setattr(enclave.ScannedTable, "take", lambda self, keys: (taken.append(len(keys)), take(self, keys))[1])
+    model = developer.model()
+    for core in (DistributorCore(KEY), DistributorCore(KEY, select="direct")):
+        install(core, model)
+        core.select(model.id, kit.ask(model, KEY.public, range(8)).sealed_keys)
+    assert taken == [8]
+
+
+def test_requests_that_wait_share_a_pass_and_a_refused_one_changes_nothing_for_the_others(
+    core: Any, developer: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = enclave.ScannedTable.take
+    monkeypatch.setattr(enclave.ScannedTable, "take", lambda self, keys: (taken.append(len(keys)), take(self, keys))[1])
+    model = developer.model()
+    install(core, model)
+    good = [kit.ask(model, KEY.public, [place] * 8) for place in range(3)]
+    bad = kit.ask(model, KEY.public, [40] * 8)
+    asked = [good[0], bad, good[1], kit.ask(developer.model(1), KEY.public, range(8)), good[2]]
+    answers = core.select_many([(question.model, question.sealed_keys) for question in asked])
+    assert taken == [24]
+    for place, question in zip((0, 2, 4), good, strict=True):
+        number = good.index(question)
+        rows = kit.answered_rows(model, question, answers[place])
+        np.testing.assert_array_equal(rows, model.broadcast.keyed.rows[[number] * 8])
+    assert isinstance(answers[1], ConfigurationError)
+    assert str(answers[1]) == "malformed select request"
+    assert isinstance(answers[3], UnknownModel)
+    assert core.select_many([(model.id, bad.sealed_keys)])[0].args == answers[1].args
+    assert core.select_many([]) == []
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -291,3 +350,27 @@ def test_a_full_enclave_refuses_the_next_model_and_keeps_what_it_holds(developer
     with pytest.raises(StateError, match="no room"):
         install(core, models[1])
     assert core.models() == (models[0].id,)
+
+
+def test_statistics_have_a_table_to_download_and_nothing_to_select(core: Any, kit: Any) -> None:
+    asked = Statistics(
+        name="hours",
+        queries={"hours": Histogram(bins=24)},
+        privacy=UserLevelDP(epsilon=1, delta=1e-6),
+        cohort=Cohort(minimum=2),
+    )
+    developer = kit.Developer()
+    developer.task = sign_task(asked.definition(), developer.key)
+    server = StatisticsServer(open_task(developer.task))
+    model = developer.signed(server.broadcast(server.start()))
+    install(core, model)
+    for keys in ([0], [], list(range(kit.SLICES))):
+        question = kit.ask(model, KEY.public, keys, table="statistics")
+        assert refusal(core, model.id, question.sealed_keys) == "malformed select request"
+
+    def keyed(manifest: common_pb2.ModelManifest) -> None:
+        manifest.tables[0].keyed = True
+
+    wrong = developer.signed(server.broadcast(server.start()), keyed)
+    with pytest.raises(ConfigurationError, match="none for statistics"):
+        enclave.open_header(wrong.task, wrong.manifest)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ import numpy as np
 import pytest
 
 from distributor import enclave_process
+from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from distributor.remote import RemoteDistributor
-from odp.crypto import SignatureError, SigningKey
+from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.enclave import launcher
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import start, wait_ready
 from odp.enclave.evidence import Claims, read_token
 from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
+from odp.enclave.policy import SELECTIONS, EnclavePolicy, Selection
 from odp.errors import ConfigurationError
 from odp.signed_task import sign_manifest
 from odp.v1 import common_pb2, distributor_pb2, enclave_pb2
@@ -94,6 +96,46 @@ def test_selections_go_on_while_a_model_arrives(remote: Remote, developer: Any, 
 
     remote.core.install_chunks(coming.task, coming.manifest, pieces())
     assert remote.core.holds(coming.id)
+
+
+def test_the_policy_says_whether_selections_are_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Core(DistributorCore):
+        def __init__(self, key: HpkeKey, *, select: Selection) -> None:
+            made.append(select)
+            super().__init__(key, select=select)
+
+    monkeypatch.setattr(enclave_process, "DistributorCore", Core)
+    platform = EmulatedPlatform.open(tmp_path / "platform")
+    for select in SELECTIONS:
+        policy = EnclavePolicy(role="distributor", select=select).to_bytes()
+        host, inside = socket.socketpair()
+        guest = platform.launch(image_digest=IMAGE, policy=policy, name="distributor")
+        thread = threading.Thread(target=enclave_process.run, args=(inside, guest), daemon=True)
+        thread.start()
+        Remote(host).client.close()
+        thread.join(SECONDS)
+    assert made == list(SELECTIONS)
+
+
+def test_selections_that_come_at_once_are_each_answered_with_their_own_rows(
+    remote: Remote, developer: Any, kit: Any
+) -> None:
+    models = [developer.model(version) for version in range(2)]
+    for model in models:
+        remote.install(model)
+
+    def ask(number: int) -> bool:
+        model, keys = models[number % 2], [number % 40] * 8
+        if number % 5 == 4:
+            with pytest.raises(ConfigurationError, match="malformed"):
+                selected(remote, model, kit, [40 + number] * 8)
+            return True
+        return bool((selected(remote, model, kit, keys) == model.broadcast.keyed.rows[keys]).all())
+
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(ask, range(60)))
 
 
 @pytest.mark.parametrize("harm", ["short", "long", "changed", "none"])

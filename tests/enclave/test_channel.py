@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 
 import pytest
@@ -16,11 +16,21 @@ from hypothesis import strategies as st
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
 from odp.enclave import channel
-from odp.enclave.channel import Client, Connection, EnclaveCrash, NotHeld, Route, error_of, failure_of, serve
+from odp.enclave.channel import (
+    BatchRoute,
+    Client,
+    Connection,
+    EnclaveCrash,
+    NotHeld,
+    Route,
+    error_of,
+    failure_of,
+    serve,
+)
 from odp.errors import BudgetExceeded, ConfigurationError, DataError, PrivacyError, StateError
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
 from odp.v1.distributor_pb2 import SelectRequest
-from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest, Failure, InstallModel, TableChunk
+from odp.v1.enclave_pb2 import AskModels, EnclaveReply, EnclaveRequest, Failure, InstallModel, TableChunk
 
 SECONDS = 20.0
 
@@ -44,7 +54,9 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 class Pair:
     """A host's client and an enclave that serves ``routes`` in a thread."""
 
-    def __init__(self, sockets: tuple[socket.socket, socket.socket], routes: dict[str, Route], **settings: float):
+    def __init__(
+        self, sockets: tuple[socket.socket, socket.socket], routes: Mapping[str, Route | BatchRoute], **settings: float
+    ):
         self.ended: list[StateError] = []
         self.crashed: list[str] = []
         self.inside = Connection(sockets[1])
@@ -52,7 +64,7 @@ class Pair:
         self.served.start()
         self.client = Client(Connection(sockets[0]), ended=self.ended.append, crashed=self.crashed.append, **settings)
 
-    def _serve(self, routes: dict[str, Route]) -> None:
+    def _serve(self, routes: Mapping[str, Route | BatchRoute]) -> None:
         with contextlib.suppress(StateError):
             serve(self.inside, routes)
 
@@ -61,7 +73,7 @@ class Pair:
 def pair(sockets: tuple[socket.socket, socket.socket]) -> Iterator[Callable[..., Pair]]:
     opened: list[Pair] = []
 
-    def start(routes: dict[str, Route], **settings: float) -> Pair:
+    def start(routes: Mapping[str, Route | BatchRoute], **settings: float) -> Pair:
         opened.append(Pair(sockets, routes, **settings))
         return opened[-1]
 
@@ -150,6 +162,63 @@ def test_a_long_call_does_not_hold_up_another_lane(pair: Callable[..., Pair]) ->
         assert not waiting.done()
         release.set()
         waiting.result(SECONDS)
+
+
+class Batches:
+    """A batch handler that holds its first batch until ``go``, and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+
+    def __call__(self, requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
+        self.sizes.append(len(requests))
+        self.began.set()
+        assert self.go.wait(SECONDS)
+        return [
+            ConfigurationError("refused") if request.evidence.nonce == b"bad" else echo(request) for request in requests
+        ]
+
+
+def sent(pair: Pair, nonces: Sequence[bytes]) -> list[futures.Future[EnclaveReply | Exception]]:
+    found = []
+    for nonce in nonces:
+        answer: futures.Future[EnclaveReply | Exception] = futures.Future()
+        pair.client.send(ask(nonce), answer.set_result)
+        found.append(answer)
+    return found
+
+
+def test_requests_that_wait_are_handled_together_and_each_gets_its_own_answer(pair: Callable[..., Pair]) -> None:
+    batches = Batches()
+    opened = pair({"evidence": BatchRoute(batches, most=3), "models": Route(None, lambda _: EnclaveReply())})
+    first = sent(opened, [b"0"])
+    assert batches.began.wait(SECONDS)
+    rest = sent(opened, [b"1", b"bad", b"3", b"4"])
+    opened.client.call(EnclaveRequest(models=AskModels()))  # what was sent before it was read, and waits
+    batches.go.set()
+    answers = [answer.result(SECONDS) for answer in first + rest]
+    assert batches.sizes == [1, 3, 1]
+    assert [str(answer) for answer in answers if isinstance(answer, Exception)] == ["refused"]
+    assert [answer.evidence.policy for answer in answers if isinstance(answer, EnclaveReply)] == [
+        b"0",
+        b"1",
+        b"3",
+        b"4",
+    ]
+
+
+def test_a_batch_that_fails_whole_is_an_error_of_each_and_the_enclave_goes_on(pair: Callable[..., Pair]) -> None:
+    def handle(requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
+        if any(request.evidence.nonce == b"crash" for request in requests):
+            raise ValueError("secret")
+        return [echo(request) for request in requests]
+
+    opened = pair({"evidence": BatchRoute(handle, most=8)})
+    with pytest.raises(EnclaveCrash, match="ValueError in") as caught:
+        opened.client.call(ask(b"crash"))
+    assert "secret" not in str(caught.value)
+    assert opened.client.call(ask(b"next")).evidence.policy == b"next"
 
 
 def test_requests_of_one_lane_keep_their_order_and_a_post_is_not_answered(pair: Callable[..., Pair]) -> None:

@@ -11,7 +11,7 @@ from odp.errors import ConfigurationError
 
 CANONICAL = (
     b'{"accumulation":"oblivious","minimum_cohort":100,"population_delta":1e-05,"population_epsilon":20.0,'
-    b'"role":"aggregator"}'
+    b'"role":"aggregator","select":"oblivious"}'
 )
 
 
@@ -49,7 +49,9 @@ def test_a_whole_epsilon_and_its_float_are_one_policy() -> None:
         CANONICAL.replace(b'"aggregator"', b"1"),
         CANONICAL.replace(b"aggregator", b"auditor"),
         CANONICAL.replace(b'"role"', b'"rule"'),
-        CANONICAL.replace(b"oblivious", b"fast"),
+        CANONICAL.replace(b'n":"oblivious"', b'n":"fast"'),
+        CANONICAL.replace(b't":"oblivious"', b't":"fast"'),
+        CANONICAL.replace(b',"select":"oblivious"', b""),
         CANONICAL.replace(b'"accumulation":"oblivious",', b""),
         CANONICAL.replace(b"{", b'{"extra":1,'),
         CANONICAL.replace(b"{", b'{"minimum_cohort":1,'),

@@ -149,6 +149,14 @@ def test_a_task_is_planned_release_by_release_and_told_from_which_population_it_
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+def test_a_plan_of_statistics_is_refused_and_says_where_their_noise_is_shown():
+    asked = odp.Statistics(
+        name="asked", queries={"hours": odp.Histogram(bins=24)}, privacy=odp.UserLevelDP(epsilon=1, delta=1e-6)
+    )
+    with pytest.raises(ConfigurationError, match="odp task show"):
+        plan_of_task(asked)
+
+
 def test_a_sampled_task_counts_the_drawn_raters_only():
     found = plan_of_task(_task(sampling="enclave_poisson", sampling_probability=0.5, most_contributions=6000))
     assert found["releases"][0]["contributions_per_mean"] == 100

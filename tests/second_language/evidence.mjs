@@ -17,7 +17,7 @@ const TCB = { boot_loader: '01', tee: '02', snp: '03', microcode: '08' };
 const REGISTERS = ['configuration', 'sandbox', 'runtime'];
 const LARGEST_LOG = 2 ** 18;
 const EVENT_LINE = /^(configuration|sandbox|runtime) ([\x21-\x7e]+(?: [\x21-\x7e]+)*)$/;
-const POLICY_KEYS = ['accumulation', 'minimum_cohort', 'population_delta', 'population_epsilon', 'role'];
+const POLICY_KEYS = ['accumulation', 'minimum_cohort', 'population_delta', 'population_epsilon', 'role', 'select'];
 
 /** Evidence that was refused; `reason` is one of the closed set of docs/protocol.md. */
 export class Refused extends Error {

@@ -18,10 +18,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import open_assignment
+from odp.algorithms.dense import DenseQuery, Grid
 from odp.algorithms.dpam import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
-from odp.crypto import SigningKey, domains
+from odp.algorithms.statistics.config import Histogram, Mean
+from odp.crypto import DecryptionError, HpkeKey, SigningKey, domains
+from odp.crypto.secure_aggregation.masked import unmasked
+from odp.crypto.segments import open_segments, seal_segments
 from odp.enclave.evidence import read_token
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -30,16 +34,20 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Budget, Ledger
 from odp.signed_task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
+from odp.statistics import Statistics
 from odp.tables import manifest_for, slices_from, table_bytes
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.task_file import parse_task, render_task
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, server_pb2
+from trusted_aggregator.masking import MaskedQuery
 
 #: What a decoder may raise.
 ERRORS = (OdpError, DecodeError)
 
 _POPULATION = "people"
+_GRID = Grid.chosen(size=9, clip=1.0, noise_std=1.0, maximum=10)
 _KEY = SigningKey.from_bytes(bytes(range(32)))
+_RECIPIENT = HpkeKey.generate()
 _ITEMS, _PLACES = 12, 4
 
 
@@ -56,6 +64,7 @@ class Decoder:
 def decoders() -> list[Decoder]:
     """All of them; the order is fixed."""
     ratings, implicit = (sign_task(_task(implicit=kind).definition(), _KEY) for kind in (False, True))
+    statistics = sign_task(_statistics().definition(), _KEY)
     manifest = _manifest(ratings)
     order = aggregator_pb2.RoundOrder(task_sha256=bytes(32), round=1, model_sha256=bytes(32))
     found = [
@@ -71,8 +80,22 @@ def decoders() -> list[Decoder]:
         Decoder("reference values", _as_reference_values, _reference_values()),
         Decoder("a ledger", Ledger.decode, _ledger().encode()),
         Decoder("a task file", lambda data: parse_task(data.decode("latin-1")), render_task(_task()).encode()),
+        Decoder("a statistics task, behind its signature", _as_task, statistics.definition),
+        Decoder("an assignment of statistics", _as_assignment, _assignment(statistics, _manifest(statistics))),
+        Decoder(
+            "a file of statistics", lambda data: parse_task(data.decode("latin-1")), render_task(_statistics()).encode()
+        ),
+        Decoder(
+            "a contribution in segments",
+            _opened,
+            seal_segments(_RECIPIENT.public, bytes(100), b"info"),
+            private=True,
+        ),
     ]
-    for kind, task in (("ratings", ratings), ("implicit data", implicit)):
+    masked_query = MaskedQuery(DenseQuery("asked", _GRID), info=b"info")
+    found.append(Decoder("the seed of a masked contribution", masked_query.check, bytes(64), private=True))
+    found.append(Decoder("the host's sum of masked vectors", _unmasked, bytes(4 * _GRID.size)))
+    for kind, task in (("ratings", ratings), ("implicit data", implicit), ("statistics", statistics)):
         algorithm = algorithm_for(open_task(task))
         for number in range(len(algorithm.planned_releases())):
             query = algorithm.query(number)
@@ -91,6 +114,32 @@ def _task(*, implicit: bool = False) -> Task:
         training=ImplicitDPAM(steps=1, head_items=6) if implicit else DPAM(steps=1),
         cohort=Cohort(minimum=3, goal=3),
     )
+
+
+def _statistics() -> Statistics:
+    return Statistics(
+        name="asked",
+        population=_POPULATION,
+        queries={
+            "items": Histogram(bins=_ITEMS),
+            "values": Histogram(low=1, high=5, bins=4, counts="records", clip=2.0),
+            "mean": Mean(low=1, high=5),
+        },
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+        cohort=Cohort(minimum=3, goal=3),
+    )
+
+
+def _unmasked(data: bytes) -> object:
+    nothing = np.zeros(_GRID.size, dtype=np.int64)
+    return unmasked(data, nothing, noise=nothing)
+
+
+def _opened(data: bytes) -> object:
+    try:
+        return open_segments(_RECIPIENT, data, b"info")
+    except DecryptionError:
+        return None
 
 
 def _bytes(message: common_pb2.SignedTask | common_pb2.ModelManifest | aggregator_pb2.RoundOrder) -> bytes:

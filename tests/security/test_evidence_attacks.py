@@ -32,6 +32,7 @@ OTHER_POLICIES = {
     "R9 a huge epsilon": dataclasses.replace(STRICT, population_epsilon=1e300),
     "R9 a larger delta": dataclasses.replace(STRICT, population_delta=2e-5),
     "R9 sums that show the items": dataclasses.replace(STRICT, accumulation="direct"),
+    "R9 reads that show the keys": dataclasses.replace(STRICT, select="direct"),
     "R9 a stricter policy is another policy too": dataclasses.replace(STRICT, minimum_cohort=10**6),
     "R9 the role of the distributor": EnclavePolicy(role="distributor"),
 }

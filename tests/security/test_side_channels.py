@@ -123,6 +123,9 @@ def test_r41_a_policy_that_gives_access_patterns_away_is_another_policy() -> Non
     strict, direct = (EnclavePolicy(role="aggregator", accumulation=way) for way in ("oblivious", "direct"))
     assert EnclavePolicy(role="aggregator") == strict
     assert strict.sha256 != direct.sha256
+    scanning, gathering = (EnclavePolicy(role="distributor", select=way) for way in ("oblivious", "direct"))
+    assert EnclavePolicy(role="distributor") == scanning
+    assert scanning.sha256 != gathering.sha256
 
 
 def test_m1_of_an_open_round_only_the_number_of_uploads_can_be_asked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -15,12 +16,13 @@ from server.schema import RoundState, TaskState
 from server.storage import NewVersion, Storage, TaskRecord
 
 ID = bytes(range(32))
+MODEL = common_pb2.TaskDefinition(model=common_pb2.MatrixFactorizationModel(items=3)).SerializeToString()
 RELEASE = common_pb2.SignedRelease(release=b"release", signature=b"s" * 64)
 
 
 def task(sha256: bytes = ID, population: str = "viewers") -> TaskRecord:
     return TaskRecord(
-        sha256=sha256, name="films", population=population, definition=b"d", signature=b"s", planned_rounds=3
+        sha256=sha256, name="films", population=population, definition=MODEL, signature=b"s", planned_rounds=3
     )
 
 
@@ -184,6 +186,17 @@ def test_the_model_of_a_population_is_the_newest_published_one_of_its_newest_tas
     storage.mark_published(second, 5)
     found = {entry.population: entry.model.manifest for entry in storage.published_models()}
     assert found == {"viewers": b"m5", "readers": b"m7"}
+
+
+def test_a_task_of_statistics_leaves_the_population_the_model_that_it_had(storage: Storage) -> None:
+    storage.add_task(task(ID))
+    storage.add_first_version(ID, version(0))
+    storage.mark_published(ID, 0)
+    asked = dataclasses.replace(task(b"2" * 32), definition=common_pb2.TaskDefinition(name="hours").SerializeToString())
+    storage.add_task(asked)
+    storage.add_first_version(asked.sha256, version(5))
+    storage.mark_published(asked.sha256, 5)
+    assert [entry.model.manifest for entry in storage.published_models()] == [b"m0"]
 
 
 def test_a_file_that_is_no_database_is_named_in_one_line(tmp_path: Path) -> None:

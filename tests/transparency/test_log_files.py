@@ -154,7 +154,8 @@ def test_a_process_killed_at_any_system_call_of_a_batch_never_signs_two_trees_of
     def run(kill_at: int, first: int) -> tuple[int, bytes]:
         done = subprocess.run(
             [sys.executable, "-c", program, str(tmp_path / "log"), str(key), str(kill_at), str(first)],
-            capture_output=True, timeout=60, check=False, env=os.environ,
+            capture_output=True, timeout=60, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
         assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
         return done.returncode, done.stdout

@@ -13,7 +13,9 @@ import pytest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
+from odp.algorithms.statistics.config import Histogram
 from odp.crypto import SigningKey, domains, seal
+from odp.crypto.segments import is_large, seal_segments
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
@@ -22,6 +24,8 @@ from odp.errors import Refusal
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
+from odp.simulation.noise import NoNoise
+from odp.statistics import Statistics
 from odp.tables import manifest_for
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
@@ -133,9 +137,9 @@ class World:
         }
         return aggregator_pb2.Contribution(**fields)
 
-    def seal(self, plaintext: bytes, round: int = 0) -> bytes:
+    def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:
         info = domains.contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
-        return seal(self.identity.hpke.public, plaintext, info)
+        return seal(key or self.identity.hpke.public, plaintext, info)
 
     def sealed(self, device: int, number: int = 0, **changes: Any) -> bytes:
         return self.seal(self.contribution(device, number, **changes).SerializeToString(), number)
@@ -208,6 +212,55 @@ def make_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]
 def small(make_world: Callable[..., World]) -> World:
     """An open round of a task whose minimum is 3."""
     world = make_world(minimum=3)
+    world.open()
+    return world
+
+
+class StatisticsWorld(World):
+    """A task of one histogram; from 2^18 bins its contributions are sealed in segments."""
+
+    bins = 40
+    aggregation = "enclave"
+
+    def definition(self, *, minimum: int, epsilon: float, name: str = "histogram") -> common_pb2.TaskDefinition:
+        return Statistics(
+            name=name,
+            queries={"items": Histogram(bins=self.bins)},
+            privacy=UserLevelDP(epsilon=epsilon, delta=1e-6),
+            cohort=Cohort(minimum=minimum, goal=2 * minimum, aggregation=self.aggregation),
+            population=self.population,
+        ).definition()
+
+    def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
+        items = np.array([device, self.bins - 1], dtype=np.int64)
+        slices = Slices(round, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
+        data = LocalRatings(items, np.ones(2))
+        return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
+
+    def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:
+        if not is_large(4 * self.bins):
+            return super().seal(plaintext, round, key=key)
+        info = domains.large_contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
+        return seal_segments(key or self.identity.hpke.public, plaintext, info)
+
+
+@pytest.fixture
+def make_statistics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., StatisticsWorld]:
+    """Makes worlds with a histogram of so many bins, each on a platform of its own."""
+
+    def make(bins: int, **changes: Any) -> StatisticsWorld:
+        kind = type("_World", (StatisticsWorld,), {"bins": bins, "aggregation": changes.pop("aggregation", "enclave")})
+        platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
+        world: StatisticsWorld = kind(platform, "people", minimum=3, **changes)
+        return world
+
+    return make
+
+
+@pytest.fixture
+def large(make_statistics: Callable[..., StatisticsWorld]) -> World:
+    """An open round of a task with large contributions, whose minimum is 3, without noise."""
+    world = make_statistics(300_000, noise=NoNoise())
     world.open()
     return world
 

@@ -10,13 +10,13 @@ import threading
 import pytest
 
 from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.crypto import domains, seal
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import launcher
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered, start
 from odp.enclave.evidence import Claims, read_token
 from odp.enclave.measurement import AGGREGATOR_ENTRY
+from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, ImplicitData, Task, UserLevelDP
@@ -46,9 +46,8 @@ class Remote:
         self.hpke_key = Claims.from_json(read_token(token).claims).hpke_key
 
     def sealed(self, device, number=0):
-        world = self.world
-        info = domains.contribution_info(world.task_sha256, number, world.model(number), world.policy.sha256)
-        return seal(self.hpke_key, world.contribution(device, number).SerializeToString(), info)
+        given = self.world.contribution(device, number)
+        return self.world.seal(given.SerializeToString(), number, key=self.hpke_key)
 
     def submit(self, sealed, number=0):
         world = self.world
@@ -131,6 +130,35 @@ def test_a_void_round_is_told_to_the_host_before_anything_else(make_world, insid
     assert '"VOID"' in world.core.ledger(world.task_sha256)[0].decode()
 
 
+@pytest.mark.parametrize("accumulation", ["oblivious", "direct"])
+@pytest.mark.parametrize("bins", [40, 300_000])
+def test_statistics_over_the_socket_small_and_large_with_a_restart(make_statistics, inside, bins, accumulation):
+    policy = EnclavePolicy(role="aggregator", minimum_cohort=3, accumulation=accumulation)
+    world = make_statistics(bins, policy=policy)
+    remote = inside(world)
+    assert world.core.sealed_bytes(world.task_sha256, 0) is Refusal.WRONG_TASK
+    world.open()
+    assert world.core.sealed_bytes(world.task_sha256, 0) == len(remote.sealed(0))
+    assert world.core.sealed_bytes(world.task_sha256, 1) is Refusal.WRONG_ROUND
+    remote.fill(3)
+    remote = inside(world)
+    assert remote.submit(remote.sealed(1)) is Refusal.ALREADY_CONTRIBUTED
+    assert remote.submit(remote.sealed(3)) is None
+    assert world.learn(world.close()).contributions == 4
+    assert world.core.sealed_bytes(world.task_sha256, 0) is Refusal.ROUND_CLOSED
+
+
+def test_a_large_contribution_opens_under_the_policy_of_its_device_only(make_statistics, inside):
+    world = make_statistics(300_000)
+    remote = inside(world)
+    world.open()
+    world.policy = EnclavePolicy(role="aggregator", minimum_cohort=4)
+    other = remote.sealed(1)
+    world.policy = EnclavePolicy(role="aggregator", minimum_cohort=3)
+    assert remote.submit(other) is Refusal.MALFORMED
+    assert remote.submit(remote.sealed(1)) is None
+
+
 class TestHostile:
     """The host is the attacker: it may harm itself, and gets no more than an answer of the closed set."""
 
@@ -180,6 +208,7 @@ class TestHostile:
             core.evidence(b"short")
         assert core.submit_batch([]) == []
         odd = aggregator_pb2.SubmitRequest(task_sha256=b"?", round=2**32 - 1, sealed_contribution=b"")
+        assert core.sealed_bytes(b"?", 2**32 - 1) is Refusal.WRONG_TASK
         assert core.submit_batch([odd] * 3) == [Refusal.WRONG_TASK] * 3
         with pytest.raises(ConfigurationError, match="at most 4096"):
             core.submit_batch([odd] * 5000)
@@ -206,10 +235,11 @@ def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_console():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["ratings", "implicit"])
-def test_every_round_of_every_algorithm_runs_where_no_file_can_be_opened(make_world, kind, tmp_path):
+@pytest.mark.parametrize("kind", ["ratings", "implicit", "statistics", "large statistics"])
+def test_every_round_of_every_algorithm_runs_where_no_file_can_be_opened(make_world, make_statistics, kind, tmp_path):
     """What an algorithm would load late fails here: nothing can be loaded in the sealed process."""
-    world = make_world(minimum=3)
+    bins = {"statistics": 40, "large statistics": 300_000}.get(kind)
+    world = make_world(minimum=3) if bins is None else make_statistics(bins)
     if kind == "implicit":
         world.adopt(world.sign(_events(world.population).definition()))
     policy = world.policy.to_bytes()

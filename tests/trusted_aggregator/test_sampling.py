@@ -186,6 +186,14 @@ class TestRound:
         world.fill(range(5))
         assert world.charge().contributions == 5
 
+    def test_a_draw_that_could_fill_the_enclaves_memory_is_refused(self, make_world, monkeypatch):
+        world = make_world(minimum=3, edit=sampled(0.5, 100, 98))
+        held = 98 * world.algorithm.query(0).payload_bytes
+        monkeypatch.setattr("trusted_aggregator.enclave.LARGEST_DRAW_BYTES", held - 1)
+        with pytest.raises(ConfigurationError, match="could hold 98 contributions"):
+            world.open()
+        assert world.records == {}
+
     def test_beyond_the_declared_bound_nothing_is_accepted(self, make_world):
         world = make_world(minimum=3, edit=sampled(0.5, 4, 4))
         world.open()

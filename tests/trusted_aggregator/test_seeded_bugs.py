@@ -28,7 +28,7 @@ from odp.privacy.ledger import Ledger
 from odp.signed_task import open_task
 from odp.simulation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator import enclave, rounds, sampling, spending
+from trusted_aggregator import opened_task, rounds, sampling, spending
 from trusted_aggregator.rounds import Round
 from trusted_aggregator.sealed_state import RoundRecord
 
@@ -313,9 +313,8 @@ def _same_noise_every_time(patch):
 
 def _mean_by_realised_count(patch):
     sums = Round.noisy_sums
-    patch.setattr(
-        Round, "noisy_sums", lambda self: {name: total // self.contributions for name, total in sums(self).items()}
-    )
+    mean = lambda self, _=None: {name: total // self.contributions for name, total in sums(self).items()}  # noqa: E731
+    patch.setattr(Round, "noisy_sums", mean)
 
 
 def _noise_under_another_set(patch):
@@ -381,8 +380,8 @@ def _duplicate_ids_count(patch):
 
 def _charges(change: Callable) -> Callable:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        charges = enclave.round_charges
-        patch.setattr(enclave, "round_charges", lambda query, draw: change(charges(query, draw)))
+        charges = opened_task.round_charges
+        patch.setattr(opened_task, "round_charges", lambda query, draw: change(charges(query, draw)))
 
     return plant
 

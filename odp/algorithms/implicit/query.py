@@ -48,6 +48,9 @@ class ImplicitQuery:
       ConfigurationError: the definition is no valid task on implicit data, or has no such round.
     """
 
+    # Products of three numbers of one user stay within 2^32, so sums of so many stay within 2^61.
+    maximum = 2**29
+
     def __init__(self, terms: Terms, round: int) -> None:
         self.releases = declared_releases(terms, round)
         self._terms = terms

@@ -1,0 +1,212 @@
+"""Contributions of a million numbers: the exact sum and check alone, then the whole way into a real aggregator.
+
+The whole way is gRPC and TLS, opening, checking, summing and storing 4 MB per contribution, in another process. The
+yardstick is the same stream of the same bytes, over the same gRPC and TLS, into a process that drops them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import Figure, Limit, progress
+from benchmarks.processes import Usage
+from device_runtime.enclaves import Enclaves
+from device_runtime.services import Services, Traffic
+from odp.algorithms.dense.grid import NUMBER
+from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.statistics.config import Histogram
+from odp.cli.enclave import write_reference_values
+from odp.cli.processes import ODP, Child
+from odp.crypto import HpkeKey, SigningKey, domains
+from odp.crypto.segments import open_segments, seal_segments
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave
+from odp.errors import ServiceError
+from odp.signed_task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
+from odp.statistics import Statistics
+from odp.tables import manifest_for
+from odp.task import Cohort, UserLevelDP
+from odp.transport.channel import connect
+from odp.transport.tls import read_ca
+from odp.v1 import aggregator_pb2, common_pb2
+from server.clients import AggregatorClient
+
+_SIZE = 1_000_000
+_MINIMUM = 20
+_THREADS = 4
+_GB = 1e9
+
+
+def run(quick: bool) -> list[Figure]:
+    """Sum and check in GB/s per core, ingest beside a bare stream, and the processor time of one contribution."""
+    contributions, times = (40, 3) if quick else (50, 6)
+    task = Statistics(
+        name="dense",
+        queries={"items": Histogram(bins=_SIZE)},
+        privacy=UserLevelDP(epsilon=4.0, delta=1e-6),
+        cohort=Cohort(minimum=_MINIMUM, goal=4 * contributions * times),
+    )
+    return [*_alone(task), *_ingest(task, contributions, times)]
+
+
+def _alone(task: Statistics) -> list[Figure]:
+    """Within this process, on one core."""
+    query = algorithm_for(task.definition()).query(0)
+    assert isinstance(query, DenseQuery)  # narrows the type; the task is one of statistics
+    generator = np.random.Generator(np.random.PCG64(1))
+    payloads = [_payload(query, generator) for _ in range(8)]
+    size = sum(map(len, payloads))
+    total, into = query.new_sum(), np.zeros(_SIZE, dtype=np.int64)
+    plain = [np.frombuffer(payload, dtype=NUMBER) for payload in payloads]
+
+    def check() -> None:
+        for payload in payloads:
+            query.check(payload)
+
+    wide = _rate(lambda: [np.add(into, numbers, out=into) for numbers in plain], size)
+    figures = [
+        Figure("sum", _rate(lambda: total.add(payloads), size), "GB/s", ">= 10", Limit("numpy into int64", wide)),
+        Figure("check of the bound", _rate(check, size), "GB/s"),
+    ]
+    key = HpkeKey.generate()
+    sealed = seal_segments(key.public, payloads[0], b"benchmark")
+    figures.append(Figure("open", _rate(lambda: open_segments(key, sealed, b"benchmark"), len(sealed)), "GB/s"))
+    return figures
+
+
+@dataclass(frozen=True)
+class _Round:
+    """An open round of a real aggregator, and sealed contributions to it, each used once."""
+
+    header: aggregator_pb2.SubmitHeader
+    sealed: Sequence[bytes]
+
+
+def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=_MINIMUM)
+        shared = ["--ca-folder", str(root / "ca")]
+        arguments = ["aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform")]
+        arguments += ["--minimum-cohort", str(_MINIMUM), *shared]
+        real = Child("aggregator", arguments, state=root / "aggregator", log=root / "aggregator.log", command=ODP)
+        stack.callback(real.stop)
+        command = (sys.executable, "-m", "benchmarks.bare_stream")
+        bare = Child("bare stream", shared, state=root / "bare", log=root / "bare.log", command=command)
+        stack.callback(bare.stop)
+        ca = root / "ca" / "ca.pem"
+        for child in (real, bare):
+            child.wait_serving(ca)
+        write_reference_values(root / "platform", policy, root / "reference_values.json")
+        services = Services(real.address, ca)
+        stack.callback(services.close)
+        verified = Enclaves(services, ReferenceValues.load(root / "reference_values.json")).verified(
+            "aggregator", real.address
+        )
+        progress(f"sealing {contributions * times} contributions of {_SIZE:,} numbers")
+        opened = _open(task, real.address, ca, verified, contributions * times)
+        rates: dict[str, float] = {"bare": 0.0, "real": 0.0}
+        with Usage({"real": real.process.pid, "bare": bare.process.pid}) as usage:
+            before = usage.processor_seconds()
+            for turn in range(times):
+                part = opened.sealed[turn * contributions : (turn + 1) * contributions]
+                # By turns, so that what else the machine does meets both alike.
+                rates["bare"] = max(rates["bare"], _send(services, bare.address, opened.header, part))
+                rates["real"] = max(rates["real"], _send(services, real.address, opened.header, part))
+            used = usage.processor_seconds()
+            peak = usage.peak_bytes()["real"]
+    sent = contributions * times
+    each = {name: (used[name] - before[name]) / sent * 1e3 for name in used}
+    ratio = rates["real"] / rates["bare"]
+    return [
+        Figure("ingest over TLS", rates["real"], "GB/s", limit=Limit("bare stream", rates["bare"])),
+        Figure("ingest over bare stream", ratio, "ratio", ">= 0.5"),
+        Figure("processor time per contribution", each["real"], "ms", limit=Limit("bare stream", each["bare"])),
+        Figure("peak memory of the aggregator", peak / 2**20, "MiB"),
+    ]
+
+
+def _open(task: Statistics, address: str, ca: Path, enclave: VerifiedEnclave, count: int) -> _Round:
+    developer = SigningKey.generate()
+    signed = sign_task(task.definition(), developer)
+    definition = common_pb2.TaskDefinition.FromString(signed.definition)
+    task_id = task_sha256(signed)
+    server = algorithm_for(definition).server()
+    manifest = sign_manifest(manifest_for(server.broadcast(server.start()), task_id), developer)
+    order = aggregator_pb2.RoundOrder(task_sha256=task_id, round=0, model_sha256=model_sha256(manifest))
+    with connect(address, read_ca(ca)) as channel:
+        AggregatorClient(channel, address).open_round(signed, *sign_order(order, developer, domains.OPEN))
+    query = algorithm_for(definition).query(0)
+    assert isinstance(query, DenseQuery)  # narrows the type; the task is one of statistics
+    generator = np.random.Generator(np.random.PCG64(2))
+    payload = _payload(query, generator)
+    info = domains.large_contribution_info(task_id, 0, order.model_sha256, enclave.policy.sha256)
+    sealed = []
+    for _ in range(count):
+        secret = os.urandom(32)
+        contribution = aggregator_pb2.Contribution(
+            task_sha256=task_id,
+            model_sha256=order.model_sha256,
+            contribution_id=domains.contribution_id(secret, task_id, 0),
+            pseudonym=domains.pseudonym(secret, task_id),
+            payload=payload,
+        )
+        sealed.append(seal_segments(enclave.hpke_key, contribution.SerializeToString(), info))
+    return _Round(aggregator_pb2.SubmitHeader(task_sha256=task_id, round=0), sealed)
+
+
+def _send(services: Services, address: str, header: aggregator_pb2.SubmitHeader, sealed: Sequence[bytes]) -> float:
+    """GB/s of ``sealed``, a few at a time. Raises ServiceError where one is refused."""
+    left = list(sealed)
+    refused: list[int] = []
+
+    def work() -> None:
+        while True:
+            try:
+                one = left.pop()
+            except IndexError:
+                return
+            answer = services.submit_stream(address, header, one, Traffic()).refusal
+            if answer:
+                refused.append(answer)
+
+    threads = [threading.Thread(target=work) for _ in range(_THREADS)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - started
+    if refused:
+        raise ServiceError(f"{len(refused)} contributions were refused, the first with code {refused[0]}")
+    return sum(map(len, sealed)) / seconds / _GB
+
+
+def _payload(query: DenseQuery, generator: np.random.Generator) -> bytes:
+    """Numbers of all sizes that the bound allows."""
+    numbers = generator.standard_normal(query.grid.size)
+    numbers *= 0.99 * query.grid.units / np.linalg.norm(numbers)
+    return np.trunc(numbers).astype(NUMBER).tobytes()
+
+
+def _rate(work: Callable[[], object], size: int, times: int = 10) -> float:
+    """GB/s of the best of some runs."""
+    work()
+    best = float("inf")
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - started)
+    return size / best / _GB

@@ -1,0 +1,118 @@
+"""Whole tables on the device, by the SHA-256 of their content; the least recently used ones go first.
+
+Tables are public and only save traffic: a folder that is lost, full or spoilt costs a download and nothing else.
+
+::
+
+    <folder>/<sha256>.f32       a table, whole and checked
+             <sha256>.part      the start of one, whose download was cut
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from odp import _validate
+from odp.transport.state_folder import write_atomically
+
+#: Room for tables unless told otherwise.
+MOST_BYTES = 256 * 2**20
+
+_WHOLE, _PART = ".f32", ".part"
+
+
+class TableCache:
+    """Tables under ``folder``, at most ``most_bytes`` together; for one process at a time.
+
+    Raises:
+      ConfigurationError: ``most_bytes`` is negative.
+    """
+
+    def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
+        _validate.integer(low=0, high=2**50, most_bytes=most_bytes)
+        self._folder = folder
+        self._most_bytes = most_bytes
+
+    def find(self, sha256: bytes) -> bytes | None:
+        """The table of this hash; one that was changed on disk is deleted."""
+        path = self._path(sha256, _WHOLE)
+        with contextlib.suppress(OSError):
+            data = path.read_bytes()
+            if hashlib.sha256(data).digest() == sha256:
+                os.utime(path)
+                return data
+            path.unlink()
+        return None
+
+    def latest(self, size: int) -> bytes | None:
+        """The most recently used table of ``size`` bytes: probably another version of the one that is wanted."""
+        for path in reversed(self._oldest_first()):
+            with contextlib.suppress(OSError, ValueError):
+                if path.suffix == _WHOLE and path.stat().st_size == size:
+                    found = self.find(bytes.fromhex(path.stem))
+                    if found is not None:
+                        return found
+        return None
+
+    def keep(self, sha256: bytes, data: bytes) -> None:
+        """Keeps a table whole or not at all, and makes room for it; one beyond the bound is not kept."""
+        with contextlib.suppress(OSError):
+            self._path(sha256, _PART).unlink(missing_ok=True)
+            if len(data) <= self._most_bytes:
+                self._make_room(len(data))
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_atomically(self._path(sha256, _WHOLE), data)
+
+    def started(self, sha256: bytes, chunk_bytes: int) -> bytes:
+        """What an earlier download left of this table, in whole chunks; unchecked."""
+        try:
+            data = self._path(sha256, _PART).read_bytes()
+        except OSError:
+            return b""
+        return data[: len(data) // chunk_bytes * chunk_bytes]
+
+    def give_up(self, sha256: bytes) -> None:
+        """Deletes what an earlier download left."""
+        with contextlib.suppress(OSError):
+            self._path(sha256, _PART).unlink(missing_ok=True)
+
+    def noting(self, sha256: bytes, held: bytes, chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+        """``chunks`` as they come, each written behind ``held`` first; a disk that fails ends the writing alone."""
+        with contextlib.ExitStack() as stack:
+            file = None
+            with contextlib.suppress(OSError):
+                if size <= self._most_bytes:
+                    self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    file = stack.enter_context(self._path(sha256, _PART).open("ab"))
+                    file.truncate(len(held))
+            for chunk in chunks:
+                try:
+                    if file is not None:
+                        file.write(chunk)
+                        file.flush()
+                except OSError:
+                    file = None
+                yield chunk
+
+    def _make_room(self, size: int) -> None:
+        paths = self._oldest_first()
+        held = sum(path.stat().st_size for path in paths)
+        for path in paths:
+            if held + size <= self._most_bytes:
+                return
+            held -= path.stat().st_size
+            path.unlink()
+
+    def _oldest_first(self) -> list[Path]:
+        try:
+            found = [path for path in self._folder.iterdir() if path.suffix in (_WHOLE, _PART)]
+            return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+        except OSError:
+            return []
+
+    def _path(self, sha256: bytes, suffix: str) -> Path:
+        return self._folder / f"{sha256.hex()}{suffix}"

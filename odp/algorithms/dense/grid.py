@@ -1,0 +1,194 @@
+"""Real vectors as integers on a grid: the same bound for device, enclave and accountant, without a float tolerance.
+
+The step is ``clip / 2^bits``, so that the L2 bound in steps is a whole number, 2^bits, and the test of a vector is
+``sum of n^2 <= 4^bits`` in 64-bit integers. A payload is those integers modulo 2^32, so payloads can be added with or
+without masks; ``maximum`` is the number of contributions whose sum, noise included, surely stays within 32 bits.
+
+========================  =============================================================================================
+rule                      what holds
+========================  =============================================================================================
+P16 grid                  step <= noise_std / 64, and step <= clip / (5 sqrt(size)): rounding moves little
+P17 clip after rounding   a rounded vector beyond the bound is scaled down and truncated, so what is sent keeps it
+P17 range                 (maximum + 14 noise_std / clip) 2^bits < 2^31
+========================  =============================================================================================
+
+Edge cases: a zero vector stays zero; NaN and infinities are refused before they are rounded, and have no encoding.
+
+Source: privacy rules P16 to P18.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.algorithms.dpam.subset import places
+from odp.algorithms.seam import Float64Array, Int64Array
+from odp.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from odp.v1 import statistics_pb2
+
+MAX_BITS = 20
+#: Numbers of one vector: 4^MAX_BITS * MAX_SIZE < 2^63, so that a sum of squares of bounded numbers cannot wrap around.
+MAX_SIZE = 2**22
+MAX_CONTRIBUTIONS = 2**28
+
+NUMBER = np.dtype("<i4")
+_RANGE = 2**31
+_NOISE_DEVIATIONS = 14.0
+_STEPS_PER_DEVIATION = 64.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """How vectors of ``size`` numbers become integers, and how much noise their sum gets.
+
+    Attributes:
+      size: numbers of one vector.
+      clip: L2 bound of one vector, in data units.
+      bits: the step is ``clip / 2^bits``.
+      noise_std: standard deviation of the noise on each number of the sum, in data units.
+      maximum: largest number of contributions.
+
+    Raises:
+      ConfigurationError: a number is out of range, or breaks a rule of this module's table.
+    """
+
+    size: int
+    clip: float
+    bits: int
+    noise_std: float
+    maximum: int
+
+    def __post_init__(self) -> None:
+        _validate.integer(size=self.size, low=1, high=MAX_SIZE)
+        _validate.positive(clip=self.clip, noise_std=self.noise_std)
+        _validate.integer(grid_bits=self.bits, low=1, high=MAX_BITS)
+        _validate.integer(maximum=self.maximum, low=1, high=MAX_CONTRIBUTIONS)
+        if not self.noise_std / self.step >= _STEPS_PER_DEVIATION:
+            raise ConfigurationError(
+                f"Expected noise_std={self.noise_std!r} to be at least {_STEPS_PER_DEVIATION:.0f} steps of the grid "
+                f"(step={self.step!r}): raise grid_bits={self.bits}"
+            )
+        if self.units < 5.0 * math.sqrt(self.size):
+            raise ConfigurationError(
+                f"Expected 2^grid_bits={self.units} to be at least 5 sqrt(size={self.size}): "
+                f"raise grid_bits={self.bits}"
+            )
+        if not _fits(self.bits, self.maximum, self.noise_std / self.clip):
+            raise ConfigurationError(
+                f"Expected sums of maximum={self.maximum} vectors at grid_bits={self.bits} to fit 32 bits: "
+                "lower maximum or grid_bits"
+            )
+
+    @classmethod
+    def chosen(cls, *, size: int, clip: float, noise_std: float, maximum: int) -> Grid:
+        """The finest grid whose sums fit 32 bits.
+
+        Raises:
+          ConfigurationError: a number is out of range, or no grid is fine enough for the size and the noise and coarse
+            enough for so many contributions.
+        """
+        _validate.positive(clip=clip, noise_std=noise_std)
+        _validate.integer(size=size, low=1, high=MAX_SIZE)
+        fitting = [bits for bits in range(1, MAX_BITS + 1) if _fits(bits, maximum, noise_std / clip)]
+        needed = max(_STEPS_PER_DEVIATION * clip / noise_std, 5.0 * math.sqrt(size))
+        if not fitting or 2.0 ** fitting[-1] < needed:
+            raise ConfigurationError(
+                f"Expected sums of maximum={maximum} vectors of size={size} to fit 32 bits: lower the cohort's goal, "
+                "or release fewer numbers"
+            )
+        return cls(size=size, clip=clip, bits=fitting[-1], noise_std=noise_std, maximum=maximum)
+
+    @classmethod
+    def of(cls, terms: statistics_pb2.DenseTerms, *, size: int) -> Grid:
+        """The grid of a task definition. Raises ConfigurationError as the class."""
+        return cls(
+            size=size, clip=terms.clip, bits=terms.grid_bits, noise_std=terms.noise_std, maximum=terms.maximum
+        )  # fmt: skip
+
+    @property
+    def units(self) -> int:
+        """The L2 bound in steps, 2^bits."""
+        return 1 << self.bits
+
+    @property
+    def limit(self) -> int:
+        """The largest sum of squares in steps, 4^bits."""
+        return 1 << (2 * self.bits)
+
+    @property
+    def step(self) -> float:
+        """One step in data units."""
+        return self.clip / self.units
+
+    @property
+    def payload_bytes(self) -> int:
+        """Length of a payload."""
+        return NUMBER.itemsize * self.size
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The numbers other than zero of many users' vectors, flat [entries]: each (user, place) at most once.
+
+    ``user`` and ``place`` are int64, ``value`` float64 in data units.
+    """
+
+    user: Int64Array
+    place: Int64Array
+    value: Float64Array
+
+
+@dataclass(frozen=True)
+class Steps:
+    """``Entries`` in steps of a grid: ``value`` is int64."""
+
+    user: Int64Array
+    place: Int64Array
+    value: Int64Array
+
+
+def quantise(grid: Grid, entries: Entries, *, round: int, seeds: npt.NDArray[np.uint64]) -> Steps:
+    """The entries in steps, every user's within the bound; user ``i`` rounds by ``seeds[i]``.
+
+    A number is rounded to one of its two neighbours on the grid, without bias, by a hash of (seed, round, place): the
+    same user rounds in the same way whoever computes it. A vector that is longer than the bound is scaled down to it
+    before; one that rounding made longer is scaled and truncated after.
+
+    Raises:
+      DataError: a value is not finite; nothing of it is shown.
+    """
+    wrong = int(np.count_nonzero(~np.isfinite(entries.value)))
+    if wrong:
+        raise DataError(f"{wrong} numbers of a contribution are not finite; correct the device's data")
+    users = len(seeds)
+    with np.errstate(over="ignore"):
+        length = np.sqrt(np.bincount(entries.user, weights=np.square(entries.value), minlength=users))
+    shrink = np.minimum(1.0, grid.clip / np.maximum(length, grid.clip))[entries.user]
+    uniform = (places(seeds[entries.user], round, entries.place) >> np.uint64(11)) * 2.0**-53
+    steps = np.floor(entries.value * shrink / grid.step + uniform)
+    # Sums of integers below 2^53 are exact in float64, in any order.
+    squares = np.bincount(entries.user, weights=np.square(steps), minlength=users)
+    beyond = squares > grid.limit
+    if beyond.any():
+        factor = np.where(beyond, grid.units / np.sqrt(np.maximum(squares, 1.0)), 1.0)[entries.user]
+        steps = np.trunc(steps * factor)
+    return Steps(entries.user, entries.place, steps.astype(np.int64))
+
+
+def encode(grid: Grid, steps: Steps) -> bytes:
+    """The payload of one user's numbers."""
+    numbers = np.zeros(grid.size, dtype=NUMBER)
+    numbers[steps.place] = steps.value
+    return numbers.tobytes()
+
+
+def _fits(bits: int, maximum: int, noise_multiplier: float) -> bool:
+    return (maximum + _NOISE_DEVIATIONS * noise_multiplier) * 2.0**bits < _RANGE

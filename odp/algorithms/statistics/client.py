@@ -1,0 +1,39 @@
+"""Statistics on one device: its vector. Imports numpy alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from odp.algorithms.dense.grid import encode, quantise
+from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.statistics.terms import Terms
+from odp.algorithms.statistics.userside import Records, vectors
+from odp.errors import ConfigurationError
+from odp.v1 import common_pb2
+
+
+class StatisticsClient:
+    """``odp.algorithms.seam.Client`` of one task; it needs no slices and keeps no local parameters.
+
+    Raises:
+      ConfigurationError: the definition is no valid statistics task.
+    """
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._terms = Terms.of(definition)
+
+    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+        """None: int64 [0]."""
+        return np.zeros(0, dtype=np.int64)
+
+    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+        """(payload, nothing). A device without records contributes zeros, as if it were absent."""
+        self._terms.check_round(round)
+        records = Records(np.zeros(len(data.items), dtype=np.int64), data.items, data.values, users=1)
+        seeds = np.array([seed], dtype=np.uint64)
+        entries = quantise(self._terms.grid, vectors(self._terms, records), round=round, seeds=seeds)
+        return encode(self._terms.grid, entries), b""
+
+    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
+        """Raises ConfigurationError: statistics train no model."""
+        raise ConfigurationError("the task asks for statistics: there is no model that could predict anything")

@@ -1,0 +1,195 @@
+"""What a developer asks for: histograms and means over a local table, and how they become numbers of a definition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from odp import _validate
+from odp.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from odp.v1 import statistics_pb2
+
+_MOST_BINS = 2**21
+_MOST_EDGES = 2**12
+_MOST_RECORDS = 2**16
+_COUNTS = ("users", "records", "shares")
+# So many times the goal may come before a round closes: what arrives meanwhile is not turned away.
+_ROOM = 2
+_MOST_CONTRIBUTIONS = 2**28
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """How the records of all users spread over bins.
+
+    With ``bins`` alone, bin i counts item i. With ``low`` and ``high`` too, the bins divide the values evenly; with
+    ``edges`` they divide them anyhow. Records outside of all bins are left out.
+
+    Attributes:
+      bins: number of bins.
+      low, high: range of values, for bins of equal width.
+      edges: bounds of values, ascending, one more than bins; a bin holds its lower edge, the last one its upper too.
+      counts: what a user adds to a bin: "users" 1 where it has any record there, "records" the number of its records
+        there, "shares" the share of its records there (so every user counts alike, and bins sum to the users).
+      clip: L2 bound of a user's counts; longer ones are scaled down to it, which biases the result. None is the bound
+        that never binds: sqrt(bins) for users, 1 for shares. Records have no such bound, so they need a clip.
+      table: local table of (item, value).
+      share: part of the privacy budget, in proportion to the other queries' shares.
+
+    Raises:
+      ConfigurationError: a number is out of range, or the bins are given in no way or in two.
+    """
+
+    bins: int | None = None
+    low: float | None = None
+    high: float | None = None
+    edges: Sequence[float] | None = None
+    counts: str = "users"
+    clip: float | None = None
+    table: str = "ratings"
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        _validate.identifier(table=self.table)
+        _validate.one_of(_COUNTS, counts=self.counts)
+        _validate.positive(share=self.share)
+        ranged = self.low is not None or self.high is not None
+        if (self.edges is None) == (self.bins is None) or (ranged and self.edges is not None):
+            raise ConfigurationError("Expected a histogram to have bins, or bins with low and high, or edges")
+        if self.bins is not None:
+            _validate.integer(bins=self.bins, low=1, high=_MOST_EDGES - 1 if ranged else _MOST_BINS)
+        if ranged:
+            if self.low is None or self.high is None:
+                raise ConfigurationError(f"Expected both low={self.low!r} and high={self.high!r}, or neither")
+            _validate.finite(low=self.low, high=self.high)
+            if not self.low < self.high:
+                raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
+        if self.edges is not None:
+            if not 2 <= len(self.edges) <= _MOST_EDGES:
+                raise ConfigurationError(f"Expected edges to be 2 to {_MOST_EDGES} numbers")
+            _validate.finite(**{f"edges[{place}]": edge for place, edge in enumerate(self.edges)})
+            object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
+            if not all(np.diff(self.edges) > 0):
+                raise ConfigurationError("Expected edges to be ascending")
+        if self.clip is not None:
+            _validate.positive(clip=self.clip)
+        elif self.counts == "records":
+            raise ConfigurationError("Expected clip, the L2 bound of a user's counts: the number of records has none")
+
+    @property
+    def of_values(self) -> bool:
+        """Whether the bins are of values and not of items."""
+        return self.edges is not None or self.low is not None
+
+    def to_proto(self, name: str) -> statistics_pb2.StatisticsQuery:
+        """The query ``name``, its share not yet divided by all shares."""
+        from odp.v1 import statistics_pb2
+
+        edges = self._edges()
+        bins = len(edges) - 1 if edges is not None else int(self.bins or 0)
+        free = math.sqrt(bins) if self.counts == "users" else 1.0
+        columns, countings = statistics_pb2.StatisticsQuery, statistics_pb2.HistogramQuery
+        return statistics_pb2.StatisticsQuery(
+            name=name,
+            table=self.table,
+            column=columns.COLUMN_ITEM if edges is None else columns.COLUMN_VALUE,
+            share=self.share,
+            histogram=statistics_pb2.HistogramQuery(
+                bins=bins,
+                edges=b"" if edges is None else np.asarray(edges, dtype="<f8").tobytes(),
+                counting={
+                    "users": countings.COUNTING_USERS,
+                    "records": countings.COUNTING_RECORDS,
+                    "shares": countings.COUNTING_SHARES,
+                }[self.counts],
+                clip=free if self.clip is None else self.clip,
+            ),
+        )
+
+    def _edges(self) -> Sequence[float] | None:
+        if self.low is None or self.high is None or self.bins is None:
+            return self.edges
+        return [float(edge) for edge in np.linspace(self.low, self.high, self.bins + 1)]
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """The mean of a local table's values.
+
+    Attributes:
+      low, high: declared range; a value outside is clamped to it.
+      max_records: a user counts as often as it has records, but no more often than this. With 1, it is the mean of
+        users' means.
+      table: local table of (item, value).
+      share: part of the privacy budget, in proportion to the other queries' shares.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    low: float
+    high: float
+    max_records: int = 1
+    table: str = "ratings"
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        _validate.identifier(table=self.table)
+        _validate.within(low=-1e12, high=1e12, mean_low=self.low, mean_high=self.high)
+        if not self.low < self.high:
+            raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
+        _validate.integer(max_records=self.max_records, low=1, high=_MOST_RECORDS)
+        _validate.positive(share=self.share)
+
+    def to_proto(self, name: str) -> statistics_pb2.StatisticsQuery:
+        """The query ``name``, its share not yet divided by all shares."""
+        from odp.v1 import statistics_pb2
+
+        return statistics_pb2.StatisticsQuery(
+            name=name,
+            table=self.table,
+            column=statistics_pb2.StatisticsQuery.COLUMN_VALUE,
+            share=self.share,
+            mean=statistics_pb2.MeanQuery(low=self.low, high=self.high, max_records=self.max_records),
+        )
+
+
+def resolve(
+    queries: Mapping[str, Histogram | Mean], *, epsilon: float, delta: float, goal: int
+) -> statistics_pb2.Statistics:
+    """Every number of the task, with the noise that makes the joint release (epsilon, delta)-DP.
+
+    The round takes up to twice its ``goal`` of contributions; the grid is the finest that sums them in 32 bits.
+
+    Raises:
+      ConfigurationError: no grid fits so many contributions and so many numbers.
+      PrivacyError: so many numbers are noised that sampling alone uses up delta.
+    """
+    from odp.algorithms.dense.grid import Grid
+    from odp.privacy.accounting import mu_for
+    from odp.v1 import statistics_pb2
+
+    asked = [query.to_proto(name) for name, query in queries.items()]
+    total = math.fsum(query.share for query in asked)
+    for query in asked:
+        query.share /= total
+    size = sum(query.histogram.bins if query.HasField("histogram") else 2 for query in asked)
+    noise_std = 1.0 / mu_for(epsilon=epsilon, delta=delta, coordinates=size)
+    maximum = min(_ROOM * goal, _MOST_CONTRIBUTIONS)
+    grid = Grid.chosen(size=size, clip=1.0, noise_std=noise_std, maximum=maximum)
+    return statistics_pb2.Statistics(
+        queries=asked,
+        dense=statistics_pb2.DenseTerms(
+            clip=grid.clip, grid_bits=grid.bits, noise_std=grid.noise_std, maximum=grid.maximum
+        ),
+    )

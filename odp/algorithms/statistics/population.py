@@ -1,0 +1,71 @@
+"""``StatisticsClient`` for many users at once: the sums of their payloads, without the payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dense.grid import quantise
+from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
+from odp.algorithms.statistics.terms import RELEASE, Terms
+from odp.algorithms.statistics.userside import Records, vectors
+from odp.errors import ConfigurationError, DataError
+from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+_USERS = 2**14  # users per block: bounds memory
+
+
+class StatisticsPopulation:
+    """``odp.algorithms.seam.Population`` of one task.
+
+    Raises:
+      ConfigurationError: the definition is no valid statistics task.
+    """
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._terms = Terms.of(definition)
+
+    def contribute(
+        self,
+        broadcast: Broadcast,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
+    ) -> Mapping[str, Int64Array]:
+        """The sum of every user's payload, int64 [size].
+
+        Raises:
+          DataError: there is not one seed per user.
+        """
+        self._terms.check_round(round)
+        if len(seeds) != ratings.n_users:
+            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        grid = self._terms.grid
+        total = np.zeros(grid.size, dtype=np.int64)
+        for start in range(0, ratings.n_users, _USERS):
+            users = min(_USERS, ratings.n_users - start)
+            rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
+            records = Records(
+                np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
+                ratings.items[rows].astype(np.int64),
+                ratings.values[rows].astype(np.float64),
+                users,
+            )
+            entries = quantise(grid, vectors(self._terms, records), round=round, seeds=seeds[start : start + users])
+            # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
+            total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)
+            if progress is not None:
+                progress(start + users)
+        return {RELEASE: total}
+
+    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
+        """Raises ConfigurationError: statistics train no model."""
+        raise ConfigurationError("the task asks for statistics: there is no model that could predict anything")

@@ -1,0 +1,210 @@
+"""The numbers of one statistics task, read from its definition and checked: one source for every party.
+
+A user's vector is the concatenation of one part per query, each scaled so that its own L2 bound becomes
+``sqrt(share) * clip``. The shares sum to 1, so the whole keeps ``clip``, and noise of one standard deviation on all
+numbers is one joint Gaussian event (rule P8) in which query k has ``mu_k^2 = share_k mu^2``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.dense.grid import MAX_SIZE, Grid
+from odp.algorithms.seam import Float64Array
+from odp.errors import ConfigurationError
+from odp.v1 import common_pb2, statistics_pb2
+
+ROUND = 0
+ROUNDS = 1
+RELEASE = "statistics"
+TABLE = "statistics"
+
+MAX_QUERIES = 64
+MAX_EDGES = 2**12
+MAX_RECORDS = 2**16
+
+COLUMNS = {
+    "item": statistics_pb2.StatisticsQuery.COLUMN_ITEM,
+    "value": statistics_pb2.StatisticsQuery.COLUMN_VALUE,
+}
+COUNTINGS = {
+    "users": statistics_pb2.HistogramQuery.COUNTING_USERS,
+    "records": statistics_pb2.HistogramQuery.COUNTING_RECORDS,
+    "shares": statistics_pb2.HistogramQuery.COUNTING_SHARES,
+}
+_COLUMN_NAMES = {number: name for name, number in COLUMNS.items()}
+_COUNTING_NAMES = {number: name for name, number in COUNTINGS.items()}
+
+
+@dataclass(frozen=True)
+class HistogramPart:
+    """What a user adds to each bin: see ``odp.Histogram``. ``edges`` float64 [bins + 1] of values, None of items."""
+
+    bins: int
+    edges: Float64Array | None
+    counting: str
+    clip: float
+
+    @property
+    def size(self) -> int:
+        """Numbers in the vector."""
+        return self.bins
+
+    @property
+    def bound(self) -> float:
+        """L2 bound of the part before it is scaled."""
+        return self.clip
+
+
+@dataclass(frozen=True)
+class MeanPart:
+    """A user's weighted mean and its weight: see ``odp.Mean``."""
+
+    low: float
+    high: float
+    max_records: int
+
+    @property
+    def size(self) -> int:
+        """The sum, then the weight."""
+        return 2
+
+    @property
+    def bound(self) -> float:
+        """L2 bound of the part before it is scaled: |mean| <= 1 and 1, times the weight."""
+        return math.sqrt(2.0) * self.max_records
+
+    @property
+    def middle(self) -> float:
+        """What becomes 0."""
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def half(self) -> float:
+        """What becomes 1, from the middle."""
+        return 0.5 * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One query: numbers ``offset .. offset + size - 1`` of the vector, each in units of ``scale``."""
+
+    name: str
+    table: str
+    column: str
+    kind: HistogramPart | MeanPart
+    offset: int
+    scale: float
+
+    @property
+    def place(self) -> slice:
+        """Where the part stands in the vector."""
+        return slice(self.offset, self.offset + self.kind.size)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A :class:`odp.v1.TaskDefinition` with statistics, checked."""
+
+    parts: tuple[Part, ...]
+    grid: Grid
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
+        """Reads and checks a task definition.
+
+        Raises:
+          ConfigurationError: the task asks for no statistics, or a field is missing, out of range, or of training.
+        """
+        if definition.WhichOneof("training") != "statistics":
+            raise ConfigurationError(f"Expected the training of task {definition.name!r} to be statistics")
+        if definition.HasField("model") or definition.WhichOneof("local_data") is not None:
+            raise ConfigurationError(
+                f"Expected task {definition.name!r} to have no model and no local data: it asks for statistics"
+            )
+        if definition.privacy.max_items_per_user:
+            raise ConfigurationError("Expected max_items_per_user to be 0: statistics bound a user's vector")
+        if not definition.privacy.epsilon > 0:
+            raise ConfigurationError(f"Expected epsilon={definition.privacy.epsilon!r} to be > 0")
+        if definition.cohort.HasField("enclave_poisson"):
+            raise ConfigurationError(f"Expected task {definition.name!r} to have no sampling: it asks for statistics")
+        asked = definition.statistics
+        if not 1 <= len(asked.queries) <= MAX_QUERIES:
+            raise ConfigurationError(f"Expected 1 to {MAX_QUERIES} queries (got {len(asked.queries)})")
+        names = [query.name for query in asked.queries]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"Expected distinct names of queries (got {', '.join(names)})")
+        for query in asked.queries:
+            _validate.identifier(name=query.name, table=query.table)
+            _validate.positive(share=query.share)
+        total = math.fsum(query.share for query in asked.queries)
+        if not math.isclose(total, 1.0, abs_tol=1e-9):
+            raise ConfigurationError(f"Expected the shares of all queries to sum to 1 (got {total!r})")
+        parts, offset = [], 0
+        for query in asked.queries:
+            column, kind = _kind(query)
+            scale = math.sqrt(query.share) * asked.dense.clip / kind.bound
+            parts.append(Part(query.name, query.table, column, kind, offset, scale))
+            offset += kind.size
+        return cls(tuple(parts), Grid.of(asked.dense, size=offset))
+
+    def check_round(self, round: int) -> None:
+        """Raises ConfigurationError unless the task has this round."""
+        if round != ROUND:
+            raise ConfigurationError(f"Expected round={round!r} to be {ROUND}: statistics have one round")
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The local tables that are read."""
+        return frozenset(part.table for part in self.parts)
+
+
+def _kind(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | MeanPart]:
+    """(column, part). Raises ConfigurationError."""
+    column = _COLUMN_NAMES.get(query.column, "")
+    kind = query.WhichOneof("kind")
+    if kind == "mean":
+        mean = query.mean
+        if column != "value":
+            raise ConfigurationError(f"Expected column={column!r} of the mean {query.name!r} to be value")
+        _validate.within(low=-1e12, high=1e12, mean_low=mean.low, mean_high=mean.high)
+        if not mean.low < mean.high:
+            raise ConfigurationError(
+                f"Expected low={mean.low!r} of the mean {query.name!r} to be below high={mean.high!r}"
+            )
+        _validate.integer(max_records=mean.max_records, low=1, high=MAX_RECORDS)
+        return column, MeanPart(mean.low, mean.high, mean.max_records)
+    if kind != "histogram":
+        raise ConfigurationError(f"Expected the query {query.name!r} to be a histogram or a mean")
+    histogram = query.histogram
+    if column not in COLUMNS:
+        raise ConfigurationError(f"Expected column of the histogram {query.name!r} to be one of item, value")
+    _validate.integer(bins=histogram.bins, low=1, high=MAX_SIZE)
+    edges = None
+    if column == "value":
+        edges = _edges(query.name, histogram)
+    elif histogram.edges:
+        raise ConfigurationError(f"Expected the histogram {query.name!r} of items to have bins and no edges")
+    counting = _COUNTING_NAMES.get(histogram.counting)
+    if counting is None:
+        raise ConfigurationError(
+            f"Expected counting of the histogram {query.name!r} to be one of {', '.join(COUNTINGS)}"
+        )
+    _validate.positive(clip=histogram.clip)
+    return column, HistogramPart(histogram.bins, edges, counting, histogram.clip)
+
+
+def _edges(name: str, histogram: statistics_pb2.HistogramQuery) -> Float64Array:
+    if histogram.bins >= MAX_EDGES or len(histogram.edges) != 8 * (histogram.bins + 1):
+        raise ConfigurationError(
+            f"Expected the histogram {name!r} of values to have bins + 1 edges, {MAX_EDGES} at most "
+            f"(got {len(histogram.edges)} bytes for bins={histogram.bins})"
+        )
+    edges = np.frombuffer(histogram.edges, dtype="<f8").astype(np.float64)
+    if not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
+        raise ConfigurationError(f"Expected the edges of the histogram {name!r} to be finite and ascending")
+    return edges

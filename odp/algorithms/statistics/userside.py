@@ -1,0 +1,82 @@
+"""From records to scaled vectors, for one user or for many: the same arithmetic on a device and in a simulation.
+
+Every sum runs over one user's records in their order, so that a user's numbers do not depend on who else is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dense.grid import Entries
+from odp.algorithms.seam import Float64Array, Int64Array
+from odp.algorithms.statistics.terms import HistogramPart, MeanPart, Part, Terms
+
+
+@dataclass(frozen=True)
+class Records:
+    """Rows of a local table: user and item int64 [n], value float64 [n], ordered by user; users from 0."""
+
+    user: Int64Array
+    item: Int64Array
+    value: Float64Array
+    users: int
+
+
+def vectors(terms: Terms, records: Records) -> Entries:
+    """The entries of every user's vector, in data units, within the bounds of their parts up to float rounding."""
+    found = [_part(part, records) for part in terms.parts]
+    return Entries(
+        np.concatenate([entries.user for entries in found]),
+        np.concatenate([entries.place for entries in found]),
+        np.concatenate([entries.value for entries in found]),
+    )
+
+
+def _part(part: Part, records: Records) -> Entries:
+    entries = _mean(part.kind, records) if isinstance(part.kind, MeanPart) else _histogram(part.kind, records)
+    return Entries(entries.user, entries.place + part.offset, np.multiply(entries.value, part.scale))
+
+
+def _histogram(kind: HistogramPart, records: Records) -> Entries:
+    if kind.edges is None:
+        bins, inside = records.item, (records.item >= 0) & (records.item < kind.bins)
+    else:
+        bins = np.searchsorted(kind.edges, records.value, side="right") - 1
+        bins[records.value == kind.edges[-1]] = kind.bins - 1
+        inside = (bins >= 0) & (bins < kind.bins) & (records.value <= kind.edges[-1])
+    cells, count = np.unique(records.user[inside] * np.int64(kind.bins) + bins[inside], return_counts=True)
+    user, place = cells // kind.bins, cells % kind.bins
+    match kind.counting:
+        case "users":
+            value = np.ones(len(cells))
+        case "records":
+            value = count.astype(np.float64)
+        case _:
+            value = count / np.bincount(user, weights=count, minlength=records.users)[user]
+    return Entries(user, place, value * _shrink(user, value, kind.clip, records.users))
+
+
+def _mean(kind: MeanPart, records: Records) -> Entries:
+    known = np.isfinite(records.value)
+    user = records.user[known]
+    moved = np.clip((records.value[known] - kind.middle) / kind.half, -1.0, 1.0)
+    total = np.bincount(user, weights=moved, minlength=records.users)
+    count = np.bincount(user, minlength=records.users)
+    users = np.flatnonzero(count)
+    weight = np.minimum(count[users], kind.max_records).astype(np.float64)
+    mean = total[users] / count[users]
+    return Entries(
+        np.concatenate([users, users]),
+        np.repeat(np.arange(2, dtype=np.int64), len(users)),
+        np.concatenate([weight * mean, weight]),
+    )
+
+
+def _shrink(user: Int64Array, value: Float64Array, clip: float, users: int) -> npt.NDArray[np.float64]:
+    """Factor of each entry, so that no user's vector is longer than ``clip``."""
+    length = np.sqrt(np.bincount(user, weights=np.square(value), minlength=users))
+    factor: npt.NDArray[np.float64] = np.minimum(1.0, clip / np.maximum(length, clip))[user]
+    return factor

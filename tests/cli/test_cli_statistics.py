@@ -1,0 +1,114 @@
+"""Statistics as a person asks for them: `odp task new --statistics`, `show`, `simulate`, `submit`, `results`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.conftest import TASK, Printed
+from e2e.world import World
+
+from odp.datasets import load
+from odp.errors import ConfigurationError, DataError
+from odp.task_file import load_task, parse_task
+
+Odp = Callable[..., Printed]
+
+DATA = "synthetic:n_users=60,n_items=12,ratings_per_user=6,seed=3"
+ASKED = """\
+name = "films"
+[queries.items]
+bins = 12
+[queries.stars]
+kind = "mean"
+low = 1.0
+high = 5.0
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+[cohort]
+minimum = 20
+goal = 60
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    path = tmp_path / "asked.toml"
+    path.write_text(ASKED)
+    return path
+
+
+def test_the_file_to_start_from_and_what_show_prints_are_the_same_task(odp: Odp, tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    odp("task", "new", path, "--statistics")
+    shown = odp("task", "show", path).out
+    assert parse_task(shown) == load_task(path)
+    assert "# 1 rounds; planned epsilon 1.000000" in shown
+    assert "# round 0: statistics: sensitivity 1, noise std " in shown
+    assert "# grid_bits = " in shown
+    assert odp("task", "show", path, "--json").json["definition"]["statistics"]["queries"][0]["name"] == "hours"
+
+
+def test_a_simulation_shows_the_answer_beside_what_was_there(odp: Odp, asked: Path, tmp_path: Path) -> None:
+    printed = odp("simulate", asked, "--data", DATA, "--output", tmp_path / "out", "--json")
+    assert "without noise" in printed.err
+    assert (tmp_path / "out" / "statistics.png").read_bytes().startswith(b"\x89PNG")
+    found = printed.json
+    assert 1.999 < found["epsilon"] <= 2.0
+    assert [event["name"] for event in found["charges"]] == ["statistics"]
+    exact = found["exact"]["queries"]["items"]["counts"]
+    ratings = load(DATA)
+    assert sum(exact) == pytest.approx(ratings.n_ratings, rel=1e-3)
+    assert found["statistics"]["queries"]["items"]["counts"] != exact
+    silent = odp("simulate", asked, "--data", DATA, "--no-noise", "--json").json
+    assert (silent["epsilon"], silent["charges"]) == (None, [])
+    assert silent["statistics"] == silent["exact"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--epsilon", "2"), "--epsilon goes with --preset"),
+        (("--held-out", "5"), "--held-out is for models"),
+        (("--features",), "--features is for models"),
+        (("--data", "synthetic:n_users=500"), "Expected 1 to 120 users"),
+    ],
+)
+def test_what_makes_no_sense_for_statistics_is_one_line(
+    odp: Odp, asked: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises((ConfigurationError, DataError), match=message):
+        odp("simulate", asked, "--data", DATA, *arguments)
+
+
+def test_results_are_printed_and_drawn_once_the_round_is_released(odp: Odp, asked: Path, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        world = World(tmp_path / "world").start(stack)
+        at = ("--server", world.server.address, "--state", world.root)
+        identifier = odp("task", "submit", asked, *at).out.strip()
+        with pytest.raises(ConfigurationError, match="has released nothing yet"):
+            odp("task", "results", identifier, *at)
+        devices = world.devices(load(DATA), until_finished=True)
+        stack.callback(devices.stop)
+        assert devices.join(60)
+        picture = tmp_path / "picture.svg"
+        printed = odp("task", "results", identifier[:9], *at, "--picture", picture, "--confidence", "0.5", "--json")
+        assert "items: users per bin" in printed.err
+        assert "stars: mean " in printed.err
+        assert picture.read_text().lstrip().startswith("<?xml")
+        found = printed.json
+        assert (found["contributions"], found["confidence"]) == (60, 0.5)
+        bars = found["queries"]["items"]
+        assert all(
+            low < count < high for low, count, high in zip(bars["low"], bars["counts"], bars["high"], strict=True)
+        )
+        with pytest.raises(DataError, match="cannot draw"):
+            odp("task", "results", identifier, *at, "--picture", tmp_path / "picture.txt")
+        model = tmp_path / "model.toml"
+        model.write_text(TASK)
+        other = odp("task", "submit", model, *at).out.strip()
+        with pytest.raises(ConfigurationError, match="trains a model"):
+            odp("task", "results", other, *at)

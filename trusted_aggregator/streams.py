@@ -1,0 +1,39 @@
+"""A sealed contribution that comes as a stream: read into memory, never more than the round's exact length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from odp.errors import ConfigurationError, Refusal
+from odp.transport.channel import CHUNK_BYTES
+from odp.v1 import aggregator_pb2
+
+Requests = Iterator[aggregator_pb2.SubmitStreamRequest]
+
+
+def read_header(requests: Requests) -> aggregator_pb2.SubmitHeader:
+    """The first message of a stream. Raises ConfigurationError where it is something else, or nothing."""
+    first = next(requests, None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise ConfigurationError("the first message of a submit stream must be its header")
+    return first.header
+
+
+def read_sealed(requests: Requests, length: int) -> bytes | Refusal:
+    """The sealed bytes, where they are exactly ``length``; a longer stream is not read on.
+
+    A stream that is cut looks like one that ended early: both are MALFORMED, and nothing of them is kept.
+
+    Raises:
+      ConfigurationError: a chunk is empty or above 1 MiB, or a message holds something else.
+    """
+    chunks: list[bytes] = []
+    received = 0
+    for request in requests:
+        if request.WhichOneof("part") != "chunk" or not 0 < len(request.chunk) <= CHUNK_BYTES:
+            raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the submit header")
+        received += len(request.chunk)
+        if received > length:
+            return Refusal.MALFORMED
+        chunks.append(request.chunk)
+    return b"".join(chunks) if received == length else Refusal.MALFORMED
