@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from device_runtime.ledger import TaskTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
 from odp.errors import ConfigurationError
@@ -31,7 +32,8 @@ _EVENTS_TABLE = "events"
 class Model:
     """One signed model version of one signed task, both checked.
 
-    ``rounds`` is the number of rounds that the task has when it is finished; ``signed_task`` and ``signed_manifest``
+    ``rounds`` is the number of rounds that the task has when it is finished; ``terms`` say what each of them costs;
+    ``signed_task`` and ``signed_manifest``
     are what has to be in the transparency log.
     """
 
@@ -41,6 +43,7 @@ class Model:
     model_sha256: bytes
     client: Client
     rounds: int
+    terms: TaskTerms
     signed_task: common_pb2.SignedTask
     signed_manifest: common_pb2.SignedManifest
 
@@ -80,13 +83,15 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
     own = _EVENTS_TABLE if algorithm.implicit else _DEVICE_TABLE
     if named != own:
         raise ConfigurationError(f"Expected table={named!r} to be {own!r}, the devices' own")
+    terms = TaskTerms.of(definition, task_sha256(task))
     return Model(
         definition=definition,
-        task_sha256=task_sha256(task),
+        task_sha256=terms.task_sha256,
         manifest=opened,
         model_sha256=model_sha256(manifest),
         client=algorithm.client(),
-        rounds=len(algorithm.planned_releases()),
+        rounds=len(terms.rounds),
+        terms=terms,
         signed_task=task,
         signed_manifest=manifest,
     )

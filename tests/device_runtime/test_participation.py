@@ -11,8 +11,11 @@ import pytest
 from device_runtime.assignment import AssignmentReader, Work, open_assignment
 from device_runtime.limits import Limits
 from device_runtime.participation import Outcome, Participant
+from device_runtime.schema import State
 from device_runtime.services import Services, Traffic
-from device_runtime.store import State, Store
+from device_runtime.store import Store
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import round_charges
 from odp.algorithms.seam import Slices
 from odp.crypto import domains
 from odp.crypto.hpke import HpkeKey
@@ -26,6 +29,7 @@ from odp.errors import (
     ServiceError,
     ServiceUnavailable,
 )
+from odp.privacy.accounting import epsilon
 from odp.signed_task import sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
 
@@ -278,7 +282,7 @@ def test_a_refusal_is_final_and_leaves_no_bytes_behind(world: Any, refusal: Refu
     assert len(world.aggregator.submits) == 1
     with world.store(0) as store:
         (line,) = store.ledger()
-        assert store.spent_elsewhere(b"") == 0.0
+        assert store.charged() == []
     assert (line.state, line.refusal, line.payload) == (State.REFUSED, refusal, None)
 
 
@@ -373,9 +377,20 @@ def test_tasks_of_one_device_add_up_to_the_persons_total(world: Any, task: Any) 
     world.task = sign_task(dataclasses.replace(task, name="second").definition(), world.developer)
     world.task_id = task_sha256(world.task)
     world.open_round(0)
-    with pytest.raises(PrivacyError, match="total epsilon=16"):
-        take_part(world, 0, world.participant(limits=Limits(min_cohort=2, max_total_epsilon=15.0)))
-    assert take_part(world, 0) is Outcome.SENT
+    one, two = spent_on(counts_of(task)), spent_on(counts_of(task) * 2)
+    assert one < two < 2 * one  # composed, not added up
+    with pytest.raises(PrivacyError, match=f"total epsilon={two:g} is above max_total_epsilon"):
+        take_part(world, 0, world.participant(limits=Limits(min_cohort=2, max_total_epsilon=0.5 * (one + two))))
+    assert take_part(world, 0, world.participant(limits=Limits(min_cohort=2, max_total_epsilon=two))) is Outcome.SENT
+
+
+def counts_of(task: Any) -> list[Any]:
+    """The events of the first round."""
+    return list(round_charges(algorithm_for(task.definition()).query(0), None))
+
+
+def spent_on(events: list[Any]) -> float:
+    return epsilon(events, delta=Limits().max_delta)
 
 
 def test_the_server_learns_the_population_and_nothing_else(world: Any) -> None:

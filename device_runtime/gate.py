@@ -1,0 +1,79 @@
+"""Whether a device may go on: asked before it checks in, before it computes and before it sends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device_runtime.conditions import Conditions, Reading, readings, require
+from device_runtime.ledger import TaskTerms
+from device_runtime.limits import Limits
+from device_runtime.sensors import MachineSensors, Sensors
+from device_runtime.store import Store
+
+
+def machine_sensors(store: Path) -> Sensors:
+    """The readings of this machine, for the device whose store lies at ``store``."""
+    return MachineSensors(store.parent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """The person's decisions and the training conditions, for one device after another; thread-safe.
+
+    Args:
+      limits: of devices whose person set none of their own.
+      conditions: when a device may train; by default at any time.
+      sensors: the readings of the device whose store is at a path.
+      clock: seconds since the epoch.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    conditions: Conditions = field(default_factory=Conditions)
+    sensors: Callable[[Path], Sensors] = machine_sensors
+    clock: Callable[[], float] = time.time
+
+    def check_in(self, store: Store, population: str) -> None:
+        """Returns if the device may ask for work.
+
+        Raises:
+          NotNow: paused, opted out of everything, a population that its limits leave out, or a condition not met.
+        """
+        store.person().check_in(population)
+        self._require(store)
+
+    def task(self, store: Store, terms: TaskTerms, round: int) -> None:
+        """Returns if the device may take part in a round now: the person's decisions first, then the conditions.
+
+        Raises:
+          NotNow: as ``check_in``.
+          PrivacyError: the person opted out of the task, or it is beyond their limits.
+        """
+        person = store.person()
+        person.check(terms)
+        past = store.charged(but=(terms.task_sha256, round))
+        (person.limits or self.limits).check(terms, round=round, past=past, now=self.clock())
+        self._require(store)
+
+    def again(self, store: Store, terms: TaskTerms) -> None:
+        """Returns if nothing changed since ``task`` that keeps the device from going on.
+
+        Raises:
+          NotNow: as ``check_in``.
+          PrivacyError: the person opted out of the task.
+        """
+        store.person().check(terms)
+        self._require(store)
+
+    def readings(self, store: Store) -> tuple[Reading, ...]:
+        """How the device stands to each condition."""
+        return readings(self.conditions, self.sensors(store.path), store.standing(), now=self.clock())
+
+    def _require(self, store: Store) -> None:
+        if self.conditions != _NONE:
+            require(self.readings(store))
+
+
+_NONE = Conditions()
