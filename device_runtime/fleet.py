@@ -139,7 +139,7 @@ class Fleet:
         self._aside = bytearray(count)
         # When each device that rests is looked at again, by the clock; 0 for the others.
         self._resting = array("d", bytes(8 * count))
-        self._resting_for: tuple[str, ...] | None = None
+        self._rests_told: set[tuple[str, ...]] = set()
         self._pause = _FIRST_PAUSE
         self._outage_pause = 0.0
         self._strangers = 0
@@ -408,18 +408,20 @@ class Fleet:
             self._let_rest(device, error)
             return
         with self._lock:
-            woken = self._resting_for if self._resting[device - self._devices.start] else None
-            self._resting[device - self._devices.start] = 0.0
-            self._resting_for = None if woken is not None else self._resting_for
-        if woken is not None:
+            place = device - self._devices.start
+            telling = self._resting[place] != 0.0 and bool(self._rests_told)
+            self._resting[place] = 0.0
+            if telling:
+                self._rests_told.clear()
+        if telling:
             self._log.event("device_awake", device=device)
 
     def _let_rest(self, device: int, error: NotNow) -> None:
         """One line per reason for the whole host, until a device wakes."""
         with self._lock:
             self._resting[device - self._devices.start] = max(self._clock(), 0.0) + REST_SECONDS
-            telling = error.names != self._resting_for
-            self._resting_for = error.names
+            telling = error.names not in self._rests_told
+            self._rests_told.add(error.names)
         if telling:
             self._log.event("device_rests", device=device, reason=str(error))
 

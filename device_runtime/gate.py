@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from device_runtime.conditions import Conditions, Reading, readings, require
 from device_runtime.ledger import TaskTerms
-from device_runtime.limits import Limits
+from device_runtime.limits import Limits, limits_from_json
 from device_runtime.sensors import MachineSensors, Sensors
 from device_runtime.store import Store
+from odp.errors import OdpError, StateError
+
+#: A host writes down what holds for its devices, so that others can explain what they do.
+FILE = "gate.json"
 
 
 def machine_sensors(store: Path) -> Sensors:
@@ -70,6 +75,25 @@ class Gate:
     def readings(self, store: Store) -> tuple[Reading, ...]:
         """How the device stands to each condition."""
         return readings(self.conditions, self.sensors(store.path), store.standing(), now=self.clock())
+
+    def to_json(self) -> bytes:
+        """Limits and conditions, for ``FILE``."""
+        return (
+            json.dumps({"limits": asdict(self.limits), "conditions": asdict(self.conditions)}, indent=1).encode()
+            + b"\n"
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Gate:
+        """The gate of the host whose state folder this is; the defaults where none ever ran. Raises StateError."""
+        try:
+            values = json.loads((folder / FILE).read_bytes())
+            conditions = {**values["conditions"], "windows": tuple(values["conditions"]["windows"])}
+            return cls(limits=limits_from_json(values["limits"]), conditions=Conditions(**conditions))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, OdpError, ValueError, TypeError, KeyError) as error:
+            raise StateError(f"{folder / FILE} is damaged; start the device host again to have it written") from error
 
     def _require(self, store: Store) -> None:
         if self.conditions != _NONE:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from device_runtime.ledger import Charged, TaskTerms, since, spent
 from odp import _validate
@@ -104,6 +105,11 @@ class Limits:
         _at_most(
             name, "total delta", spent(everything, delta=self.delta).delta, "max_total_delta", self.max_total_delta
         )
+
+
+def limits_from_json(values: dict[str, Any]) -> Limits:
+    """The limits of which ``dataclasses.asdict`` went through JSON. Raises as Limits, TypeError or KeyError."""
+    return Limits(**{**values, **{name: tuple(values[name]) for name in ("populations", "tables")}})
 
 
 def _at_most(task: str, what: str, asked: float, limit: str, allowed: float) -> None:

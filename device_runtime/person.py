@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from device_runtime.ledger import TaskTerms
-from device_runtime.limits import Limits
+from device_runtime.limits import Limits, limits_from_json
 from odp import _validate
 from odp.errors import ConfigurationError, NotNow, PrivacyError
 
@@ -91,7 +91,4 @@ class Person:
         """The value that ``to_json`` wrote. Raises ValueError, TypeError or KeyError where it is damaged."""
         values = json.loads(text)
         limits = values["limits"]
-        if limits is not None:
-            listed = {name: tuple(limits[name]) for name in ("populations", "tables")}
-            limits = Limits(**{**limits, **listed})
-        return cls(**{**values, "limits": limits})
+        return cls(**{**values, "limits": None if limits is None else limits_from_json(limits)})

@@ -11,6 +11,7 @@ from pathlib import Path
 from device_runtime.conditions import Conditions
 from device_runtime.enclaves import Enclaves
 from device_runtime.fleet import Fleet
+from device_runtime.gate import FILE as GATE_FILE
 from device_runtime.gate import Gate, machine_sensors
 from device_runtime.limits import Limits
 from device_runtime.participation import Participant
@@ -177,13 +178,15 @@ def start(
             if ratings is not None:
                 filled = provision(state.root, ratings, first=config.first)
                 events.event("devices_filled", devices=count, new=filled)
+            gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
+            state.write_atomically(GATE_FILE, gate.to_json())
             fleet = Fleet(
                 state=state,
                 population=config.population,
                 participant=Participant(
                     services=services,
                     enclaves=Enclaves(services, reference_values, clock=clock),
-                    gate=Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock),
+                    gate=gate,
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     clock=clock,

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from device_runtime.assignment import AssignmentReader, Work, open_assignment
+from device_runtime.gate import Gate
 from device_runtime.limits import Limits
 from device_runtime.participation import Outcome, Participant
 from device_runtime.schema import State
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Store
+from device_runtime.verification import FOLDER, Records, record_path
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges
 from odp.algorithms.seam import Slices
@@ -204,14 +206,17 @@ def test_an_answer_that_was_lost_counts_as_sent_when_the_enclave_says_already_co
         assert store.ledger()[0].state is State.SENT
 
 
-@pytest.mark.parametrize("step", ["select", "contribute", "prepare", "submit", "settle"])
+@pytest.mark.parametrize("step", ["task", "evidence", "select", "contribute", "record", "prepare", "submit", "settle"])
 def test_a_device_that_dies_at_any_step_sends_one_contribution_in_the_end(
     world: Any, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.fill([5])
     participant = world.participant()
     place: tuple[object, str] = {
+        "task": (Gate, "task"),
+        "evidence": (type(participant.services), "evidence"),
         "select": (type(participant.services), "select"),
+        "record": (Records, "keep"),
         "contribute": (type(work_of(world).model.client), "contribute"),
         "prepare": (Store, "prepare"),
         "submit": (type(participant.services), "submit"),
@@ -231,6 +236,8 @@ def test_a_device_that_dies_at_any_step_sends_one_contribution_in_the_end(
             patch.setattr(*place, death)
             with pytest.raises(Killed):
                 take_part(world, 0)
+        with world.store(0) as store:  # what may have been counted is charged, at any moment
+            assert len(store.charged()) >= len(world.aggregator.counted)
         if death is die_after and step == "settle":
             assert take_part(world, 0) is Outcome.SETTLED
             continue
@@ -240,7 +247,29 @@ def test_a_device_that_dies_at_any_step_sends_one_contribution_in_the_end(
     assert len(set(world.aggregator.submits)) == 1
     with world.store(0) as store:
         (line,) = store.ledger()
+        assert [(one.terms.task_sha256, one.round) for one in store.charged()] == [(world.task_id, 0)]
     assert line.state is State.SENT
+    assert record_path(world.folder / "devices-state" / FOLDER, line.record).exists()
+
+
+def test_a_contribution_that_the_aggregator_did_not_count_is_not_charged_after_a_death_either(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fill([5])
+    world.aggregator.script = [f"refuse {Refusal.OUT_OF_BOUNDS.value}"] * 2
+
+    def die(*args: Any, **keywords: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "settle", die)
+        with pytest.raises(Killed):
+            take_part(world, 0)
+    with world.store(0) as store:
+        assert len(store.charged()) == 1  # the answer was lost: it may have been counted
+    assert take_part(world, 0) is Outcome.REFUSED
+    with world.store(0) as store:
+        assert store.charged() == []
 
 
 def test_a_contribution_is_sealed_again_when_the_enclave_has_a_new_key(world: Any) -> None:
