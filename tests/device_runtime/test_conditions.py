@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,13 @@ def test_a_sensor_that_cannot_be_read_is_a_condition_that_is_not_met(tmp_path: P
     with pytest.raises(NotNow, match=f"{name}: cannot be read, simulated") as caught:
         require(readings(policy(tmp_path, EVERYTHING), sensors, STANDING, now=DAY, local=at("12:45")))
     assert caught.value.names == (name,)
+
+
+def test_the_policy_of_the_documentation_is_one(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "device.md"
+    (block,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    found = policy(tmp_path, block)
+    assert all(getattr(found, one.name) != one.default for one in dataclasses.fields(Conditions))
 
 
 def test_no_conditions_ask_no_sensor() -> None:
