@@ -145,10 +145,12 @@ def _tried(name: str, wanted: str, well: str, check: Callable[[], None], *, only
 
 
 def next_round(store: Store, terms: TaskTerms) -> int:
-    """The round after the last one that the device took part in, or the one that it still has to send."""
+    """The round that the device would take part in next: one still to be sent, or the first that it has not settled."""
     own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
     queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
-    return queued[-1] if queued else max((line.round + 1 for line in own), default=0)
+    if queued:
+        return queued[-1]
+    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in own)])
 
 
 def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> list[dict[str, Any]]:

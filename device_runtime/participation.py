@@ -39,7 +39,7 @@ from device_runtime.verification import Records
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import ConfigurationError, DataError, Refusal, ServiceError
+from odp.errors import ConfigurationError, DataError, PrivacyError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
@@ -97,7 +97,11 @@ class Participant:
         prepared = store.participation(task, work.round)
         if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
             return Outcome.SETTLED
-        self.gate.task(store, model.terms, work.round)
+        try:
+            self.gate.task(store, model.terms, work.round)
+        except PrivacyError:
+            store.declined(model.signed_task, model.terms, work.round)
+            raise
         logged: _Logged = ()
         if self.log is not None:
             logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)

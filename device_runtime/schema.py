@@ -27,10 +27,10 @@ CREATE = (
         contribution_id BLOB NOT NULL, model_sha256 BLOB NOT NULL, payload BLOB, sealed BLOB, recipient BLOB NOT NULL,
         epsilon REAL NOT NULL, delta REAL NOT NULL, policy_sha256 BLOB NOT NULL, image_digest TEXT NOT NULL,
         time REAL NOT NULL, record BLOB NOT NULL, PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
-    # What a task is, as its developer signed it, and the privacy events of its rounds.
+    # What a task is, as its developer signed it, the privacy events of its rounds, and the last round that was offered.
     """CREATE TABLE tasks (
-        task_sha256 BLOB PRIMARY KEY, definition BLOB NOT NULL, signature BLOB NOT NULL, charges TEXT NOT NULL
-        ) WITHOUT ROWID""",
+        task_sha256 BLOB PRIMARY KEY, definition BLOB NOT NULL, signature BLOB NOT NULL, charges TEXT NOT NULL,
+        offered INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE person (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={SCHEMA_VERSION}",

@@ -46,6 +46,8 @@ from odp.v1 import common_pb2
 
 _BUSY_SECONDS = 10.0
 _SHARDS = 256
+_MOST_DECLINED = 32
+_MOST_TASKS = 2**31
 # A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
 _PAGE_BYTES = 1024
 _SYNCHRONOUS = {True: "PRAGMA synchronous=FULL", False: "PRAGMA synchronous=OFF"}
@@ -223,7 +225,7 @@ class Store:
         self.change_person(lambda person: dataclasses.replace(person, limits=limits))
 
     def tasks(self) -> tuple[TaskTerms, ...]:
-        """Every task that the device ever contributed to."""
+        """Every task that the device ever contributed to, or declined."""
         with _errors(self.path):
             rows = self._connection.execute("SELECT task_sha256, definition, charges FROM tasks").fetchall()
         try:
@@ -233,8 +235,27 @@ class Store:
                 f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
             ) from error
 
+    def declined(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int) -> None:
+        """Remembers a task that was offered and declined, so that the person can be told why; the first few of them."""
+        with self._transaction():
+            self._remember(task, terms, round, most=_MOST_DECLINED)
+
+    def _remember(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, most: int) -> None:
+        """Keeps a task, unless ``most`` without a contribution are kept: a server may name as many as it likes."""
+        self._connection.execute(
+            "INSERT INTO tasks (task_sha256, definition, signature, charges, offered) SELECT ?, ?, ?, ?, ? "
+            "WHERE (SELECT count(*) FROM tasks WHERE task_sha256 NOT IN (SELECT task_sha256 FROM participations)) < ? "
+            "ON CONFLICT (task_sha256) DO UPDATE SET offered = max(offered, excluded.offered)",
+            (terms.task_sha256, task.definition, task.signature, terms.charges_json(), round, most),
+        )
+
+    def offered(self, task_sha256: bytes) -> int:
+        """The last round of a task that the device was asked for; 0 where it was asked for none."""
+        row = self._one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        return 0 if row is None else int(row[0])
+
     def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
-        """A task as its developer signed it; None where the device never contributed to it."""
+        """A task as its developer signed it; None where the device never met it."""
         row = self._one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
 
@@ -328,10 +349,7 @@ class Store:
         one = participation
         with self._transaction():
             self.person().check(terms)
-            self._connection.execute(
-                "INSERT OR IGNORE INTO tasks (task_sha256, definition, signature, charges) VALUES (?, ?, ?, ?)",
-                (one.task_sha256, task.definition, task.signature, terms.charges_json()),
-            )
+            self._remember(task, terms, one.round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
             self._connection.execute(
                 "UPDATE participations SET payload = NULL, sealed = NULL WHERE task_sha256 = ? AND round < ?",

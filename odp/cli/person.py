@@ -121,7 +121,8 @@ def opt_out(
         name = None if task is None else _name_or_id(store, task)
         now = time.time()
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
-    what = "everything" if name is None else f"task {name}"
+        met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
+    what = "everything" if name is None else f"task {name}" if met else f"task {name} (which it never met)"
     console().print(
         f"device {device} may take part in {what} again"
         if undo
@@ -199,7 +200,7 @@ def explain(
         if task is not None:
             terms = _known(store, task)
             if terms is None:
-                raise ConfigurationError(f"Expected task={task!r} to be one that device {device} contributed to")
+                raise ConfigurationError(f"Expected task={task!r} to be one that device {device} was offered")
             asked = (terms, overview.next_round(store, terms))
         found = overview.explain(store, gate, population=population, task=asked)
     _say(device, "would train now", "would not train now", found, json)
@@ -324,7 +325,7 @@ def _gate(state: Path) -> Gate:
 
 
 def _known(store: Store, task: str) -> TaskTerms | None:
-    """The task of that name that the device contributed to last, or whose id begins so. Raises where several do."""
+    """The task of that name, the latest of several, or the one whose id begins so. Raises where several ids do."""
     from odp.errors import ConfigurationError
 
     order = {line.task_sha256: line.time for line in store.ledger()}

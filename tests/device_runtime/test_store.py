@@ -155,6 +155,20 @@ def test_the_charged_contributions_are_all_but_the_refused_ones_and_know_their_t
         assert {one.name for one in store.tasks()} == {"first", "second"}
 
 
+def test_declined_tasks_are_remembered_up_to_a_bound_and_cost_nothing(path: Path) -> None:
+    signed = common_pb2.SignedTask(definition=b"", signature=b"s" * 64)
+    with Store.open_or_create(path) as store:
+        for number in range(40):
+            store.declined(signed, terms(bytes([number]) * 32), 3)
+        assert len(store.tasks()) == 32
+        assert (store.offered(b"\x00" * 32), store.offered(bytes([39]) * 32)) == (3, 0)
+        store.declined(signed, terms(b"\x00" * 32), 2)
+        assert store.offered(b"\x00" * 32) == 3
+        assert store.charged() == []
+        prepare(store, participation(task=bytes([39]) * 32))  # what is contributed to is always kept
+        assert len(store.charged()) == 1
+
+
 def test_what_a_person_decided_is_there_when_the_store_is_opened_again(path: Path) -> None:
     limits = Limits(max_epsilon=1.5, populations=("one", "two"), tables=("ratings",))
     with Store.open_or_create(path) as store:
@@ -289,7 +303,7 @@ def _prepare_and_die(path: str, at: str) -> None:
     [
         ("BEGIN", False),
         ("UPDATE participations", False),
-        ("INSERT OR IGNORE INTO tasks", False),
+        ("INSERT INTO tasks", False),
         ("INSERT INTO participations", False),
         ("INSERT OR REPLACE INTO local_parameters", False),
         ("COMMIT", False),
