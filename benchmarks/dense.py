@@ -112,8 +112,10 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
         write_reference_values(root / "platform", policy, root / "reference_values.json")
         services = Services(real.address, ca)
         stack.callback(services.close)
-        verified = Enclaves(services, ReferenceValues.load(root / "reference_values.json")).verified(
-            "aggregator", real.address
+        verified = (
+            Enclaves(services, ReferenceValues.load(root / "reference_values.json"))
+            .verified("aggregator", real.address)
+            .enclave
         )
         progress(f"sealing {contributions * times} contributions of {_SIZE:,} numbers")
         opened = _open(task, real.address, ca, verified, contributions * times)
