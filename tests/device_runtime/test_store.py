@@ -158,7 +158,9 @@ def test_the_charged_contributions_are_all_but_the_refused_ones_and_know_their_t
 
 
 def test_declined_tasks_are_remembered_up_to_a_bound_and_cost_nothing(path: Path) -> None:
-    signed = common_pb2.SignedTask(definition=b"", signature=b"s" * 64)
+    definition = common_pb2.TaskDefinition()
+    definition.data.table, definition.dpam.steps = "ratings", 1
+    signed = common_pb2.SignedTask(definition=definition.SerializeToString(), signature=b"s" * 64)
     with Store.open_or_create(path) as store:
         for number in range(40):
             store.declined(signed, terms(bytes([number]) * 32), 3)
