@@ -127,7 +127,7 @@ class _Aggregator:
         pinned = self._root / "reference_values.json"
         write_reference_values(self._root / "platform", self.policy, pinned)
         with contextlib.closing(Services(self.child.address, self.ca)) as services:
-            found = Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address)
+            found = Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address).enclave
         self.hpke_key = found.hpke_key
 
     def target(self, round: int) -> Target:

@@ -1,12 +1,14 @@
 """Contributions of a million numbers: the exact sum and check alone, then the whole way into a real aggregator.
 
 The whole way is gRPC and TLS, opening, checking, summing and storing 4 MB per contribution, in another process. The
-yardstick is the same stream of the same bytes, over the same gRPC and TLS, into a process that drops them.
+yardstick is the same stream of the same bytes, over the same gRPC and TLS, into a process that drops them. Masked
+contributions go the same way into the same aggregator, which sums them when their round closes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Figure, Limit, progress
-from benchmarks.processes import Usage
+from benchmarks.processes import Usage, with_enclaves
 from device_runtime.enclaves import Enclaves
 from device_runtime.services import Services, Traffic
 from odp.algorithms.dense.grid import NUMBER
@@ -28,7 +30,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram
 from odp.cli.enclave import write_reference_values
 from odp.cli.processes import ODP, Child
-from odp.crypto import HpkeKey, SigningKey, domains
+from odp.crypto import HpkeKey, SigningKey, domains, seal
+from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.segments import open_segments, seal_segments
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -37,7 +40,7 @@ from odp.errors import ServiceError
 from odp.signed_task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
 from odp.statistics import Statistics
 from odp.tables import manifest_for
-from odp.task import Cohort, UserLevelDP
+from odp.task import MASKED, Cohort, UserLevelDP
 from odp.transport.channel import connect
 from odp.transport.tls import read_ca
 from odp.v1 import aggregator_pb2, common_pb2
@@ -88,10 +91,10 @@ def _alone(task: Statistics) -> list[Figure]:
 
 @dataclass(frozen=True)
 class _Round:
-    """An open round of a real aggregator, and sealed contributions to it, each used once."""
+    """An open round of a real aggregator, contributions to it (header, stream), each used once, and its last order."""
 
-    header: aggregator_pb2.SubmitHeader
-    sealed: Sequence[bytes]
+    submissions: Sequence[tuple[aggregator_pb2.SubmitHeader, bytes]]
+    close: tuple[bytes, bytes]
 
 
 def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
@@ -112,21 +115,27 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
         write_reference_values(root / "platform", policy, root / "reference_values.json")
         services = Services(real.address, ca)
         stack.callback(services.close)
-        verified = Enclaves(services, ReferenceValues.load(root / "reference_values.json")).verified(
-            "aggregator", real.address
+        verified = (
+            Enclaves(services, ReferenceValues.load(root / "reference_values.json"))
+            .verified("aggregator", real.address)
+            .enclave
         )
         progress(f"sealing {contributions * times} contributions of {_SIZE:,} numbers")
         opened = _open(task, real.address, ca, verified, contributions * times)
+        masked = _open(_masked(task), real.address, ca, verified, contributions)
         rates: dict[str, float] = {"bare": 0.0, "real": 0.0}
-        with Usage({"real": real.process.pid, "bare": bare.process.pid}) as usage:
-            before = usage.processor_seconds()
+        with Usage(with_enclaves({"real": real.process.pid, "bare": bare.process.pid})) as usage:
+            before = _by_service(usage)
             for turn in range(times):
-                part = opened.sealed[turn * contributions : (turn + 1) * contributions]
+                part = opened.submissions[turn * contributions : (turn + 1) * contributions]
                 # By turns, so that what else the machine does meets both alike.
-                rates["bare"] = max(rates["bare"], _send(services, bare.address, opened.header, part))
-                rates["real"] = max(rates["real"], _send(services, real.address, opened.header, part))
-            used = usage.processor_seconds()
-            peak = usage.peak_bytes()["real"]
+                rates["bare"] = max(rates["bare"], _send(services, bare.address, part))
+                rates["real"] = max(rates["real"], _send(services, real.address, part))
+            used = _by_service(usage)
+            masked_rate = _send(services, real.address, masked.submissions)
+            masked_used = _by_service(usage)["real"] - used["real"]
+            closing = _close(real.address, ca, masked)
+            peak = sum(size for name, size in usage.peak_bytes().items() if name.startswith("real"))
     sent = contributions * times
     each = {name: (used[name] - before[name]) / sent * 1e3 for name in used}
     ratio = rates["real"] / rates["bare"]
@@ -134,8 +143,33 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
         Figure("ingest over TLS", rates["real"], "GB/s", limit=Limit("bare stream", rates["bare"])),
         Figure("ingest over bare stream", ratio, "ratio", ">= 0.5"),
         Figure("processor time per contribution", each["real"], "ms", limit=Limit("bare stream", each["bare"])),
+        Figure("masked: ingest over TLS", masked_rate, "GB/s", limit=Limit("unmasked", rates["real"])),
+        Figure("masked: processor time per contribution", masked_used / contributions * 1e3, "ms"),
+        Figure("masked: close, per contribution", closing / contributions * 1e3, "ms"),
         Figure("peak memory of the aggregator", peak / 2**20, "MiB"),
     ]
+
+
+def _by_service(usage: Usage) -> dict[str, float]:
+    """Processor seconds of each service, its enclave and platform process included."""
+    seconds: dict[str, float] = {}
+    for name, each in usage.processor_seconds().items():
+        seconds[name.split()[0]] = seconds.get(name.split()[0], 0.0) + each
+    return seconds
+
+
+def _masked(task: Statistics) -> Statistics:
+    """The same question in a population of its own."""
+    cohort = dataclasses.replace(task.cohort, aggregation=MASKED)
+    return dataclasses.replace(task, name="masked", population="masked", cohort=cohort)
+
+
+def _close(address: str, ca: Path, round: _Round) -> float:
+    """Seconds until the release of a round is there, its charge and noise included."""
+    with connect(address, read_ca(ca)) as channel:
+        started = time.perf_counter()
+        AggregatorClient(channel, address).close_round(*round.close)
+        return time.perf_counter() - started
 
 
 def _open(task: Statistics, address: str, ca: Path, enclave: VerifiedEnclave, count: int) -> _Round:
@@ -153,29 +187,40 @@ def _open(task: Statistics, address: str, ca: Path, enclave: VerifiedEnclave, co
     generator = np.random.Generator(np.random.PCG64(2))
     payload = _payload(query, generator)
     info = domains.large_contribution_info(task_id, 0, order.model_sha256, enclave.policy.sha256)
-    sealed = []
+    submissions = []
+    masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
+    header = aggregator_pb2.SubmitHeader(task_sha256=task_id, round=0)
     for _ in range(count):
         secret = os.urandom(32)
+        halves = mask(payload, info=domains.masked_vector_info(task_id, 0)) if masked else None
         contribution = aggregator_pb2.Contribution(
             task_sha256=task_id,
             model_sha256=order.model_sha256,
             contribution_id=domains.contribution_id(secret, task_id, 0),
             pseudonym=domains.pseudonym(secret, task_id),
-            payload=payload,
+            payload=payload if halves is None else halves.secret,
         )
-        sealed.append(seal_segments(enclave.hpke_key, contribution.SerializeToString(), info))
-    return _Round(aggregator_pb2.SubmitHeader(task_sha256=task_id, round=0), sealed)
+        plaintext = contribution.SerializeToString()
+        if halves is None:
+            submissions.append((header, seal_segments(enclave.hpke_key, plaintext, info)))
+            continue
+        short = domains.contribution_info(task_id, 0, order.model_sha256, enclave.policy.sha256)
+        own = aggregator_pb2.SubmitHeader(
+            task_sha256=task_id, round=0, sealed_contribution=seal(enclave.hpke_key, plaintext, short)
+        )
+        submissions.append((own, halves.vector))
+    return _Round(submissions, sign_order(order, developer, domains.CLOSE))
 
 
-def _send(services: Services, address: str, header: aggregator_pb2.SubmitHeader, sealed: Sequence[bytes]) -> float:
-    """GB/s of ``sealed``, a few at a time. Raises ServiceError where one is refused."""
-    left = list(sealed)
+def _send(services: Services, address: str, submissions: Sequence[tuple[aggregator_pb2.SubmitHeader, bytes]]) -> float:
+    """GB/s of the streams, a few at a time. Raises ServiceError where one is refused."""
+    left = list(submissions)
     refused: list[int] = []
 
     def work() -> None:
         while True:
             try:
-                one = left.pop()
+                header, one = left.pop()
             except IndexError:
                 return
             answer = services.submit_stream(address, header, one, Traffic()).refusal
@@ -191,7 +236,7 @@ def _send(services: Services, address: str, header: aggregator_pb2.SubmitHeader,
     seconds = time.perf_counter() - started
     if refused:
         raise ServiceError(f"{len(refused)} contributions were refused, the first with code {refused[0]}")
-    return sum(map(len, sealed)) / seconds / _GB
+    return sum(len(data) for _, data in submissions) / seconds / _GB
 
 
 def _payload(query: DenseQuery, generator: np.random.Generator) -> bytes:

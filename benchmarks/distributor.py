@@ -111,7 +111,7 @@ class _Distributor:
         pinned = self._root / "reference_values.json"
         write_reference_values(self._root / "platform", EnclavePolicy(role="aggregator"), pinned)
         with contextlib.closing(Services(self.child.address, self.ca)) as services:
-            found = Enclaves(services, ReferenceValues.load(pinned)).verified("distributor", self.child.address)
+            found = Enclaves(services, ReferenceValues.load(pinned)).verified("distributor", self.child.address).enclave
         self.hpke_key = found.hpke_key
 
     def publish(self, model: Model) -> None:

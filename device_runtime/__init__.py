@@ -1,24 +1,36 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
+from device_runtime.conditions import Conditions
+from device_runtime.gate import Gate
 from device_runtime.limits import Limits
+from device_runtime.person import Person
 from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
 from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
+from device_runtime.schema import Participation, State
+from device_runtime.sensors import MachineSensors, Sensors, SimulatedSensors, Unreadable
 from device_runtime.services import Services
-from device_runtime.store import Participation, State, Store, store_path
+from device_runtime.store import Store, store_path
 from device_runtime.table_cache import TableCache
 
 __all__ = [
+    "Conditions",
     "Config",
     "DownloadedModel",
+    "Gate",
     "Limits",
+    "MachineSensors",
     "Participation",
+    "Person",
     "Recommendation",
     "Running",
+    "Sensors",
     "Services",
+    "SimulatedSensors",
     "State",
     "Store",
     "TableCache",
+    "Unreadable",
     "download_model",
     "log_guard",
     "predict",

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from device_runtime.ledger import TaskTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
 from odp.crypto.segments import is_large
@@ -32,9 +33,10 @@ _EVENTS_TABLE = "events"
 class Model:
     """One signed model version of one signed task, both checked.
 
-    ``rounds`` is the number of rounds that the task has when it is finished, ``large`` says for each of them whether
-    its contributions travel as a stream, ``vector_bytes`` how long their masked vectors are, 0 where the enclave gets
-    them whole; ``signed_task`` and ``signed_manifest`` are what has to be in the transparency log.
+    ``rounds`` is the number of rounds that the task has when it is finished, ``terms`` say what each of them costs,
+    ``large`` says for each of them whether its contributions travel as a stream, ``vector_bytes`` how long their masked
+    vectors are, 0 where the enclave gets them whole; ``signed_task`` and ``signed_manifest`` are what has to be in the
+    transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -45,6 +47,7 @@ class Model:
     rounds: int
     large: tuple[bool, ...]
     vector_bytes: tuple[int, ...]
+    terms: TaskTerms
     signed_task: common_pb2.SignedTask
     signed_manifest: common_pb2.SignedManifest
 
@@ -102,16 +105,17 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         raise ConfigurationError(
             f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
         )
-    rounds = len(algorithm.planned_releases())
-    payloads = [algorithm.query(number).payload_bytes for number in range(rounds)]
+    terms = TaskTerms.of(definition, task_sha256(task))
+    payloads = [algorithm.query(number).payload_bytes for number in range(len(terms.rounds))]
     masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
     return Model(
         definition=definition,
-        task_sha256=task_sha256(task),
+        task_sha256=terms.task_sha256,
         manifest=opened,
         model_sha256=model_sha256(manifest),
         client=algorithm.client(),
-        rounds=rounds,
+        rounds=len(terms.rounds),
+        terms=terms,
         large=tuple(is_large(size) for size in payloads),
         vector_bytes=tuple(size if masked else 0 for size in payloads),
         signed_task=task,

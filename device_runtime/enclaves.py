@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from device_runtime.services import Services
 from odp.enclave.reference_values import ReferenceValues
@@ -18,6 +19,27 @@ from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import AttestationError
 
 _NONCE_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an enclave showed and what it was asked, as received; public. ``time`` is when it was checked."""
+
+    role: str
+    address: str
+    nonce: bytes
+    token: str
+    policy: bytes
+    event_log: bytes
+    time: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An enclave, and the evidence for it."""
+
+    enclave: VerifiedEnclave
+    evidence: Evidence
 
 
 class Enclaves:
@@ -44,9 +66,9 @@ class Enclaves:
         self._random_bytes = random_bytes
         self._lock = threading.Lock()
         self._asking: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
-        self._verified: dict[tuple[str, str], VerifiedEnclave] = {}
+        self._verified: dict[tuple[str, str], Checked] = {}
 
-    def verified(self, role: str, address: str, *, unlike: bytes | None = None) -> VerifiedEnclave:
+    def verified(self, role: str, address: str, *, unlike: bytes | None = None) -> Checked:
         """The enclave of ``role`` behind ``address``, verified now or before and not yet expired.
 
         ``unlike`` is an HPKE key that did not work: evidence that names it is asked for again.
@@ -61,11 +83,12 @@ class Enclaves:
         # One thread asks, the others wait for its answer.
         with asking:
             known = self._verified.get(key)
-            if known is not None and self._clock() < known.expires and known.hpke_key != unlike:
+            if known is not None and self._clock() < known.enclave.expires and known.enclave.hpke_key != unlike:
                 return known
             self._verified.pop(key, None)
             nonce = self._random_bytes(_NONCE_BYTES)
             reply = self._services.evidence(address, nonce, role=role)
+            evidence = Evidence(role, address, nonce, reply.token, reply.policy, reply.event_log, self._clock())
             try:
                 found = verify_evidence(
                     token=reply.token,
@@ -74,10 +97,11 @@ class Enclaves:
                     nonce=nonce,
                     role=role,
                     reference_values=self._reference_values,
-                    now=self._clock(),
+                    now=evidence.time,
                 )
             except AttestationError as error:
                 reason = str(error).removeprefix(f"evidence refused ({error.reason}): ")
                 raise AttestationError(error.reason, f"{role} at {address}: {reason}") from error
-            self._verified[key] = found
-            return found
+            checked = Checked(found, evidence)
+            self._verified[key] = checked
+            return checked

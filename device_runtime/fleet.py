@@ -5,13 +5,15 @@ itself and takes part, a few at a time. In between, the host waits as long as th
 that cannot be used is one outage for the whole host: one line in the log, one growing pause, and no device asks on.
 
 What a device sent is known from its store. The host keeps in memory which devices have settled which round, so that a
-device with nothing to do costs nothing.
+device with nothing to do costs nothing. A device that is paused, or whose training conditions are not met, rests: it is
+looked at again now and then, and a host whose devices all rest asks nobody for anything.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent import futures
@@ -20,9 +22,10 @@ from random import SystemRandom
 
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.participation import Outcome, Participant
+from device_runtime.schema import State
 from device_runtime.services import Traffic
 from device_runtime.statistics import FILE, Statistics
-from device_runtime.store import State, Store, store_path
+from device_runtime.store import Store, store_path
 from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
@@ -30,6 +33,7 @@ from odp.errors import (
     ConfigurationError,
     DataError,
     DiskFull,
+    NotNow,
     OdpError,
     PrivacyError,
     ServiceError,
@@ -52,6 +56,8 @@ _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
 _QUIET_SECONDS = 120.0
+#: How long a device rests before its person's decisions and its conditions are looked at again.
+REST_SECONDS = 30.0
 
 
 @dataclass
@@ -128,8 +134,12 @@ class Fleet:
         self._reader = AssignmentReader(population)
         self._lock = threading.Lock()
         self._settled: dict[tuple[bytes, int], bytearray] = {}
-        self._declined: dict[bytes, bytearray] = {}
+        self._declined: dict[tuple[bytes, int], bytearray] = {}
+        self._declined_tasks: set[bytes] = set()
         self._aside = bytearray(count)
+        # When each device that rests is looked at again, by the clock; 0 for the others.
+        self._resting = array("d", bytes(8 * count))
+        self._rests_told: set[tuple[str, ...]] = set()
         self._pause = _FIRST_PAUSE
         self._outage_pause = 0.0
         self._strangers = 0
@@ -177,6 +187,7 @@ class Fleet:
                 continue
             try:
                 with Store.open(path) as store:
+                    self._look(store, device)
                     for task, round, state in store.settled():
                         self._mark((task, round), device)
                         entry = counts.setdefault((task, round), [0, 0])
@@ -195,6 +206,9 @@ class Fleet:
 
     def _step(self, pool: futures.Executor) -> float | None:
         """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
+        rest = self._rest()
+        if rest is not None:
+            return rest
         traffic = Traffic()
         answer = self._participant.services.check_in(self._population, traffic)
         work = self._read(answer)
@@ -278,12 +292,12 @@ class Fleet:
         count = len(self._devices)
         with self._lock:
             settled = self._settled.get(work.key, bytearray(count))
-            declined = self._declined.get(work.key[0], bytearray(count))
-            aside = bytes(self._aside)
+            declined = self._declined.get(work.key, bytearray(count))
+            aside, resting = bytes(self._aside), self._resting[:]
         return [
             device
             for place, device in enumerate(self._devices)
-            if not (settled[place] or declined[place] or aside[place])
+            if not (settled[place] or declined[place] or aside[place] or resting[place])
         ]
 
     def _sweep(self, pool: futures.Executor, pending: list[int]) -> _Sweep:
@@ -310,21 +324,24 @@ class Fleet:
         work: Work | None = None
         what = ""
         try:
-            answer = self._participant.services.check_in(self._population, traffic)
-            work = self._read(answer)
-            if work is None:
-                sweep.end(retry=answer.retry)
-            elif not self._has_settled(work.key, device):
-                with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+            with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+                self._participant.gate.check_in(store, self._population)
+                answer = self._participant.services.check_in(self._population, traffic)
+                work = self._read(answer)
+                if work is None:
+                    sweep.end(retry=answer.retry)
+                elif not self._has_settled(work.key, device):
                     outcome = self._participant.take_part(store, work, traffic)
-                self._mark(work.key, device)
-                what = {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
-                with sweep.lock:
-                    sweep.settled += 1
-                    sweep.failures_in_a_row = 0
+                    self._mark(work.key, device)
+                    what = {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
+                    with sweep.lock:
+                        sweep.settled += 1
+                        sweep.failures_in_a_row = 0
         except (ServiceUnavailable, AttestationError, TransparencyError) as error:
             what = "failed"
             sweep.end(outage=error)
+        except NotNow as error:
+            self._let_rest(device, error)
         except PrivacyError as error:
             what = "declined"
             self._decline(work, device, error)
@@ -360,10 +377,53 @@ class Fleet:
         if work is None:
             return
         with self._lock:
-            first = work.key[0] not in self._declined
-            self._declined.setdefault(work.key[0], bytearray(len(self._devices)))[device - self._devices.start] = 1
+            first = work.key[0] not in self._declined_tasks
+            self._declined_tasks.add(work.key[0])
+            self._declined.setdefault(work.key, bytearray(len(self._devices)))[device - self._devices.start] = 1
         if first:
             self._log.warning("task_declined", device=device, task=short(work.key[0]), reason=str(error))
+
+    def _rest(self) -> float | None:
+        """Looks again at devices that rested for a while; seconds to pause where all still do, else None."""
+        with self._lock:
+            now = self._clock()
+            due = [place for place, until in enumerate(self._resting) if 0.0 < until <= now]
+        for place in due:
+            device = self._devices[place]
+            try:
+                with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+                    self._look(store, device)
+            except StateError as error:
+                self._set_aside(device)
+                self._log.error("device_set_aside", device=device, reason=str(error))
+        with self._lock:
+            left = [until for until, aside in zip(self._resting, self._aside, strict=True) if not aside]
+            return max(min(left) - self._clock(), _FIRST_PAUSE) if left and all(left) else None
+
+    def _look(self, store: Store, device: int) -> None:
+        """Lets the device of ``store`` rest, or work again."""
+        try:
+            self._participant.gate.check_in(store, self._population)
+        except NotNow as error:
+            self._let_rest(device, error)
+            return
+        with self._lock:
+            place = device - self._devices.start
+            telling = self._resting[place] != 0.0 and bool(self._rests_told)
+            self._resting[place] = 0.0
+            if telling:
+                self._rests_told.clear()
+        if telling:
+            self._log.event("device_awake", device=device)
+
+    def _let_rest(self, device: int, error: NotNow) -> None:
+        """One line per reason for the whole host, until a device wakes."""
+        with self._lock:
+            self._resting[device - self._devices.start] = max(self._clock(), 0.0) + REST_SECONDS
+            telling = error.names not in self._rests_told
+            self._rests_told.add(error.names)
+        if telling:
+            self._log.event("device_rests", device=device, reason=str(error))
 
     def _set_aside(self, device: int) -> None:
         """Leaves a device out until the next start: asking it again would give the same failure."""

@@ -1,19 +1,26 @@
 """What a person allows their device to take part in, checked on the task definition before anything is downloaded.
 
 The definition's terms are what the aggregator's enclave enforces (the device checks the enclave's evidence), so a task
-within the limits cannot spend more than they allow. Several tasks compose: their epsilons are added (basic composition,
-an upper bound of what they reveal together).
+within the limits cannot spend more than they allow. What several tasks reveal together is computed from the list of
+their events (``ledger.py``), the round that is asked for included.
 
 Source: privacy rules P33 (the person's limit comes before the download) and P34 (minimum cohort).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from device_runtime.ledger import Charged, TaskTerms, since, spent
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
-from odp.v1 import common_pb2
+
+_NUMBERS = (
+    "max_epsilon", "max_delta", "max_total_epsilon", "max_total_epsilon_30_days", "max_developer_epsilon",
+    "max_developer_epsilon_30_days", "max_total_delta",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +29,31 @@ class Limits:
 
     Attributes:
       max_epsilon, max_delta: the largest guarantee parameters of one task, over the task's whole life.
-      max_total_epsilon: the largest sum of the epsilons of all tasks that the device ever contributed to.
+      max_total_epsilon, max_total_epsilon_30_days: the largest epsilon at ``max_delta`` of everything that the device
+        ever contributed, and of what it contributed in the last 30 days.
+      max_developer_epsilon, max_developer_epsilon_30_days: the same, of the tasks of any one developer.
+      max_total_delta: the largest delta of everything together; only tasks with random cohorts add to ``max_delta``.
       min_cohort: the smallest number of contributions from which a task may release anything.
       populations: populations whose tasks are allowed; empty allows those that the device checks in for.
+      tables: local tables that may be trained on; empty allows all.
 
     Raises:
-      ConfigurationError: a value is negative or not finite, or a population's name is malformed.
+      ConfigurationError: a value is negative or not finite, or a name is malformed.
     """
 
     max_epsilon: float = 10.0
     max_delta: float = 1e-5
     max_total_epsilon: float = 20.0
+    max_total_epsilon_30_days: float = 20.0
+    max_developer_epsilon: float = 20.0
+    max_developer_epsilon_30_days: float = 20.0
+    max_total_delta: float = 1e-4
     min_cohort: int = 100
     populations: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_epsilon", "max_delta", "max_total_epsilon"):
+        for name in _NUMBERS:
             value = getattr(self, name)
             _validate.finite(**{name: value})
             if value < 0:
@@ -45,40 +61,69 @@ class Limits:
         _validate.integer(low=0, high=2**31, min_cohort=self.min_cohort)
         for population in self.populations:
             _validate.identifier(population=population)
+        for table in self.tables:
+            _validate.identifier(table=table)
 
-    def check(self, definition: common_pb2.TaskDefinition, *, spent_elsewhere: float = 0.0) -> None:
-        """Returns if the person allows the task.
+    @property
+    def delta(self) -> float:
+        """Where the totals' epsilon is claimed: ``max_delta``, or the smallest that has a meaning where that is 0."""
+        return min(max(self.max_delta, 1e-12), 0.5)
+
+    def check(self, terms: TaskTerms, *, round: int, past: Sequence[Charged] = (), now: float = 0.0) -> None:
+        """Returns if the person allows the task's ``round``.
 
         Args:
-          definition: the verified task.
-          spent_elsewhere: sum of the epsilons of the *other* tasks that the device contributed to.
+          terms: of the verified task.
+          round: what the device is asked to contribute to.
+          past: what it contributed before, to this task and others; not to this very round.
+          now: seconds since the epoch.
 
         Raises:
           PrivacyError: names the limit, its value and the asked value.
         """
-        privacy, name = definition.privacy, definition.name
-        if self.populations and definition.population not in self.populations:
+        name = terms.name
+        if self.populations and terms.population not in self.populations:
+            raise _not_allowed(name, "population", terms.population, self.populations)
+        for table in terms.tables:
+            if self.tables and table not in self.tables:
+                raise _not_allowed(name, "table", table, self.tables)
+        _at_most(name, "epsilon", terms.epsilon, "max_epsilon", self.max_epsilon)
+        _at_most(name, "delta", terms.delta, "max_delta", self.max_delta)
+        if not terms.minimum_cohort >= self.min_cohort:
             raise PrivacyError(
-                f"task {name!r} declined: population={definition.population!r} is not among the allowed "
-                f"{', '.join(self.populations)}; change the device's limits to take part"
-            )
-        # Written so that a value which is not a number is declined.
-        if not privacy.epsilon <= self.max_epsilon:
-            raise _declined(name, "epsilon", privacy.epsilon, "max_epsilon", self.max_epsilon)
-        if not privacy.delta <= self.max_delta:
-            raise _declined(name, "delta", privacy.delta, "max_delta", self.max_delta)
-        total = spent_elsewhere + privacy.epsilon
-        if not total <= self.max_total_epsilon:
-            raise _declined(name, "total epsilon", total, "max_total_epsilon", self.max_total_epsilon)
-        if not definition.cohort.minimum >= self.min_cohort:
-            raise PrivacyError(
-                f"task {name!r} declined: its cohort minimum={definition.cohort.minimum} is below "
+                f"task {name!r} declined: its cohort minimum={terms.minimum_cohort} is below "
                 f"min_cohort={self.min_cohort}; change the device's limits to take part"
             )
+        everything = [*past, Charged(terms, round, now)]
+        own = [one for one in everything if one.terms.developer == terms.developer]
+        for what, charged, limit in (
+            ("total epsilon", everything, "max_total_epsilon"),
+            ("epsilon of 30 days", since(everything, now=now), "max_total_epsilon_30_days"),
+            ("epsilon of its developer", own, "max_developer_epsilon"),
+            ("epsilon of its developer in 30 days", since(own, now=now), "max_developer_epsilon_30_days"),
+        ):
+            _at_most(name, what, spent(charged, delta=self.delta).epsilon, limit, getattr(self, limit))
+        _at_most(
+            name, "total delta", spent(everything, delta=self.delta).delta, "max_total_delta", self.max_total_delta
+        )
 
 
-def _declined(task: str, what: str, asked: float, limit: str, allowed: float) -> PrivacyError:
+def limits_from_json(values: dict[str, Any]) -> Limits:
+    """The limits of which ``dataclasses.asdict`` went through JSON. Raises as Limits, TypeError or KeyError."""
+    return Limits(**{**values, **{name: tuple(values[name]) for name in ("populations", "tables")}})
+
+
+def _at_most(task: str, what: str, asked: float, limit: str, allowed: float) -> None:
+    # Written so that a value which is not a number is declined.
+    if not asked <= allowed:
+        raise PrivacyError(
+            f"task {task!r} declined: {what}={asked:g} is above {limit}={allowed:g}; "
+            "change the device's limits to take part"
+        )
+
+
+def _not_allowed(task: str, what: str, asked: str, allowed: Sequence[str]) -> PrivacyError:
     return PrivacyError(
-        f"task {task!r} declined: {what}={asked:g} is above {limit}={allowed:g}; "
+        f"task {task!r} declined: {what}={asked!r} is not among the allowed {', '.join(allowed)}; "
         "change the device's limits to take part"
     )

@@ -2,16 +2,17 @@
 
 Steps, in this order, each of which may be the last one before the device dies:
 
-1. the person's limits against the task's terms           nothing was asked of anybody
+1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of both enclaves         nothing private was sent
 3. ``Select``: the rows that the device needs, if any      keys encrypted, their count padded
-4. ``contribute``: clip, quantise, mask, encrypt           in memory
+4. the conditions again; clip, quantise, mask, encrypt     in memory
 5. the store: PREPARED, bytes to send, local parameters    one transaction
-6. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
+6. the conditions again; ``Submit`` or ``SubmitStream``    the enclave counts one contribution per id
 7. the store: SENT or REFUSED, bytes erased                one transaction
 
 Before 5 a device that comes back starts again, after 5 it sends the stored bytes again. So the server sees at most one
-contribution of a device to a round, whatever the device's local data became in between.
+contribution of a device to a round, whatever the device's local data became in between. A person who pauses their
+device or opts out is heard at each of these places, the last of them 5's transaction and 6.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import Work
-from device_runtime.enclaves import Enclaves
-from device_runtime.limits import Limits
+from device_runtime.enclaves import Checked, Enclaves
+from device_runtime.gate import Gate
+from device_runtime.schema import Identity, Participation, State
 from device_runtime.services import Services, Traffic
-from device_runtime.store import Identity, Participation, State, Store
+from device_runtime.store import Store
+from device_runtime.verification import Records
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import ConfigurationError, DataError, Refusal, ServiceError
+from odp.errors import ConfigurationError, DataError, PrivacyError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
@@ -64,7 +67,8 @@ class Participant:
     Args:
       services: whom to talk to.
       enclaves: which enclaves were verified.
-      limits: the limits of devices whose person set none of their own.
+      gate: the person's decisions, the limits of devices whose person set none, and when a device may train.
+      records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
@@ -72,7 +76,8 @@ class Participant:
 
     services: Services
     enclaves: Enclaves
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    gate: Gate = dataclasses.field(default_factory=Gate)
+    records: Records | None = None
     log: LogGuard | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
@@ -81,7 +86,8 @@ class Participant:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
 
         Raises:
-          PrivacyError: the person's limits decline the task; nothing was sent.
+          PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
+          NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
           AttestationError: an enclave's evidence was refused; nothing was sent to it.
           DataError: the device's data break the task's declared range; nothing was sent.
@@ -92,8 +98,11 @@ class Participant:
         prepared = store.participation(task, work.round)
         if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
             return Outcome.SETTLED
-        limits = store.limits() or self.limits
-        limits.check(model.definition, spent_elsewhere=store.spent_elsewhere(task))
+        try:
+            self.gate.task(store, model.terms, work.round)
+        except PrivacyError:
+            store.declined(model.signed_task, model.terms, work.round)
+            raise
         logged: _Logged = ()
         if self.log is not None:
             logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
@@ -103,21 +112,27 @@ class Participant:
         aggregator = self._verified("aggregator", work.aggregator, logged)
         if prepared is None:
             prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
-        return self._send(store, work, prepared, aggregator, logged, traffic)
+        return self._send(store, work, prepared, distributor, aggregator, logged, traffic)
 
-    def _verified(self, role: str, address: str, logged: _Logged, *, unlike: bytes | None = None) -> VerifiedEnclave:
+    def _verified(self, role: str, address: str, logged: _Logged, *, unlike: bytes | None = None) -> Checked:
         """The enclave behind ``address``: its evidence was accepted, and it is endorsed in the log."""
-        enclave = self.enclaves.verified(role, address, unlike=unlike)
+        checked = self.enclaves.verified(role, address, unlike=unlike)
         if self.log is not None:
-            self.log.require_endorsed(enclave, logged)
-        return enclave
+            self.log.require_endorsed(checked.enclave, logged)
+        return checked
+
+    def _record(self, work: Work, *enclaves: Checked | None) -> bytes:
+        """The hash of what was verified, on the disk before anything that rests on it."""
+        if self.records is None:
+            return b""
+        return self.records.keep(work, [checked.evidence for checked in enclaves if checked is not None])
 
     def _prepare(
         self,
         store: Store,
         work: Work,
-        distributor: VerifiedEnclave | None,
-        aggregator: VerifiedEnclave,
+        distributor: Checked | None,
+        aggregator: Checked,
         logged: _Logged,
         traffic: Traffic,
     ) -> Participation:
@@ -129,7 +144,8 @@ class Participant:
             slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
         else:
             keys = model.client.keys(data, round=work.round, seed=identity.seed)
-            slices = self._fetch(work, keys, distributor, logged, traffic)
+            slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
+        self.gate.again(store, model.terms)
         try:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:
@@ -154,25 +170,27 @@ class Participant:
             policy_sha256=b"",
             image_digest="",
             time=self.clock(),
+            record=self._record(work, distributor, aggregator),
             payload=payload,
         )
-        participation = _sealed_to(aggregator, participation, identity, work, vector=vector)
-        store.prepare(participation, local_parameters=local)
+        participation = _sealed_to(aggregator.enclave, participation, identity, work, vector=vector)
+        store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
         return participation
 
     def _fetch(
-        self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, logged: _Logged, traffic: Traffic
-    ) -> Slices:
+        self, work: Work, keys: np.ndarray, distributor: Checked, logged: _Logged, traffic: Traffic
+    ) -> tuple[Slices, Checked]:
+        """The rows, and the enclave that gave them."""
         try:
-            return self._select(work, keys, distributor, traffic)
+            return self._select(work, keys, distributor.enclave, traffic), distributor
         except ServiceError as error:
             # An enclave that came back with new keys cannot open what is sealed to the old one.
             if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
                 raise
-            fresh = self._verified("distributor", work.distributor, logged, unlike=distributor.hpke_key)
-            if fresh.hpke_key == distributor.hpke_key:
+            fresh = self._verified("distributor", work.distributor, logged, unlike=distributor.enclave.hpke_key)
+            if fresh.enclave.hpke_key == distributor.enclave.hpke_key:
                 raise
-            return self._select(work, keys, fresh, traffic)
+            return self._select(work, keys, fresh.enclave, traffic), fresh
 
     def _select(self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, traffic: Traffic) -> Slices:
         model = work.model
@@ -202,18 +220,22 @@ class Participant:
         store: Store,
         work: Work,
         prepared: Participation,
-        aggregator: VerifiedEnclave,
+        distributor: Checked | None,
+        aggregator: Checked,
         logged: _Logged,
         traffic: Traffic,
     ) -> Outcome:
-        if prepared.recipient != aggregator.hpke_key:
-            prepared = _reseal(store, prepared, aggregator, work)
+        self.gate.again(store, work.model.terms)
+        if prepared.recipient != aggregator.enclave.hpke_key:
+            record = self._record(work, distributor, aggregator)
+            prepared = _reseal(store, prepared, aggregator.enclave, work, record)
         refusal = self._submit(work, prepared, traffic)
         if refusal is Refusal.MALFORMED:
             # An enclave that came back with a new key cannot open what was sealed to the old one.
             fresh = self._verified("aggregator", work.aggregator, logged, unlike=prepared.recipient)
-            if fresh.hpke_key != prepared.recipient:
-                prepared = _reseal(store, prepared, fresh, work)
+            if fresh.enclave.hpke_key != prepared.recipient:
+                record = self._record(work, distributor, fresh)
+                prepared = _reseal(store, prepared, fresh.enclave, work, record)
                 refusal = self._submit(work, prepared, traffic)
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(prepared.task_sha256, prepared.round, State.SENT)
@@ -295,8 +317,11 @@ def _sealed_to(
     )
 
 
-def _reseal(store: Store, prepared: Participation, aggregator: VerifiedEnclave, work: Work) -> Participation:
+def _reseal(
+    store: Store, prepared: Participation, aggregator: VerifiedEnclave, work: Work, record: bytes
+) -> Participation:
     _, vector = _parts(prepared, work)
-    resealed = _sealed_to(aggregator, prepared, store.identity(), work, vector=vector)
+    sealed = _sealed_to(aggregator, prepared, store.identity(), work, vector=vector)
+    resealed = dataclasses.replace(sealed, record=record)
     store.reseal(resealed)
     return resealed

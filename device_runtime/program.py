@@ -8,13 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_runtime.conditions import Conditions
 from device_runtime.enclaves import Enclaves
 from device_runtime.fleet import Fleet
+from device_runtime.gate import FILE as GATE_FILE
+from device_runtime.gate import Gate, machine_sensors
 from device_runtime.limits import Limits
 from device_runtime.participation import Participant
 from device_runtime.provision import provision
+from device_runtime.sensors import Sensors
 from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
+from device_runtime.verification import FOLDER, Records
 from odp import _validate
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
@@ -48,6 +53,7 @@ class Config:
       durable: every step of a device is synced to the disk and survives a power cut; without it, it survives the death
         of the host, which is enough where one host plays thousands of devices, and faster.
       limits: for devices whose person set none of their own.
+      conditions: when devices may train; by default at any time.
       until_finished: end when the task has no round left.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
 
@@ -65,6 +71,7 @@ class Config:
     threads: int = 3
     durable: bool = True
     limits: Limits = field(default_factory=Limits)
+    conditions: Conditions = field(default_factory=Conditions)
     until_finished: bool = False
     keep_running: bool = False
 
@@ -129,7 +136,12 @@ class Running:
 
 
 def start(
-    config: Config, *, ratings: Ratings | None = None, log: Log | None = None, clock: Callable[[], float] = time.time
+    config: Config,
+    *,
+    ratings: Ratings | None = None,
+    log: Log | None = None,
+    clock: Callable[[], float] = time.time,
+    sensors: Callable[[Path], Sensors] = machine_sensors,
 ) -> Running:
     """Starts a device host in this process.
 
@@ -139,6 +151,7 @@ def start(
         already keep them.
       log: where events go; standard error by default.
       clock: seconds since the epoch.
+      sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
 
     Raises:
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
@@ -165,13 +178,16 @@ def start(
             if ratings is not None:
                 filled = provision(state.root, ratings, first=config.first)
                 events.event("devices_filled", devices=count, new=filled)
+            gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
+            state.write_atomically(GATE_FILE, gate.to_json())
             fleet = Fleet(
                 state=state,
                 population=config.population,
                 participant=Participant(
                     services=services,
                     enclaves=Enclaves(services, reference_values, clock=clock),
-                    limits=config.limits,
+                    gate=gate,
+                    records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     clock=clock,
                 ),

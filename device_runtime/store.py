@@ -12,99 +12,45 @@ the same round. The bytes are erased as soon as an answer is stored, or the task
 from __future__ import annotations
 
 import contextlib
-import enum
-import json
+import dataclasses
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
+from device_runtime.conditions import Standing
+from device_runtime.ledger import Charged, TaskTerms, terms_from_store
 from device_runtime.limits import Limits
+from device_runtime.person import Person
+from device_runtime.schema import (
+    COLUMNS,
+    CREATE,
+    ERASED,
+    ID_BYTES,
+    SCHEMA_VERSION,
+    SECRET_BYTES,
+    Identity,
+    Participation,
+    State,
+    participation_of,
+)
 from odp.algorithms.seam import LocalRatings
-from odp.errors import DiskFull, Refusal, StateError
+from odp.errors import DiskFull, OdpError, Refusal, StateError
+from odp.v1 import common_pb2
 
-SCHEMA_VERSION = 1
-SECRET_BYTES = 32
-ID_BYTES = 16
-
-_APPLICATION_ID = 0x4F445031  # "ODP1"
 _BUSY_SECONDS = 10.0
 _SHARDS = 256
+_MOST_DECLINED = 32
+_MOST_TASKS = 2**31
 # A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
 _PAGE_BYTES = 1024
 _SYNCHRONOUS = {True: "PRAGMA synchronous=FULL", False: "PRAGMA synchronous=OFF"}
-_CREATE = (
-    """CREATE TABLE identity (
-        one INTEGER PRIMARY KEY CHECK (one = 1), device_id BLOB NOT NULL, secret BLOB NOT NULL, seed BLOB NOT NULL,
-        filled_from BLOB)""",
-    "CREATE TABLE ratings (item INTEGER PRIMARY KEY, value REAL NOT NULL)",
-    """CREATE TABLE local_parameters (
-        task_sha256 BLOB PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE participations (
-        task_sha256 BLOB NOT NULL, round INTEGER NOT NULL,
-        state TEXT NOT NULL CHECK (state IN ('PREPARED', 'SENT', 'REFUSED')), refusal INTEGER,
-        contribution_id BLOB NOT NULL, model_sha256 BLOB NOT NULL, payload BLOB, sealed BLOB, recipient BLOB NOT NULL,
-        epsilon REAL NOT NULL, delta REAL NOT NULL, policy_sha256 BLOB NOT NULL, image_digest TEXT NOT NULL,
-        time REAL NOT NULL, PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
-    "CREATE TABLE limits (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
-    f"PRAGMA application_id={_APPLICATION_ID}",
-    f"PRAGMA user_version={SCHEMA_VERSION}",
-)
-
-
-class State(enum.Enum):
-    """Where a participation stands."""
-
-    PREPARED = "PREPARED"
-    SENT = "SENT"
-    REFUSED = "REFUSED"
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who the device is, to itself: nothing of it ever leaves the device. Its ``repr`` shows no secret."""
-
-    device_id: bytes
-    secret: bytes = field(repr=False)
-    seed: int = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Participation:
-    """A line of the device's own ledger.
-
-    ``epsilon`` and ``delta`` are the terms of the whole task, ``policy_sha256`` and ``image_digest`` those of the
-    aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``payload`` and
-    ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked contribution,
-    ``payload`` is the enclave's half alone, and ``sealed`` ends with the masked vector: the vector is never stored.
-    """
-
-    task_sha256: bytes
-    round: int
-    contribution_id: bytes
-    model_sha256: bytes
-    recipient: bytes
-    epsilon: float
-    delta: float
-    policy_sha256: bytes
-    image_digest: str
-    time: float
-    state: State = State.PREPARED
-    refusal: Refusal | None = None
-    payload: bytes | None = field(default=None, repr=False)
-    sealed: bytes | None = field(default=None, repr=False)
-
-
-_COLUMNS = (
-    "task_sha256, round, contribution_id, model_sha256, recipient, epsilon, delta, policy_sha256, image_digest, time, "
-    "state, refusal, payload, sealed"
-)
 
 
 def store_path(folder: Path, device: int) -> Path:
@@ -185,7 +131,7 @@ class Store:
                 with store._transaction():
                     # Another process may have been faster.
                     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                        for statement in _CREATE:
+                        for statement in CREATE:
                             connection.execute(statement)
                         connection.execute(
                             "INSERT INTO identity (one, device_id, secret, seed) VALUES (1, ?, ?, ?)",
@@ -227,14 +173,14 @@ class Store:
     def fill(self, items: npt.NDArray[np.integer], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:
         """Gives an empty store its ratings; ``filled_from`` (a hash) says which data they are.
 
-        Returns False where the store already holds that same data: nothing is changed.
+        Returns False where the store already holds that same data, or the person erased them: nothing is changed.
 
         Raises:
           StateError: the store holds other data.
         """
         with self._transaction():
             (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
-            if known == filled_from:
+            if known in (filled_from, ERASED):
                 return False
             if known is not None or self._connection.execute("SELECT 1 FROM ratings LIMIT 1").fetchone():
                 raise StateError(f"device store {self.path} already holds other data; give another --state folder")
@@ -248,34 +194,135 @@ class Store:
         with self._transaction():
             self._connection.execute("INSERT OR REPLACE INTO ratings (item, value) VALUES (?, ?)", (item, value))
 
-    def limits(self) -> Limits | None:
-        """The limits that this device's person set, or None where they left the host's."""
-        row = self._one("SELECT data FROM limits")
+    def person(self) -> Person:
+        """What the person decided for this device."""
+        row = self._one("SELECT data FROM person")
         if row is None:
-            return None
+            return Person()
         try:
-            values = json.loads(row[0])
-            return Limits(**{**values, "populations": tuple(values["populations"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise StateError(f"device store {self.path} is damaged: its limits are gone; set them again") from error
+            return Person.from_json(row[0])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StateError(
+                f"device store {self.path} is damaged: its person's limits and opt-outs are lost; nothing is sent "
+                "from it; restore it from a backup"
+            ) from error
 
-    def set_limits(self, limits: Limits) -> None:
-        """Sets the person's limits for this device; they hold from the next participation on."""
+    def change_person(self, change: Callable[[Person], Person]) -> Person:
+        """Replaces the person's decisions; they hold from the next step of a participation on.
+
+        Of tasks that they opted out of, queued uploads are cancelled and local parameters deleted with it.
+        """
         with self._transaction():
-            data = json.dumps(asdict(limits))
-            self._connection.execute("INSERT OR REPLACE INTO limits (one, data) VALUES (1, ?)", (data,))
+            after = change(self.person())
+            self._connection.execute("INSERT OR REPLACE INTO person (one, data) VALUES (1, ?)", (after.to_json(),))
+            for terms in self.tasks():
+                if after.opted_out_of(terms):
+                    self._forget("task_sha256 = ?", (terms.task_sha256,))
+        return after
+
+    def set_limits(self, limits: Limits | None) -> None:
+        """Sets the person's limits for this device, or leaves them to the host."""
+        self.change_person(lambda person: dataclasses.replace(person, limits=limits))
+
+    def tasks(self) -> tuple[TaskTerms, ...]:
+        """Every task that the device ever contributed to, or declined."""
+        with _errors(self.path):
+            rows = self._connection.execute("SELECT task_sha256, definition, charges FROM tasks").fetchall()
+        try:
+            return tuple(terms_from_store(*row) for row in rows)
+        except (OdpError, ValueError, TypeError, DecodeError) as error:
+            raise StateError(
+                f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
+            ) from error
+
+    def declined(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int) -> None:
+        """Remembers a task that was offered and declined, so that the person can be told why; the first few of them."""
+        with self._transaction():
+            self._remember(task, terms, round, most=_MOST_DECLINED)
+
+    def _remember(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, most: int) -> None:
+        """Keeps a task, unless ``most`` without a contribution are kept: a server may name as many as it likes."""
+        self._connection.execute(
+            "INSERT INTO tasks (task_sha256, definition, signature, charges, offered) SELECT ?, ?, ?, ?, ? "
+            "WHERE (SELECT count(*) FROM tasks WHERE task_sha256 NOT IN (SELECT task_sha256 FROM participations)) < ? "
+            "ON CONFLICT (task_sha256) DO UPDATE SET offered = max(offered, excluded.offered)",
+            (terms.task_sha256, task.definition, task.signature, terms.charges_json(), round, most),
+        )
+
+    def offered(self, task_sha256: bytes) -> int:
+        """The last round of a task that the device was asked for; 0 where it was asked for none."""
+        row = self._one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        return 0 if row is None else int(row[0])
+
+    def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
+        """A task as its developer signed it; None where the device never met it."""
+        row = self._one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
+
+    def charged(self, *, but: tuple[bytes, int] | None = None) -> list[Charged]:
+        """What the person's contributions are charged for, but for the one to (task, round) ``but``.
+
+        A refused one was not used and is left out; one without an answer may have been used and is in it.
+        """
+        with _errors(self.path):
+            rows = self._connection.execute(
+                "SELECT task_sha256, round, time FROM participations WHERE state <> 'REFUSED' ORDER BY time, round"
+            ).fetchall()
+        terms = {one.task_sha256: one for one in self.tasks()} if rows else {}
+        try:
+            if any(round >= len(terms[task].rounds) for task, round, _ in rows):
+                raise ValueError("a round that its task does not have")
+            return [Charged(terms[task], round, time) for task, round, time in rows if (task, round) != but]
+        except (KeyError, ValueError) as error:
+            raise StateError(
+                f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
+            ) from error
+
+    def standing(self) -> Standing:
+        """Number of examples, and the time of the last contribution; one that is still to be sent is none yet."""
+        row = self._one(
+            "SELECT (SELECT count(*) FROM ratings), (SELECT max(time) FROM participations "
+            "WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
+        )
+        return Standing(examples=0, last=None) if row is None else Standing(examples=row[0], last=row[1])
+
+    def erase(self, *, ledger_too: bool = False) -> None:
+        """Wipes the device's data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
+
+        The identity stays: with a new one the device would count as a second person in rounds that are open. So do the
+        person's limits and opt-outs. What was freed is overwritten; copies that the file system keeps are not.
+        """
+        with _errors(self.path):
+            self._connection.execute("PRAGMA secure_delete=ON")
+        with self._transaction():
+            self._connection.execute("DELETE FROM ratings")
+            self._connection.execute("UPDATE identity SET filled_from = ?", (ERASED,))
+            self._forget("1", ())
+            if ledger_too:
+                self._connection.execute("DELETE FROM participations")
+                self._connection.execute("DELETE FROM tasks")
+        with _errors(self.path):
+            # Pages that were freed before still hold what was in them.
+            self._connection.execute("VACUUM")
+
+    def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
+        """Erases what is queued, and the local parameters. A queued upload may have arrived, so it stays charged."""
+        self._connection.execute(
+            f"UPDATE participations SET payload = NULL, sealed = NULL WHERE state = 'PREPARED' AND {where}", arguments
+        )
+        self._connection.execute(f"DELETE FROM local_parameters WHERE {where}", arguments)
 
     def participation(self, task_sha256: bytes, round: int) -> Participation | None:
         """What the device did in one round of one task, or None where it did nothing yet."""
-        statement = f"SELECT {_COLUMNS} FROM participations WHERE task_sha256 = ? AND round = ?"
+        statement = f"SELECT {COLUMNS} FROM participations WHERE task_sha256 = ? AND round = ?"
         row = self._one(statement, (task_sha256, round))
-        return None if row is None else self._participation(row)
+        return None if row is None else participation_of(row)
 
     def ledger(self) -> tuple[Participation, ...]:
         """Everything that the device sent or prepared to send, oldest first."""
         with _errors(self.path):
-            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM participations ORDER BY time, round").fetchall()
-        return tuple(self._participation(row) for row in rows)
+            rows = self._connection.execute(f"SELECT {COLUMNS} FROM participations ORDER BY time, round").fetchall()
+        return tuple(participation_of(row) for row in rows)
 
     def settled(self) -> list[tuple[bytes, int, State]]:
         """(task, round, state) of the participations in which nothing is left to send."""
@@ -285,23 +332,24 @@ class Store:
             ).fetchall()
         return [(task, round, State(state)) for task, round, state in rows]
 
-    def spent_elsewhere(self, task_sha256: bytes) -> float:
-        """Sum of the epsilons of all other tasks, each once; a refused contribution was not used and does not count."""
-        row = self._one(
-            "SELECT total(most) FROM (SELECT max(epsilon) AS most FROM participations "
-            "WHERE state <> 'REFUSED' AND task_sha256 <> ? GROUP BY task_sha256)",
-            (task_sha256,),
-        )
-        return float(row[0]) if row is not None else 0.0
-
-    def prepare(self, participation: Participation, *, local_parameters: bytes) -> None:
-        """Stores what will be sent, and the new local parameters with it, before it is sent.
+    def prepare(
+        self,
+        participation: Participation,
+        *,
+        local_parameters: bytes,
+        task: common_pb2.SignedTask,
+        terms: TaskTerms,
+    ) -> None:
+        """Stores what will be sent, what it costs, and the new local parameters, before it is sent.
 
         Raises:
           StateError: the device already has a participation in that round; the stored one is untouched.
+          NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
         """
         one = participation
         with self._transaction():
+            self.person().check(terms)
+            self._remember(task, terms, one.round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
             self._connection.execute(
                 "UPDATE participations SET payload = NULL, sealed = NULL WHERE task_sha256 = ? AND round < ?",
@@ -309,11 +357,11 @@ class Store:
             )
             try:
                 self._connection.execute(
-                    f"INSERT INTO participations ({_COLUMNS}) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?)",
+                    f"INSERT INTO participations ({COLUMNS}) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?)",
                     (
                         one.task_sha256, one.round, one.contribution_id, one.model_sha256, one.recipient, one.epsilon,
-                        one.delta, one.policy_sha256, one.image_digest, one.time, one.payload, one.sealed,
+                        one.delta, one.policy_sha256, one.image_digest, one.time, one.record, one.payload, one.sealed,
                     ),
                 )  # fmt: skip
             except sqlite3.IntegrityError as error:
@@ -328,9 +376,17 @@ class Store:
         one = participation
         with self._transaction():
             self._connection.execute(
-                "UPDATE participations SET sealed = ?, recipient = ?, policy_sha256 = ?, image_digest = ? "
-                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
-                (one.sealed, one.recipient, one.policy_sha256, one.image_digest, one.task_sha256, one.round),
+                "UPDATE participations SET sealed = ?, recipient = ?, policy_sha256 = ?, image_digest = ?, record = ? "
+                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED' AND sealed IS NOT NULL",
+                (
+                    one.sealed,
+                    one.recipient,
+                    one.policy_sha256,
+                    one.image_digest,
+                    one.record,
+                    one.task_sha256,
+                    one.round,
+                ),
             )
 
     def settle(self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None) -> None:
@@ -350,13 +406,6 @@ class Store:
         with _errors(self.path):
             row: tuple | None = self._connection.execute(statement, arguments).fetchone()  # type: ignore[type-arg]
         return row
-
-    def _participation(self, row: tuple) -> Participation:  # type: ignore[type-arg]  # a row of _COLUMNS
-        return Participation(
-            task_sha256=row[0], round=row[1], contribution_id=row[2], model_sha256=row[3], recipient=row[4],
-            epsilon=row[5], delta=row[6], policy_sha256=row[7], image_digest=row[8], time=row[9], state=State(row[10]),
-            refusal=None if row[11] is None else Refusal(row[11]), payload=row[12], sealed=row[13],
-        )  # fmt: skip
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

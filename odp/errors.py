@@ -7,6 +7,7 @@
     │   └── DataError           a data set is missing, malformed or out of its declared bounds
     ├── PrivacyError            a privacy rule forbids the request
     │   └── BudgetExceeded      the ledger has too little ε left for this release
+    ├── NotNow                  the person's device rests: paused, or a training condition does not hold
     ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
     ├── TransparencyError       the transparency log, or what it has to hold, was not accepted: nothing was sent
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
@@ -50,6 +51,14 @@ class BudgetExceeded(PrivacyError):
 
     The message holds spent, asked and budgeted ε, and the number of rounds that would still fit.
     """
+
+
+class NotNow(OdpError):
+    """The person's device does not take part at this time; later it may. ``names`` says by what, the message why."""
+
+    def __init__(self, message: str, *names: str) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class AttestationError(OdpError):

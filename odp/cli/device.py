@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from odp.cli import person
 from odp.cli.console import console, print_json
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
 
-app = typer.Typer(help="Run devices, and ask one for its recommendations.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run devices, ask one for its recommendations, and decide what it takes part in.", no_args_is_help=True
+)
+person.add_to(app)
 
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
@@ -42,8 +46,11 @@ def run(
     threads: Annotated[int, typer.Option(help="Devices at work at once.")] = 3,
     max_epsilon: Annotated[float, typer.Option(help="No task with a larger epsilon.")] = 10.0,
     max_delta: Annotated[float, typer.Option(help="No task with a larger delta.")] = 1e-5,
-    max_total_epsilon: Annotated[float, typer.Option(help="Sum of epsilons of all tasks.")] = 20.0,
+    max_total_epsilon: Annotated[float, typer.Option(help="Epsilon of all contributions together.")] = 20.0,
     min_cohort: Annotated[int, typer.Option(help="No task that may release below so many contributions.")] = 100,
+    conditions: Annotated[
+        Path | None, typer.Option(help="TOML file that says when devices may train [default: at any time].")
+    ] = None,
     durable: Annotated[
         bool,
         typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
@@ -56,7 +63,7 @@ def run(
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
-    from device_runtime import Config, Limits, start
+    from device_runtime import Conditions, Config, Limits, start
     from odp.cli.run import parent_watch
     from odp.transport.service import stop_event
 
@@ -76,6 +83,7 @@ def run(
         limits=Limits(
             max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
         ),
+        conditions=Conditions.load(conditions) if conditions is not None else Conditions(),
         until_finished=until_finished,
         keep_running=keep_running,
     )

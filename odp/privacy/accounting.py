@@ -25,6 +25,7 @@ from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import composition
 from odp.privacy.events import Event, GaussianRelease, SampledRound
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
+from odp.privacy.normal_law import erfcx, ndtr
 
 ACCOUNTANT = "closed form of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)"
 SAMPLED_ACCOUNTANT = "privacy loss distributions of truncated Poisson sampling (arXiv 2508.15089), never too small"
@@ -330,13 +331,11 @@ def _log_delta(epsilon: float, total: float) -> float:
     With the Mills ratio m(x) = Phi(x) / phi(x), and e^epsilon phi(b) = phi(a), the profile is phi(a) (m(a) - m(b)):
     no e^epsilon that overflows, no difference of nearly equal probabilities.
     """
-    from scipy.special import erfcx, ndtr
-
     centre = epsilon / total
     a, b = total / 2.0 - centre, -total / 2.0 - centre
-    mills_b = math.sqrt(math.pi / 2.0) * float(erfcx(-b / math.sqrt(2.0)))
+    mills_b = math.sqrt(math.pi / 2.0) * erfcx(-b / math.sqrt(2.0))
     log_density = -0.5 * a * a - 0.5 * math.log(2.0 * math.pi)
     if a > 5.0:  # m(a) grows like e^(a^2/2); here the profile is close to 1 and the second term is tiny
-        return math.log(float(ndtr(a)) - math.exp(log_density) * mills_b)
-    mills_a = math.sqrt(math.pi / 2.0) * float(erfcx(-a / math.sqrt(2.0)))
+        return math.log(ndtr(a) - math.exp(log_density) * mills_b)
+    mills_a = math.sqrt(math.pi / 2.0) * erfcx(-a / math.sqrt(2.0))
     return log_density + math.log(max(mills_a - mills_b, 5e-324))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from odp.crypto.signing import SignatureError
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, TransparencyError
+from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Endorsement, open_endorsement
 from odp.transparency.entries import EndorsementEntry, ManifestEntry, TaskEntry, decode
@@ -115,30 +116,44 @@ class LogGuard:
 
     def _checked(self, proof: log_pb2.LogProof, task: bytes, model: bytes) -> tuple[LoggedEndorsement, ...]:
         checkpoint = self._memory.accept(proof.checkpoint, now=self._clock())
+        return endorsements_in(proof, checkpoint, self._policy, task=task, model=model)
 
-        def included(inclusion: log_pb2.Inclusion, leaf: bytes, what: str) -> None:
-            hashes = unpacked(inclusion.hashes)
-            try:
-                verify_inclusion(
-                    leaf=leaf, index=inclusion.index, size=checkpoint.size, proof=hashes, root=checkpoint.root
-                )
-            except ProofError as error:
-                raise refused(LogReason.NOT_INCLUDED, f"{what} is not proved to be in the log: {error}") from error
 
-        included(proof.task, task, "the task")
-        included(proof.model, model, "the model")
-        if len(proof.endorsements) > _MOST_ENDORSEMENTS:
-            raise refused(LogReason.MALFORMED, f"more than {_MOST_ENDORSEMENTS} endorsements came along")
-        found = []
-        for inclusion in proof.endorsements:
-            included(inclusion, leaf_hash(inclusion.entry), "an endorsement")
-            try:
-                entry = decode(inclusion.entry)
-                if not isinstance(entry, EndorsementEntry):
-                    raise ConfigurationError(f"Expected an endorsement, got an entry of type {entry.label}")
-                endorsement = open_endorsement(entry)
-            except (ConfigurationError, SignatureError) as error:
-                raise refused(LogReason.MALFORMED, f"an endorsement in the log cannot be read: {error}") from error
-            if endorsement.endorser in self._policy.endorser_keys:
-                found.append(LoggedEndorsement(endorsement, inclusion.index))
-        return tuple(found)
+def endorsements_in(
+    proof: log_pb2.LogProof, checkpoint: Checkpoint, policy: LogPolicy, *, task: bytes, model: bytes
+) -> tuple[LoggedEndorsement, ...]:
+    """The endorsements that came along, by pinned endorsers, once the leaves ``task`` and ``model`` and they are found.
+
+    Args:
+        proof: inclusion proofs in the tree of ``checkpoint``.
+        checkpoint: a tree that was accepted.
+        policy: what is pinned.
+
+    Raises:
+        TransparencyError: ``not_included``, ``malformed``.
+    """
+
+    def included(inclusion: log_pb2.Inclusion, leaf: bytes, what: str) -> None:
+        hashes = unpacked(inclusion.hashes)
+        try:
+            verify_inclusion(leaf=leaf, index=inclusion.index, size=checkpoint.size, proof=hashes, root=checkpoint.root)
+        except ProofError as error:
+            raise refused(LogReason.NOT_INCLUDED, f"{what} is not proved to be in the log: {error}") from error
+
+    included(proof.task, task, "the task")
+    included(proof.model, model, "the model")
+    if len(proof.endorsements) > _MOST_ENDORSEMENTS:
+        raise refused(LogReason.MALFORMED, f"more than {_MOST_ENDORSEMENTS} endorsements came along")
+    found = []
+    for inclusion in proof.endorsements:
+        included(inclusion, leaf_hash(inclusion.entry), "an endorsement")
+        try:
+            entry = decode(inclusion.entry)
+            if not isinstance(entry, EndorsementEntry):
+                raise ConfigurationError(f"Expected an endorsement, got an entry of type {entry.label}")
+            endorsement = open_endorsement(entry)
+        except (ConfigurationError, SignatureError) as error:
+            raise refused(LogReason.MALFORMED, f"an endorsement in the log cannot be read: {error}") from error
+        if endorsement.endorser in policy.endorser_keys:
+            found.append(LoggedEndorsement(endorsement, inclusion.index))
+    return tuple(found)

@@ -34,7 +34,7 @@ def test_the_bare_stream_takes_what_the_aggregator_takes(tmp_path: Path) -> None
         traffic = Traffic()
         assert services.submit_stream(child.address, header, bytes(2_500_000), traffic).refusal == 0
         assert traffic.up > 2_500_000
-        assert dense._send(services, child.address, header, [bytes(2_000_000)] * 3) > 0
+        assert dense._send(services, child.address, [(header, bytes(2_000_000))] * 3) > 0
         services.close()
     finally:
         child.stop()

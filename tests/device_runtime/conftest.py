@@ -15,11 +15,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import odp
 from device_runtime.enclaves import Enclaves
+from device_runtime.gate import Gate
 from device_runtime.limits import Limits
 from device_runtime.participation import Participant
 from device_runtime.provision import provision
 from device_runtime.services import Services
 from device_runtime.store import Store, store_path
+from device_runtime.verification import FOLDER, Records
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, NoisyTensors
 from odp.crypto import domains
@@ -285,12 +287,17 @@ class World:
         return ReferenceValues(**{**values, **changes})  # type: ignore[arg-type]
 
     def participant(
-        self, *, limits: Limits | None = None, reference_values: ReferenceValues | None = None
+        self, *, limits: Limits | None = None, reference_values: ReferenceValues | None = None, **gate: object
     ) -> Participant:
         """Takes part for devices of this world; a new one knows no enclave, as after a restart."""
         services = self.services()
         enclaves = Enclaves(services, reference_values or self.reference_values())
-        return Participant(services=services, enclaves=enclaves, limits=limits or Limits(min_cohort=2))
+        return Participant(
+            services=services,
+            enclaves=enclaves,
+            gate=Gate(limits=limits or Limits(min_cohort=2), **gate),  # type: ignore[arg-type]
+            records=Records(self.folder / "devices-state" / FOLDER, reference_values or self.reference_values()),
+        )
 
     def fill(self, counts: list[int], *, seed: int = 1) -> Ratings:
         """Gives device i ``counts[i]`` ratings and returns them all."""

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from device_runtime import program
-from device_runtime.fleet import Fleet
+from device_runtime.conditions import Conditions
+from device_runtime.fleet import REST_SECONDS, Fleet
 from device_runtime.limits import Limits
-from device_runtime.store import State, Store, store_path
+from device_runtime.schema import State
+from device_runtime.sensors import SimulatedSensors
+from device_runtime.store import Store, store_path
 from odp.errors import AttestationError, ConfigurationError, DiskFull, ServiceUnavailable, StateError
 from odp.transport.state_folder import StateFolder
 
@@ -211,6 +214,64 @@ def test_a_task_beyond_the_limits_is_declined_once_and_nothing_is_sent(world: An
     assert world.log_text.getvalue().count("task_declined") == 1
     assert host.written()["rounds"][0]["declined"] == 4
     assert len(world.server.requests) == 1 + 4 + 1
+
+
+def test_a_host_whose_devices_all_rest_asks_nobody_and_says_why_once(world: Any) -> None:
+    world.fill([3] * 3)
+    for device, decide in enumerate(
+        (
+            lambda person: dataclasses.replace(person, paused=1.0),
+            lambda person: person.with_opt_out(None, 1.0),
+            lambda person: dataclasses.replace(person, limits=Limits(populations=("others",))),
+        )
+    ):
+        with world.store(device) as store:
+            store.change_person(decide)
+    host = Host(world, count=3)
+    host.events = [lambda: None] * 3 + [host.stop.set]
+    host.run()
+    assert world.server.requests == []
+    assert host.pauses == [REST_SECONDS] * 4
+    assert world.log_text.getvalue().count("device_rests") == 3
+
+
+def test_a_device_that_wakes_takes_part_and_one_that_rests_does_not_hold_the_others_up(world: Any) -> None:
+    world.fill([3] * 3)
+    with world.store(1) as store:
+        store.change_person(lambda person: dataclasses.replace(person, paused=1.0))
+    host = Host(world, count=3, until_finished=False)
+
+    def wake() -> None:
+        assert states(world, 3) == [[State.SENT], [], [State.SENT]]
+        with world.store(1) as store:
+            store.change_person(lambda person: dataclasses.replace(person, paused=None))
+        host.now += REST_SECONDS
+
+    host.events = [lambda: None, wake, host.stop.set]
+    host.run()
+    assert states(world, 3) == [[State.SENT]] * 3
+    text = world.log_text.getvalue()
+    assert text.count("device_rests") == text.count("device_awake") == 1
+    assert "odp device resume" in text
+
+
+def test_unmet_conditions_are_one_line_and_no_check_in_until_they_are_met(world: Any) -> None:
+    world.fill([3] * 4)
+    charging = [False]
+    host = Host(world, count=4, until_finished=False)
+    host.fleet._participant = world.participant(
+        conditions=Conditions(charging=True), sensors=lambda path: SimulatedSensors(is_charging=charging[0])
+    )
+
+    def plug() -> None:
+        assert world.server.requests == []
+        charging[0] = True
+
+    host.events = [lambda: None, plug, host.stop.set]
+    host.run()
+    assert states(world, 4) == [[State.SENT]] * 4
+    assert world.log_text.getvalue().count("device_rests") == 1
+    assert "charging: on battery (asked: on mains power)" in world.log_text.getvalue()
 
 
 def test_a_restarted_host_resends_what_was_prepared_and_nothing_else(world: Any) -> None:

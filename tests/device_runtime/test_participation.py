@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from device_runtime.assignment import AssignmentReader, Work, open_assignment
+from device_runtime.gate import Gate
 from device_runtime.limits import Limits
 from device_runtime.participation import Outcome, Participant
+from device_runtime.schema import State
 from device_runtime.services import Services, Traffic
-from device_runtime.store import State, Store
+from device_runtime.store import Store
+from device_runtime.verification import FOLDER, Records, record_path
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import round_charges
 from odp.algorithms.seam import Slices
 from odp.crypto import domains
 from odp.crypto.hpke import HpkeKey
@@ -26,6 +31,7 @@ from odp.errors import (
     ServiceError,
     ServiceUnavailable,
 )
+from odp.privacy.accounting import epsilon
 from odp.signed_task import sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
 
@@ -200,14 +206,17 @@ def test_an_answer_that_was_lost_counts_as_sent_when_the_enclave_says_already_co
         assert store.ledger()[0].state is State.SENT
 
 
-@pytest.mark.parametrize("step", ["select", "contribute", "prepare", "submit", "settle"])
+@pytest.mark.parametrize("step", ["task", "evidence", "select", "contribute", "record", "prepare", "submit", "settle"])
 def test_a_device_that_dies_at_any_step_sends_one_contribution_in_the_end(
     world: Any, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.fill([5])
     participant = world.participant()
     place: tuple[object, str] = {
+        "task": (Gate, "task"),
+        "evidence": (type(participant.services), "evidence"),
         "select": (type(participant.services), "select"),
+        "record": (Records, "keep"),
         "contribute": (type(work_of(world).model.client), "contribute"),
         "prepare": (Store, "prepare"),
         "submit": (type(participant.services), "submit"),
@@ -227,6 +236,8 @@ def test_a_device_that_dies_at_any_step_sends_one_contribution_in_the_end(
             patch.setattr(*place, death)
             with pytest.raises(Killed):
                 take_part(world, 0)
+        with world.store(0) as store:  # what may have been counted is charged, at any moment
+            assert len(store.charged()) >= len(world.aggregator.counted)
         if death is die_after and step == "settle":
             assert take_part(world, 0) is Outcome.SETTLED
             continue
@@ -236,7 +247,29 @@ def test_a_device_that_dies_at_any_step_sends_one_contribution_in_the_end(
     assert len(set(world.aggregator.submits)) == 1
     with world.store(0) as store:
         (line,) = store.ledger()
+        assert [(one.terms.task_sha256, one.round) for one in store.charged()] == [(world.task_id, 0)]
     assert line.state is State.SENT
+    assert record_path(world.folder / "devices-state" / FOLDER, line.record).exists()
+
+
+def test_a_contribution_that_the_aggregator_did_not_count_is_not_charged_after_a_death_either(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fill([5])
+    world.aggregator.script = [f"refuse {Refusal.OUT_OF_BOUNDS.value}"] * 2
+
+    def die(*args: Any, **keywords: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "settle", die)
+        with pytest.raises(Killed):
+            take_part(world, 0)
+    with world.store(0) as store:
+        assert len(store.charged()) == 1  # the answer was lost: it may have been counted
+    assert take_part(world, 0) is Outcome.REFUSED
+    with world.store(0) as store:
+        assert store.charged() == []
 
 
 def test_a_contribution_is_sealed_again_when_the_enclave_has_a_new_key(world: Any) -> None:
@@ -278,7 +311,7 @@ def test_a_refusal_is_final_and_leaves_no_bytes_behind(world: Any, refusal: Refu
     assert len(world.aggregator.submits) == 1
     with world.store(0) as store:
         (line,) = store.ledger()
-        assert store.spent_elsewhere(b"") == 0.0
+        assert store.charged() == []
     assert (line.state, line.refusal, line.payload) == (State.REFUSED, refusal, None)
 
 
@@ -373,9 +406,20 @@ def test_tasks_of_one_device_add_up_to_the_persons_total(world: Any, task: Any) 
     world.task = sign_task(dataclasses.replace(task, name="second").definition(), world.developer)
     world.task_id = task_sha256(world.task)
     world.open_round(0)
-    with pytest.raises(PrivacyError, match="total epsilon=16"):
-        take_part(world, 0, world.participant(limits=Limits(min_cohort=2, max_total_epsilon=15.0)))
-    assert take_part(world, 0) is Outcome.SENT
+    one, two = spent_on(counts_of(task)), spent_on(counts_of(task) * 2)
+    assert one < two < 2 * one  # composed, not added up
+    with pytest.raises(PrivacyError, match=f"total epsilon={two:g} is above max_total_epsilon"):
+        take_part(world, 0, world.participant(limits=Limits(min_cohort=2, max_total_epsilon=0.5 * (one + two))))
+    assert take_part(world, 0, world.participant(limits=Limits(min_cohort=2, max_total_epsilon=two))) is Outcome.SENT
+
+
+def counts_of(task: Any) -> list[Any]:
+    """The events of the first round."""
+    return list(round_charges(algorithm_for(task.definition()).query(0), None))
+
+
+def spent_on(events: list[Any]) -> float:
+    return epsilon(events, delta=Limits().max_delta)
 
 
 def test_the_server_learns_the_population_and_nothing_else(world: Any) -> None:

@@ -1,20 +1,47 @@
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import signal
 import sqlite3
 import stat
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from device_runtime.ledger import TaskTerms
 from device_runtime.limits import Limits
-from device_runtime.store import Participation, State, Store, store_path
-from odp.errors import Refusal, StateError
+from device_runtime.person import Person
+from device_runtime.schema import Participation, State
+from device_runtime.store import Store, store_path
+from odp.errors import PrivacyError, Refusal, StateError
+from odp.privacy.events import GaussianRelease
+from odp.v1 import common_pb2
 
 TASK = bytes(range(32))
+
+
+def terms(task: bytes = TASK, *, name: str = "films", rounds: int = 4) -> TaskTerms:
+    return TaskTerms(
+        task_sha256=task, name=name, population="people", developer=b"d" * 32, tables=("ratings",), epsilon=8.0,
+        delta=1e-6, minimum_cohort=100,
+        rounds=tuple((GaussianRelease(f"round{one}", 1.0, 2.0, 10),) for one in range(rounds)),
+    )  # fmt: skip
+
+
+def prepare(store: Store, participation: Participation, *, local_parameters: bytes = b"local", **changes: str) -> None:
+    """Stores it with a task of its own; nothing of the store asks whether a developer signed that."""
+    own = terms(participation.task_sha256, **changes)
+    definition = common_pb2.TaskDefinition(name=own.name, population=own.population, developer_key=own.developer)
+    (definition.data.table,) = own.tables
+    definition.dpam.steps = 1
+    definition.privacy.epsilon, definition.privacy.delta = own.epsilon, own.delta
+    definition.cohort.minimum = own.minimum_cohort
+    signed = common_pb2.SignedTask(definition=definition.SerializeToString(), signature=b"s" * 64)
+    store.prepare(participation, local_parameters=local_parameters, task=signed, terms=own)
 
 
 def participation(round: int = 0, *, task: bytes = TASK, epsilon: float = 8.0) -> Participation:
@@ -82,13 +109,13 @@ def test_a_store_that_holds_other_data_is_never_overwritten(path: Path) -> None:
 
 def test_a_second_contribution_to_one_round_is_impossible(path: Path) -> None:
     with Store.open_or_create(path) as store:
-        store.prepare(participation(), local_parameters=b"1")
+        prepare(store, participation(), local_parameters=b"1")
         with pytest.raises(StateError, match="already has a contribution to round 0"):
-            store.prepare(participation(), local_parameters=b"2")
+            prepare(store, participation(), local_parameters=b"2")
         assert store.local_parameters(TASK) == (0, b"1")
         store.settle(TASK, 0, State.SENT)
         with pytest.raises(StateError, match="already has a contribution to round 0"):
-            store.prepare(participation(), local_parameters=b"2")
+            prepare(store, participation(), local_parameters=b"2")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +123,7 @@ def test_a_second_contribution_to_one_round_is_impossible(path: Path) -> None:
 )
 def test_an_answer_erases_what_was_kept_for_sending(path: Path, state: State, refusal: Refusal | None) -> None:
     with Store.open_or_create(path) as store:
-        store.prepare(participation(), local_parameters=b"1")
+        prepare(store, participation(), local_parameters=b"1")
         assert store.settled() == []
         store.settle(TASK, 0, state, refusal)
         known = store.participation(TASK, 0)
@@ -109,31 +136,119 @@ def test_an_answer_erases_what_was_kept_for_sending(path: Path, state: State, re
 
 def test_a_later_round_erases_the_bytes_of_an_unanswered_one(path: Path) -> None:
     with Store.open_or_create(path) as store:
-        store.prepare(participation(0), local_parameters=b"1")
-        store.prepare(participation(1), local_parameters=b"2")
+        prepare(store, participation(0), local_parameters=b"1")
+        prepare(store, participation(1), local_parameters=b"2")
         first, second = store.ledger()
     assert (first.state, first.payload, first.sealed) == (State.PREPARED, None, None)
     assert (second.state, second.payload, second.sealed) == (State.PREPARED, b"payload", b"sealed")
 
 
-def test_each_other_task_counts_once_and_a_refused_one_not_at_all(path: Path) -> None:
+def test_the_charged_contributions_are_all_but_the_refused_ones_and_know_their_terms(path: Path) -> None:
     with Store.open_or_create(path) as store:
         for round in range(3):
-            store.prepare(participation(round, task=b"a" * 32, epsilon=2.0), local_parameters=b"")
-        store.prepare(participation(task=b"b" * 32, epsilon=4.0), local_parameters=b"")
-        store.prepare(participation(task=b"c" * 32, epsilon=1.0), local_parameters=b"")
-        store.settle(b"c" * 32, 0, State.REFUSED, Refusal.ROUND_CLOSED)
-        assert store.spent_elsewhere(b"z" * 32) == 6.0
-        assert store.spent_elsewhere(b"a" * 32) == 4.0
-
-
-def test_a_person_can_set_limits_of_their_own(path: Path) -> None:
-    limits = Limits(max_epsilon=1.5, populations=("one", "two"))
-    with Store.open_or_create(path) as store:
-        assert store.limits() is None
-        store.set_limits(limits)
+            prepare(store, participation(round, task=b"a" * 32), name="first")
+        prepare(store, participation(task=b"b" * 32), name="second")
+        store.settle(b"a" * 32, 0, State.SENT)
+        store.settle(b"b" * 32, 0, State.REFUSED, Refusal.ROUND_CLOSED)
     with Store.open(path) as store:
-        assert store.limits() == limits
+        charged = store.charged()
+        assert [(one.terms, one.round) for one in charged] == [(terms(b"a" * 32, name="first"), n) for n in range(3)]
+        assert [one.round for one in store.charged(but=(b"a" * 32, 1))] == [0, 2]
+        assert {one.name for one in store.tasks()} == {"first", "second"}
+
+
+def test_declined_tasks_are_remembered_up_to_a_bound_and_cost_nothing(path: Path) -> None:
+    definition = common_pb2.TaskDefinition()
+    definition.data.table, definition.dpam.steps = "ratings", 1
+    signed = common_pb2.SignedTask(definition=definition.SerializeToString(), signature=b"s" * 64)
+    with Store.open_or_create(path) as store:
+        for number in range(40):
+            store.declined(signed, terms(bytes([number]) * 32), 3)
+        assert len(store.tasks()) == 32
+        assert (store.offered(b"\x00" * 32), store.offered(bytes([39]) * 32)) == (3, 0)
+        store.declined(signed, terms(b"\x00" * 32), 2)
+        assert store.offered(b"\x00" * 32) == 3
+        assert store.charged() == []
+        prepare(store, participation(task=bytes([39]) * 32))  # what is contributed to is always kept
+        assert len(store.charged()) == 1
+
+
+def test_what_a_person_decided_is_there_when_the_store_is_opened_again(path: Path) -> None:
+    limits = Limits(max_epsilon=1.5, populations=("one", "two"), tables=("ratings",))
+    with Store.open_or_create(path) as store:
+        assert store.person() == Person()
+        store.set_limits(limits)
+        store.change_person(lambda person: dataclasses.replace(person, paused=3.0).with_opt_out("films", 4.0))
+    with Store.open(path) as store:
+        assert store.person() == Person(limits=limits, paused=3.0, opt_outs={"films": 4.0})
+
+
+def test_an_opt_out_cancels_what_is_queued_and_forgets_parameters_of_that_task_alone(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        prepare(store, participation(task=b"a" * 32), name="first")
+        prepare(store, participation(task=b"b" * 32), name="second")
+        store.change_person(lambda person: person.with_opt_out("first", 1.0))
+        first, second = (store.participation(task, 0) for task in (b"a" * 32, b"b" * 32))
+        assert first is not None
+        assert second is not None
+        assert (first.payload, first.sealed, second.sealed) == (None, None, b"sealed")
+        assert (store.local_parameters(b"a" * 32), store.local_parameters(b"b" * 32)) == (None, (0, b"local"))
+        assert len(store.charged()) == 2  # it may have arrived before
+        with pytest.raises(PrivacyError, match="opted out"):
+            prepare(store, participation(1, task=b"a" * 32), name="first")
+        store.change_person(lambda person: person.with_opt_out(None, 2.0))
+        assert store.local_parameters(b"b" * 32) is None
+
+
+def test_an_answer_that_comes_after_an_opt_out_is_still_stored(path: Path) -> None:
+    with Store.open_or_create(path) as store:
+        prepare(store, participation())
+        store.change_person(lambda person: person.with_opt_out(TASK.hex(), 1.0))
+        store.settle(TASK, 0, State.SENT)
+        assert store.ledger()[0].state is State.SENT
+
+
+def test_erasing_leaves_no_byte_of_the_data_in_the_file_and_keeps_the_ledger(path: Path) -> None:
+    values, secret = np.arange(300) + 0.123456789, b"what was trained" * 40
+    with Store.open_or_create(path) as store:
+        identity = store.identity()
+        store.fill(np.arange(300), values, filled_from=b"hash of the data")
+        prepare(store, dataclasses.replace(participation(), payload=secret, sealed=secret), local_parameters=secret)
+        kept = [struct.pack(">d", value) for value in values.tolist()] + [secret[:64], b"hash of the data"]
+        assert all(one in path.read_bytes() for one in kept)
+        store.set_limits(Limits(max_epsilon=3.0))
+        store.erase()
+        assert not any(one in path.read_bytes() for one in kept)
+        assert store.ratings().items.size == 0
+        assert not store.fill(np.arange(300), values, filled_from=b"hash of the data")
+        assert store.ratings().items.size == 0
+        assert len(store.charged()) == 1
+        store.erase(ledger_too=True)
+        assert (store.ledger(), store.charged(), store.tasks()) == ((), [], ())
+        assert store.identity() == identity
+        assert store.person().limits == Limits(max_epsilon=3.0)
+
+
+def test_a_ledger_whose_terms_are_damaged_is_never_read_as_nothing_spent(path: Path) -> None:
+    for statement in (
+        "DELETE FROM tasks", "UPDATE tasks SET charges = 'x'", "UPDATE tasks SET charges = '[[{}]]'",
+        "UPDATE tasks SET charges = '[]'", "UPDATE tasks SET definition = x'ff'",
+    ):  # fmt: skip
+        path.unlink(missing_ok=True)
+        with Store.open_or_create(path) as store:
+            prepare(store, participation())
+            store._connection.execute(statement)
+            with pytest.raises(StateError, match="damaged"):
+                store.charged()
+
+
+def test_decisions_that_cannot_be_read_are_never_read_as_no_limits(path: Path) -> None:
+    for data in ("{", "[]", '{"limits": {}}', '{"limits": null, "paused": null, "opted_out": null, "other": 1}'):
+        path.unlink(missing_ok=True)
+        with Store.open_or_create(path) as store:
+            store._connection.execute("INSERT INTO person VALUES (1, ?)", (data,))
+            with pytest.raises(StateError, match="damaged"):
+                store.person()
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\x07" * 4000])
@@ -183,7 +298,7 @@ def _prepare_and_die(path: str, at: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     store._connection.set_trace_callback(die)
-    store.prepare(participation(), local_parameters=b"local")
+    prepare(store, participation(), local_parameters=b"local")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -192,6 +307,7 @@ def _prepare_and_die(path: str, at: str) -> None:
     [
         ("BEGIN", False),
         ("UPDATE participations", False),
+        ("INSERT INTO tasks", False),
         ("INSERT INTO participations", False),
         ("INSERT OR REPLACE INTO local_parameters", False),
         ("COMMIT", False),
@@ -210,7 +326,7 @@ def test_a_kill_leaves_a_participation_and_its_parameters_whole_or_absent(path: 
         assert (store.participation(TASK, 0) is not None) is kept
         assert (store.local_parameters(TASK) is not None) is kept
         if not kept:
-            store.prepare(participation(), local_parameters=b"local")
+            prepare(store, participation(), local_parameters=b"local")
 
 
 def test_a_filled_store_is_small(tmp_path: Path) -> None:

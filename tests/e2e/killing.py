@@ -21,8 +21,7 @@ from e2e import crash
 from e2e.world import POPULATION, small_task
 
 import odp
-from device_runtime import Store, store_path
-from device_runtime.store import State
+from device_runtime import State, Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.cli.processes import ODP, Child, Services

@@ -1,0 +1,153 @@
+"""What a person's contributions cost them: epsilon from the list of events, never from other epsilons added up.
+
+- The unit is the person over all their contributions. Of each task, all rounds between the first and the last one that
+  the device contributed to are charged, also those that it missed: the claim is for someone in all of them (rule P33).
+- Rounds in which every contribution counts are Gaussian events; over all tasks together they are one Gaussian of
+  ``sqrt(sum of mu^2)``, in closed form.
+- A task that draws its contributions at random has no such form, and its accountant takes seconds to load. It is
+  charged the (epsilon, delta) that it states for its whole life, once, which its enclave enforces: never too little,
+  whatever the number of rounds. These are added to the closed form's (basic composition).
+- A contribution that was refused was not used and costs nothing. One without an answer may have been used: it counts.
+
+Source: privacy rules P6, P12, P33.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import round_charges, sampling_of
+from odp.errors import PrivacyError
+from odp.privacy import events
+from odp.privacy.accounting import epsilon_of_mu
+from odp.privacy.events import Event, GaussianRelease
+from odp.v1 import common_pb2
+
+MONTH_SECONDS = 30 * 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTerms:
+    """What a task costs and asks for, out of its verified definition.
+
+    Attributes:
+      task_sha256: the task's id.
+      name, population: as the developer signed them.
+      developer: the developer's public key, 32 bytes.
+      tables: the local tables that it reads.
+      epsilon, delta: the guarantee over the task's whole life.
+      minimum_cohort: nothing is released below so many contributions.
+      rounds: the privacy events of each round.
+    """
+
+    task_sha256: bytes
+    name: str
+    population: str
+    developer: bytes
+    tables: tuple[str, ...]
+    epsilon: float
+    delta: float
+    minimum_cohort: int
+    rounds: tuple[tuple[Event, ...], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
+        """The terms of a definition that was checked; the events are the ones that its enclave charges."""
+        sampling, algorithm = sampling_of(definition), algorithm_for(definition)
+        rounds = range(len(algorithm.planned_releases()))
+        charges = tuple(round_charges(algorithm.query(number), sampling) for number in rounds)
+        return _terms(definition, task_sha256, charges)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the enclave draws at random which contributions count."""
+        return any(not isinstance(event, GaussianRelease) for charges in self.rounds for event in charges)
+
+    def charges_json(self) -> str:
+        """The events of all rounds, for the store: what was promised stays known, whatever a later version computes."""
+        return json.dumps([[event.to_json() for event in charges] for charges in self.rounds])
+
+
+@functools.lru_cache(maxsize=16)
+def terms_from_store(task_sha256: bytes, definition: bytes, charges: str) -> TaskTerms:
+    """The terms that a store kept. Raises ValueError, ConfigurationError or DecodeError where they are damaged."""
+    found = tuple(tuple(events.from_json(event) for event in charged) for charged in json.loads(charges))
+    return _terms(common_pb2.TaskDefinition.FromString(definition), task_sha256, found)
+
+
+def _terms(
+    definition: common_pb2.TaskDefinition, task_sha256: bytes, charges: tuple[tuple[Event, ...], ...]
+) -> TaskTerms:
+    return TaskTerms(
+        task_sha256=task_sha256,
+        name=definition.name,
+        population=definition.population,
+        developer=definition.developer_key,
+        tables=tuple(sorted(algorithm_for(definition).local_tables)),
+        epsilon=definition.privacy.epsilon,
+        delta=definition.privacy.delta,
+        minimum_cohort=definition.cohort.minimum,
+        rounds=charges,
+    )
+
+
+@dataclass(frozen=True)
+class Charged:
+    """A contribution that was used, or may have been: its task, its round and when (seconds since the epoch)."""
+
+    terms: TaskTerms
+    round: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A guarantee: (epsilon, delta), for adding or removing everything of one person."""
+
+    epsilon: float
+    delta: float
+
+
+def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
+    """What the contributions cost together; (0, ``delta``) without any.
+
+    ``delta`` is that of the closed form; the deltas that sampled tasks state come on top. Epsilon is infinite where
+    sampling the noise on computers uses up ``delta``.
+    """
+    first: dict[bytes, int] = {}
+    last: dict[bytes, int] = {}
+    tasks: dict[bytes, TaskTerms] = {}
+    for one in charged:
+        key = one.terms.task_sha256
+        tasks[key] = one.terms
+        first[key], last[key] = min(first.get(key, one.round), one.round), max(last.get(key, one.round), one.round)
+    squares: list[float] = []
+    coordinates = 0
+    stated: list[TaskTerms] = []
+    for key, terms in tasks.items():
+        if terms.sampled:
+            stated.append(terms)
+            continue
+        for charges in terms.rounds[first[key] : last[key] + 1]:
+            for event in charges:
+                if isinstance(event, GaussianRelease):
+                    squares.append(event.mu**2)
+                    coordinates += event.coordinates
+    try:
+        epsilon = epsilon_of_mu(math.sqrt(math.fsum(squares)), delta=delta, coordinates=coordinates) if squares else 0.0
+    except PrivacyError:
+        epsilon = math.inf
+    return Spent(
+        math.fsum([epsilon, *(terms.epsilon for terms in stated)]),
+        math.fsum([delta, *(terms.delta for terms in stated)]),
+    )
+
+
+def since(charged: Iterable[Charged], *, now: float) -> list[Charged]:
+    """Those of the last 30 days. One whose time lies ahead counts: the clock went back, the contribution was made."""
+    return [one for one in charged if one.time > now - MONTH_SECONDS]

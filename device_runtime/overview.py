@@ -1,0 +1,213 @@
+"""What a device tells its own person: what was read, sent and charged, and whether it would train now.
+
+Everything comes from the device's store; nothing is asked of anybody, and nothing of it leaves the device.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from device_runtime.conditions import Reading
+from device_runtime.gate import Gate
+from device_runtime.ledger import Charged, Spent, TaskTerms, since, spent
+from device_runtime.limits import Limits
+from device_runtime.schema import Participation, State
+from device_runtime.store import Store
+from odp.errors import NotNow, PrivacyError
+from odp.privacy.events import ADJACENCY
+
+FORMAT = 1
+
+
+def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
+    """The privacy page of one device, JSON-able. An epsilon of None is infinite; times are seconds since the epoch.
+
+    Raises:
+      StateError: the store is damaged.
+    """
+    person, terms = store.person(), {one.task_sha256: one for one in store.tasks()}
+    limits = person.limits or gate.limits
+    charged = store.charged()
+    developers = sorted({one.terms.developer for one in charged})
+    return {
+        "format": FORMAT,
+        "adjacency": ADJACENCY,
+        "examples": store.standing().examples,
+        "read": _read(store.ledger(), terms),
+        "contributions": _contributions(store.ledger(), terms, limits),
+        "spent": _both(charged, limits, now),
+        "developers": [
+            {
+                "developer": developer.hex(),
+                **_both([one for one in charged if one.terms.developer == developer], limits, now),
+            }
+            for developer in developers
+        ],
+        "limits": dataclasses.asdict(limits),
+        "limits_set_by": "host" if person.limits is None else "person",
+        "paused_since": person.paused,
+        "opted_out_since": person.opted_out,
+        "opt_outs": dict(person.opt_outs),
+    }
+
+
+def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
+    """Everything that the store holds about its person, JSON-able: the privacy page, the data, the parameters.
+
+    Left out are the device's secret and seed, which say nothing about the person and would let others act for the
+    device, and the bytes of uploads that are queued, which are derived from the data.
+    """
+    data = store.ratings()
+    parameters = {task.task_sha256: store.local_parameters(task.task_sha256) for task in store.tasks()}
+    return {
+        "device_id": store.identity().device_id.hex(),
+        "exported": now,
+        "privacy": overview(store, gate, now=now),
+        "ratings": [
+            {"item": item, "value": value}
+            for item, value in zip(data.items.tolist(), data.values.tolist(), strict=True)
+        ],
+        "local_parameters": [
+            {"task": task.hex(), "version": found[0], "base64": base64.b64encode(found[1]).decode()}
+            for task, found in parameters.items()
+            if found is not None
+        ],
+    }
+
+
+def explain(
+    store: Store, gate: Gate, *, population: str | None = None, task: tuple[TaskTerms, int] | None = None
+) -> tuple[Reading, ...]:
+    """Whether the device would train now: every reason that could keep it from it, met or not.
+
+    ``task`` is a task and the round that would be asked for; without one, only what holds for any task is looked at.
+    """
+    person = store.person()
+    found = [
+        Reading("pause", person.paused is None, "not paused", "paused" if person.paused is not None else "not paused"),
+        Reading(
+            "opt-out",
+            person.opted_out is None and not (task is not None and person.opted_out_of(task[0])),
+            "not opted out",
+            _opted_out(person.opted_out is not None, task is not None and person.opted_out_of(task[0])),
+        ),
+    ]
+    asked = task[0].population if task is not None else population
+    if asked is not None:
+        found.append(_tried("population", "an allowed one", asked, lambda: person.check_in(asked), only="population"))
+    if task is not None:
+        terms, round = task
+        key = (terms.task_sha256, round)
+        known = store.participation(*key)
+        done = known is not None and (known.state is not State.PREPARED or known.sealed is None)
+        limits = person.limits or gate.limits
+        found += [
+            Reading(
+                "round",
+                round < len(terms.rounds) and not done,
+                "a round that is open to this device",
+                "the task has no round left" if round >= len(terms.rounds) else "settled" if done else f"round {round}",
+            ),
+            _tried(
+                "limits",
+                "within them",
+                f"{terms.name!r} is within the limits",
+                lambda: limits.check(
+                    terms,
+                    round=min(round, len(terms.rounds) - 1),
+                    past=store.charged(but=key),
+                    now=gate.clock(),
+                ),
+            ),
+        ]
+    return (*found, *gate.readings(store))
+
+
+def _opted_out(all_of_them: bool, this: bool) -> str:
+    if all_of_them:
+        return "opted out of everything"
+    return "opted out of this task" if this else "not opted out"
+
+
+def _tried(name: str, wanted: str, well: str, check: Callable[[], None], *, only: str | None = None) -> Reading:
+    try:
+        check()
+    except NotNow as error:
+        if only is None or only in error.names:
+            return Reading(name, False, wanted, str(error))
+    except PrivacyError as error:
+        return Reading(name, False, wanted, str(error))
+    return Reading(name, True, wanted, well)
+
+
+def next_round(store: Store, terms: TaskTerms) -> int:
+    """The round that the device would take part in next: one still to be sent, or the first that it has not settled."""
+    own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
+    queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
+    if queued:
+        return queued[-1]
+    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in own)])
+
+
+def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> list[dict[str, Any]]:
+    """Which tables were read, by which tasks, in how many rounds."""
+    rounds: dict[tuple[str, str], int] = {}
+    for line in ledger:
+        own = terms[line.task_sha256]
+        for table in own.tables:
+            rounds[table, own.name] = rounds.get((table, own.name), 0) + 1
+    return [{"table": table, "task": task, "rounds": count} for (table, task), count in sorted(rounds.items())]
+
+
+def _contributions(
+    ledger: Iterable[Participation], terms: dict[bytes, TaskTerms], limits: Limits
+) -> list[dict[str, Any]]:
+    found, so_far = [], []
+    for line in ledger:
+        own = terms[line.task_sha256]
+        if line.state is not State.REFUSED:
+            so_far.append(Charged(own, line.round, line.time))
+        charges = [event.to_json() for event in own.rounds[line.round]]
+        found.append(
+            {
+                "task": line.task_sha256.hex(),
+                "name": own.name,
+                "population": own.population,
+                "developer": own.developer.hex(),
+                "tables": list(own.tables),
+                "round": line.round,
+                "time": line.time,
+                "state": _state(line),
+                "refusal": None if line.refusal is None else line.refusal.name,
+                "policy_sha256": line.policy_sha256.hex(),
+                "image_digest": line.image_digest,
+                "record": line.record.hex(),
+                "charged": line.state is not State.REFUSED,
+                "charges": charges,
+                "task_epsilon": line.epsilon,
+                "task_delta": line.delta,
+                "so_far": _numbers(spent(so_far, delta=limits.delta)),
+            }
+        )
+    return found
+
+
+def _state(line: Participation) -> str:
+    if line.state is State.PREPARED:
+        return "queued" if line.sealed is not None else "cancelled"
+    return str(line.state.value).lower()
+
+
+def _both(charged: list[Charged], limits: Limits, now: float) -> dict[str, Any]:
+    return {
+        "total": _numbers(spent(charged, delta=limits.delta)),
+        "30_days": _numbers(spent(since(charged, now=now), delta=limits.delta)),
+    }
+
+
+def _numbers(value: Spent) -> dict[str, float | None]:
+    return {"epsilon": value.epsilon if math.isfinite(value.epsilon) else None, "delta": value.delta}

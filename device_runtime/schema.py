@@ -1,0 +1,97 @@
+"""The tables of a device's store, and the values that its rows are read into."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from odp.errors import Refusal
+
+SCHEMA_VERSION = 2
+SECRET_BYTES = 32
+ID_BYTES = 16
+#: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
+ERASED = b"erased"
+
+_APPLICATION_ID = 0x4F445031  # "ODP1"
+CREATE = (
+    """CREATE TABLE identity (
+        one INTEGER PRIMARY KEY CHECK (one = 1), device_id BLOB NOT NULL, secret BLOB NOT NULL, seed BLOB NOT NULL,
+        filled_from BLOB)""",
+    "CREATE TABLE ratings (item INTEGER PRIMARY KEY, value REAL NOT NULL)",
+    """CREATE TABLE local_parameters (
+        task_sha256 BLOB PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE participations (
+        task_sha256 BLOB NOT NULL, round INTEGER NOT NULL,
+        state TEXT NOT NULL CHECK (state IN ('PREPARED', 'SENT', 'REFUSED')), refusal INTEGER,
+        contribution_id BLOB NOT NULL, model_sha256 BLOB NOT NULL, payload BLOB, sealed BLOB, recipient BLOB NOT NULL,
+        epsilon REAL NOT NULL, delta REAL NOT NULL, policy_sha256 BLOB NOT NULL, image_digest TEXT NOT NULL,
+        time REAL NOT NULL, record BLOB NOT NULL, PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
+    # What a task is, as its developer signed it, the privacy events of its rounds, and the last round that was offered.
+    """CREATE TABLE tasks (
+        task_sha256 BLOB PRIMARY KEY, definition BLOB NOT NULL, signature BLOB NOT NULL, charges TEXT NOT NULL,
+        offered INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE TABLE person (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
+    f"PRAGMA application_id={_APPLICATION_ID}",
+    f"PRAGMA user_version={SCHEMA_VERSION}",
+)
+
+
+class State(enum.Enum):
+    """Where a participation stands."""
+
+    PREPARED = "PREPARED"
+    SENT = "SENT"
+    REFUSED = "REFUSED"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the device is, to itself: nothing of it ever leaves the device. Its ``repr`` shows no secret."""
+
+    device_id: bytes
+    secret: bytes = field(repr=False)
+    seed: int = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participation:
+    """A line of the device's own ledger.
+
+    ``epsilon`` and ``delta`` are the terms of the whole task, ``policy_sha256`` and ``image_digest`` those of the
+    aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``payload`` and
+    ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked contribution,
+    ``payload`` is the enclave's half alone, and ``sealed`` ends with the masked vector: the vector is never stored.
+    ``record`` is the SHA-256 of what was verified before (``verification.py``), or empty where the host keeps none.
+    """
+
+    task_sha256: bytes
+    round: int
+    contribution_id: bytes
+    model_sha256: bytes
+    recipient: bytes
+    epsilon: float
+    delta: float
+    policy_sha256: bytes
+    image_digest: str
+    time: float
+    record: bytes = b""
+    state: State = State.PREPARED
+    refusal: Refusal | None = None
+    payload: bytes | None = field(default=None, repr=False)
+    sealed: bytes | None = field(default=None, repr=False)
+
+
+COLUMNS = (
+    "task_sha256, round, contribution_id, model_sha256, recipient, epsilon, delta, policy_sha256, image_digest, time, "
+    "record, state, refusal, payload, sealed"
+)
+
+
+def participation_of(row: tuple) -> Participation:  # type: ignore[type-arg]  # a row of COLUMNS
+    """The value of one row of ``COLUMNS``."""
+    return Participation(
+        task_sha256=row[0], round=row[1], contribution_id=row[2], model_sha256=row[3], recipient=row[4],
+        epsilon=row[5], delta=row[6], policy_sha256=row[7], image_digest=row[8], time=row[9], record=row[10],
+        state=State(row[11]), refusal=None if row[12] is None else Refusal(row[12]), payload=row[13], sealed=row[14],
+    )  # fmt: skip

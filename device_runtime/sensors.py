@@ -1,0 +1,135 @@
+"""What a device can tell about itself: the readings that training conditions are compared with.
+
+A sensor returns its reading, or raises ``Unreadable`` with the reason: a condition on something that nobody can read is
+not met, and says so. An app that knows more about its device gives its own ``Sensors``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Unreadable(Exception):
+    """This device cannot tell; the message says why, in a few words."""
+
+
+class Sensors(Protocol):
+    """Readings of one device; each call reads anew, and raises ``Unreadable`` where there is nothing to read."""
+
+    def idle(self) -> bool:
+        """Whether nobody is using the device."""
+        ...
+
+    def charging(self) -> bool:
+        """Whether it is on mains power."""
+        ...
+
+    def battery(self) -> float:
+        """Charge of the battery, from 0 to 1."""
+        ...
+
+    def unmetered(self) -> bool:
+        """Whether its network costs nothing per byte."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Free room on the disk of its store."""
+        ...
+
+
+class MachineSensors:
+    """This machine's own readings: battery by psutil where that is installed, the rest by the operating system.
+
+    ``idle`` means a load of at most ``idle_load`` per core over the last minute: no portable call says when somebody
+    last pressed a key. Whether a network is metered has no portable reading either, so that is unreadable here.
+    """
+
+    def __init__(self, folder: Path, *, idle_load: float = 0.3) -> None:
+        self._folder = folder
+        self._idle_load = idle_load
+
+    def idle(self) -> bool:
+        """As ``Sensors``."""
+        try:
+            load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        except (OSError, AttributeError):
+            raise Unreadable("this system has no load average") from None
+        return load <= self._idle_load
+
+    def charging(self) -> bool:
+        """As ``Sensors``."""
+        plugged = _battery().power_plugged
+        if plugged is None:
+            raise Unreadable("the system does not say whether it is plugged in")
+        return bool(plugged)
+
+    def battery(self) -> float:
+        """As ``Sensors``."""
+        return float(_battery().percent) / 100.0
+
+    def unmetered(self) -> bool:
+        """As ``Sensors``."""
+        raise Unreadable("no portable reading says whether a network is metered")
+
+    def free_bytes(self) -> int:
+        """As ``Sensors``."""
+        try:
+            return shutil.disk_usage(self._folder).free
+        except OSError as error:
+            raise Unreadable((error.strerror or "the folder is missing").lower()) from None
+
+
+def _battery() -> Any:
+    """What psutil says: ``percent`` and ``power_plugged``."""
+    try:
+        import psutil
+    except ImportError:
+        raise Unreadable("psutil is not installed") from None
+    try:
+        found = psutil.sensors_battery()
+    except (AttributeError, OSError, RuntimeError):
+        found = None
+    if found is None:
+        raise Unreadable("the system shows no battery")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedSensors:
+    """Readings that somebody made up, for fleets and tests; None cannot be read."""
+
+    is_idle: bool | None = True
+    is_charging: bool | None = True
+    charge: float | None = 1.0
+    is_unmetered: bool | None = True
+    free: int | None = 2**40
+
+    def idle(self) -> bool:
+        """As ``Sensors``."""
+        return bool(_told(self.is_idle))
+
+    def charging(self) -> bool:
+        """As ``Sensors``."""
+        return bool(_told(self.is_charging))
+
+    def battery(self) -> float:
+        """As ``Sensors``."""
+        return float(_told(self.charge))
+
+    def unmetered(self) -> bool:
+        """As ``Sensors``."""
+        return bool(_told(self.is_unmetered))
+
+    def free_bytes(self) -> int:
+        """As ``Sensors``."""
+        return int(_told(self.free))
+
+
+def _told(value: float | None) -> float:
+    if value is None:
+        raise Unreadable("simulated: this sensor is broken")
+    return value

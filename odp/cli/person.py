@@ -1,0 +1,346 @@
+"""`odp device privacy` and its like: what a person sees of their device, and what they decide for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_format
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odp.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from device_runtime import Store
+    from device_runtime.conditions import Reading
+    from device_runtime.gate import Gate
+    from device_runtime.ledger import TaskTerms
+
+State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
+Device = Annotated[int, typer.Option(help="Index of the device.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_STATE = Path("odp-devices")
+_HEX_OF_TASK = 64
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands to `odp device`."""
+    for name, command in (
+        ("privacy", privacy),
+        ("limit", limit),
+        ("pause", pause),
+        ("resume", resume),
+        ("opt-out", opt_out),
+        ("export", export),
+        ("erase", erase),
+        ("explain", explain),
+    ):
+        app.command(name)(command)
+
+
+def privacy(state: State = _STATE, device: Device = 0, json: Json = False) -> None:
+    """Show what the device read and sent, to whom, when, and what it cost."""
+    from device_runtime.overview import overview
+
+    with _store(state, device) as store:
+        found = overview(store, _gate(state), now=time.time())
+    if json:
+        print_json({"device": device, **found})
+        return
+    _show(device, found)
+
+
+def limit(
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="NAME=VALUE, lists with commas: max_total_epsilon=4 populations=films.")
+    ] = None,
+    state: State = _STATE,
+    device: Device = 0,
+    reset: Annotated[bool, typer.Option("--reset", help="Leave the limits to the host again.")] = False,
+    json: Json = False,
+) -> None:
+    """Show or set the person's own limits; they hold from the next step of a participation on."""
+    from odp.errors import ConfigurationError
+
+    if settings and reset:
+        raise ConfigurationError("Expected NAME=VALUE or --reset, not both")
+    gate = _gate(state)
+    with _store(state, device) as store:
+        if reset:
+            store.set_limits(None)
+        if settings:
+            changes = [_setting(text) for text in settings]
+
+            def change(person: Any) -> Any:
+                limits = dataclasses.replace(person.limits or gate.limits, **dict(changes))
+                return dataclasses.replace(person, limits=limits)
+
+            store.change_person(change)
+        own = store.person().limits
+    values = dataclasses.asdict(own or gate.limits)
+    if json:
+        print_json({"device": device, "set_by": "host" if own is None else "person", "limits": values})
+        return
+    console().print(f"device {device}, limits set by the {'host' if own is None else 'person'}")
+    for name, value in values.items():
+        console().print(f"  {name} = {_shown(value)}")
+
+
+def pause(state: State = _STATE, device: Device = 0) -> None:
+    """Let the device rest: it asks nobody for work and sends nothing, until `odp device resume`."""
+    now = time.time()
+    with _store(state, device) as store:
+        store.change_person(
+            lambda person: dataclasses.replace(person, paused=person.paused if person.paused is not None else now)
+        )
+    console().print(f"device {device} is paused; `odp device resume` ends that")
+
+
+def resume(state: State = _STATE, device: Device = 0) -> None:
+    """End a pause; what is queued is sent if its round is still open."""
+    with _store(state, device) as store:
+        store.change_person(lambda person: dataclasses.replace(person, paused=None))
+    console().print(f"device {device} takes part again, within its limits and opt-outs")
+
+
+def opt_out(
+    task: Annotated[str | None, typer.Argument(help="Name of the task, or its id (also its beginning).")] = None,
+    state: State = _STATE,
+    device: Device = 0,
+    everything: Annotated[bool, typer.Option("--all", help="Take part in nothing.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take an opt-out back.")] = False,
+) -> None:
+    """Take no part in a task, or in anything: cancels queued uploads, deletes local parameters."""
+    from odp.errors import ConfigurationError
+
+    if (task is None) is not everything:
+        raise ConfigurationError("Expected a TASK or --all, one of them")
+    with _store(state, device) as store:
+        name = None if task is None else _name_or_id(store, task)
+        now = time.time()
+        store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
+        met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
+    what = "everything" if name is None else f"task {name}" if met else f"task {name} (which it never met)"
+    console().print(
+        f"device {device} may take part in {what} again"
+        if undo
+        else f"device {device} opted out of {what}; what was sent before stays in the ledger and in the releases"
+    )
+
+
+def export(
+    file: Annotated[Path, typer.Argument(help="JSON file to write, readable by its owner alone.")],
+    state: State = _STATE,
+    device: Device = 0,
+) -> None:
+    """Write everything that the device holds about its person as JSON."""
+    from device_runtime.overview import export as everything
+    from odp.transport.state_folder import state_errors, write_atomically
+
+    with _store(state, device) as store:
+        content = everything(store, _gate(state), now=time.time())
+    with state_errors(file.parent):
+        write_atomically(file, json_format.dumps(content, indent=1).encode() + b"\n")
+    console().print(f"device {device} is in {file}: {len(content['ratings'])} ratings, the ledger, local parameters")
+
+
+def erase(
+    state: State = _STATE,
+    device: Device = 0,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    ledger_too: Annotated[bool, typer.Option("--ledger-too", help="Also forget what was sent.")] = False,
+) -> None:
+    """Wipe the device's data, local parameters and queued uploads."""
+    kept = (
+        "the ledger of what was sent goes too: limits then count from zero, though the releases stay"
+        if ledger_too
+        else "the ledger of what was sent stays, because the limits count on it (--ledger-too wipes it)"
+    )
+    with _store(state, device) as store:
+        examples = store.standing().examples
+        question = f"Wipe {examples} ratings and all parameters of device {device}? {kept}"
+        if not yes and not typer.confirm(question, err=True):
+            console().print("nothing was changed")
+            raise typer.Exit(1)
+        store.erase(ledger_too=ledger_too)
+    console().print(f"device {device}: {examples} ratings, parameters and queued uploads are wiped; {kept}")
+
+
+def explain(
+    task: Annotated[str | None, typer.Argument(help="Name of a task that the device knows, or its id.")] = None,
+    state: State = _STATE,
+    device: Device = 0,
+    last: Annotated[
+        bool, typer.Option("--last", help="Verify again, offline, what the last contribution rests on.")
+    ] = False,
+    population: Annotated[str | None, typer.Option(help="Population that the device would check in for.")] = None,
+    conditions: Annotated[
+        Path | None, typer.Option(help="TOML file of training conditions [default: the host's].")
+    ] = None,
+    reference_values: Annotated[
+        Path | None, typer.Option(help="With --last: today's reference values, to compare with those of then.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say whether the device would train now and why not, condition by condition; exit code 1 where it would not."""
+    from device_runtime import overview
+    from device_runtime.conditions import Conditions
+    from odp.errors import ConfigurationError
+
+    if last:
+        _replay(state, device, task, reference_values, json)
+        return
+    gate = _gate(state)
+    if conditions is not None:
+        gate = dataclasses.replace(gate, conditions=Conditions.load(conditions))
+    with _store(state, device) as store:
+        asked = None
+        if task is not None:
+            terms = _known(store, task)
+            if terms is None:
+                raise ConfigurationError(f"Expected task={task!r} to be one that device {device} was offered")
+            asked = (terms, overview.next_round(store, terms))
+        found = overview.explain(store, gate, population=population, task=asked)
+    _say(device, "would train now", "would not train now", found, json)
+
+
+def _replay(state: Path, device: int, task: str | None, reference_values: Path | None, json: bool) -> None:
+    from device_runtime.conditions import Reading
+    from device_runtime.schema import State as Participated
+    from device_runtime.verification import FOLDER, replay
+    from odp.enclave.reference_values import ReferenceValues
+    from odp.errors import ConfigurationError
+
+    pinned = None if reference_values is None else ReferenceValues.load(reference_values)
+    with _store(state, device) as store:
+        known = None if task is None else _known(store, task)
+        if task is not None and known is None:
+            raise ConfigurationError(f"Expected task={task!r} to be one that device {device} contributed to")
+        lines = [
+            line
+            for line in store.ledger()
+            if line.state is not Participated.REFUSED and (known is None or line.task_sha256 == known.task_sha256)
+        ]
+    if not lines:
+        raise ConfigurationError(f"Expected a contribution of device {device}: there is none yet")
+    found = replay(state / FOLDER, lines[-1], pinned=pinned)
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(lines[-1].time))
+    _say(
+        device,
+        f"verified again what the contribution of {when} to round {lines[-1].round} rests on",
+        f"cannot verify again what the contribution of {when} to round {lines[-1].round} rests on",
+        tuple(Reading(one.what, one.holds, "holds", one.found) for one in found),
+        json,
+    )
+
+
+def _say(device: int, well: str, badly: str, found: tuple[Reading, ...], json: bool) -> None:
+    holds = all(one.met for one in found)
+    if json:
+        print_json({"device": device, "holds": holds, "findings": [dataclasses.asdict(one) for one in found]})
+    else:
+        console().print(f"device {device} {well if holds else badly}")
+        for one in found:
+            console().print(f"  {'yes' if one.met else 'NO '} {one.name}: {one.read}", markup=False)
+    if not holds:
+        raise typer.Exit(1)
+
+
+def _show(device: int, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    out = console()
+    for one in found["read"]:
+        out.print(
+            f"read: table {one['table']} ({found['examples']} rows now), by task {one['task']}, {one['rounds']} rounds"
+        )
+    table = Table("when", "task", "round", "developer", "policy", "state", "ε so far", title=f"device {device}: sent")
+    for one in found["contributions"]:
+        table.add_row(
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])), one["name"], str(one["round"]),
+            f"{one['developer'][:8]}..", f"{one['policy_sha256'][:8]}..", one["refusal"] or one["state"],
+            _epsilon(one["so_far"]),
+        )  # fmt: skip
+    out.print(table if found["contributions"] else f"device {device} sent nothing")
+    for who, spent in [("in total", found["spent"])] + [
+        (f"to developer {one['developer'][:8]}..", one) for one in found["developers"]
+    ]:
+        out.print(
+            f"ε {_epsilon(spent['total'])} {who} at δ {spent['total']['delta']:g}; "
+            f"in the last 30 days {_epsilon(spent['30_days'])}"
+        )
+    limits = found["limits"]
+    out.print(
+        f"limits of the {found['limits_set_by']}: ε {limits['max_total_epsilon']:g} in total, "
+        f"{limits['max_total_epsilon_30_days']:g} in 30 days, {limits['max_developer_epsilon']:g} per developer, "
+        f"{limits['max_epsilon']:g} per task; `odp device limit` shows all"
+    )
+    if found["paused_since"] is not None:
+        out.print("paused")
+    for name in ["everything"] * (found["opted_out_since"] is not None) + sorted(found["opt_outs"]):
+        out.print(f"opted out of {name}")
+
+
+def _epsilon(value: dict[str, float | None]) -> str:
+    return "unlimited" if value["epsilon"] is None else f"{value['epsilon']:.4f}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "any"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """(field, value) of ``NAME=VALUE``."""
+    from device_runtime import Limits
+    from odp._validate import known_keys
+    from odp.errors import ConfigurationError
+
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise ConfigurationError(f"Expected a limit as NAME=VALUE, got {text!r}")
+    defaults = dataclasses.asdict(Limits())
+    known_keys([name], list(defaults), where="the limits")
+    if isinstance(defaults[name], tuple):
+        return name, tuple(part for part in value.split(",") if part)
+    try:
+        return name, type(defaults[name])(value)
+    except ValueError:
+        raise ConfigurationError(f"Expected {name}={value!r} to be a number") from None
+
+
+def _store(state: Path, device: int) -> Store:
+    from device_runtime import Store, store_path
+
+    return Store.open(store_path(state, device))
+
+
+def _gate(state: Path) -> Gate:
+    from device_runtime.gate import Gate
+
+    return Gate.load(state)
+
+
+def _known(store: Store, task: str) -> TaskTerms | None:
+    """The task of that name, the latest of several, or the one whose id begins so. Raises where several ids do."""
+    from odp.errors import ConfigurationError
+
+    order = {line.task_sha256: line.time for line in store.ledger()}
+    named = sorted((one for one in store.tasks() if one.name == task), key=lambda one: order.get(one.task_sha256, 0.0))
+    if named:
+        return named[-1]
+    found = [one for one in store.tasks() if one.task_sha256.hex().startswith(task)]
+    if len(found) > 1:
+        raise ConfigurationError(f"Expected task={task!r} to be the id of one task: {len(found)} begin so")
+    return found[0] if found else None
+
+
+def _name_or_id(store: Store, task: str) -> str:
+    """As an opt-out names a task: by its name, whoever made it and in all its versions, or by its whole id."""
+    if len(task) < _HEX_OF_TASK and all(one.name != task for one in store.tasks()):
+        known = _known(store, task)
+        return task if known is None else known.task_sha256.hex()
+    return task

@@ -1,0 +1,222 @@
+"""`odp device privacy` and its like, on devices of a real small platform that took part in every round of a task."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.conftest import Printed
+from e2e.world import World, small_task
+from typer.testing import CliRunner
+
+import odp as package
+from device_runtime import Limits, Store, store_path
+from device_runtime.verification import FOLDER, record_path
+from odp.cli.main import app
+from odp.errors import ConfigurationError, StateError
+from odp.privacy import accounting
+from odp.privacy.ledger import Ledger
+
+Odp = Callable[..., Printed]
+USERS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Lived:
+    """What is left when the task is finished and everything stopped."""
+
+    state: Path
+    reference_values: Path
+    task: bytes
+    charges: list[Any]
+
+    def of(self, device: int) -> tuple[str, ...]:
+        return ("--state", str(self.state), "--device", str(device))
+
+    def store(self, device: int) -> Store:
+        return Store.open(store_path(self.state, device))
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Lived:
+    root = tmp_path_factory.mktemp("lived")
+    ratings = package.synthetic_movielens(n_users=USERS, n_items=20, ratings_per_user=8, seed=3)
+    with contextlib.ExitStack() as stack:
+        world = World(root / "world").start(stack)
+        handle = world.connection.submit(small_task(ratings))
+        world.finish(handle, world.devices(ratings))
+        ledger = Ledger.decode(world.connection.ledger(handle.status()).ledger)
+        charges = [event for entry in ledger.entries for event in entry.events]
+    return Lived(world.root / "devices", world.reference_values, handle.task_sha256, charges)
+
+
+def examples(lived: Lived, device: int) -> str:
+    with lived.store(device) as store:
+        return str(store.ratings().items.size)
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_the_privacy_page_charges_what_the_enclave_released(odp: Odp, lived: Lived) -> None:
+    found = odp("device", "privacy", *lived.of(0), "--json").json
+    assert found["spent"]["total"] == {"epsilon": accounting.epsilon(lived.charges, delta=1e-5), "delta": 1e-5}
+    assert found["spent"]["30_days"] == found["spent"]["total"]
+    (developer,) = found["developers"]
+    assert developer["total"] == found["spent"]["total"]
+    first, second = found["contributions"]
+    assert [first["state"], second["state"], first["round"], second["round"]] == ["sent", "sent", 0, 1]
+    assert first["so_far"]["epsilon"] < second["so_far"]["epsilon"] == found["spent"]["total"]["epsilon"]
+    assert [charge["name"] for line in (first, second) for charge in line["charges"]] == [
+        charge.name for charge in lived.charges
+    ]
+    assert found["adjacency"] == "add_remove_user"
+    assert found["read"] == [{"table": "ratings", "task": "films", "rounds": 2}]
+    assert (found["limits_set_by"], found["limits"]["min_cohort"]) == ("host", 20)
+    text = odp("device", "privacy", *lived.of(0)).err
+    assert f"{found['spent']['total']['epsilon']:.4f}" in text
+    assert first["developer"][:8] in text
+
+
+def test_limits_are_set_shown_and_left_to_the_host_again(odp: Odp, lived: Lived) -> None:
+    at = lived.of(1)
+    odp("device", "limit", "max_total_epsilon=4.5", "populations=films,music", "min_cohort=30", *at)
+    found = odp("device", "limit", "max_developer_epsilon=3", *at, "--json").json
+    assert (found["set_by"], found["limits"]["max_total_epsilon"]) == ("person", 4.5)
+    with lived.store(1) as store:
+        assert store.person().limits == Limits(
+            max_total_epsilon=4.5, populations=("films", "music"), min_cohort=30, max_developer_epsilon=3.0
+        )
+    for wrong, message in (
+        ("max_total_epsilom=4", "max_total_epsilon"),
+        ("max_total_epsilon", "NAME=VALUE"),
+        ("max_total_epsilon=many", "to be a number"),
+        ("max_total_epsilon=-1", ">= 0"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            odp("device", "limit", wrong, *at)
+    assert odp("device", "limit", "--reset", *at, "--json").json["set_by"] == "host"
+    with lived.store(1) as store:
+        assert store.person().limits is None
+
+
+def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_it(odp: Odp, lived: Lived) -> None:
+    at = lived.of(2)
+    assert "would train now" in odp("device", "explain", *at, "--population", "films").err
+    finished = run("device", "explain", "films", *at)
+    assert finished.exit_code == 1
+    assert "NO  round: the task has no round left" in finished.stderr
+    odp("device", "pause", *at)
+    paused = run("device", "explain", *at, "--json")
+    assert paused.exit_code == 1
+    unmet = [one["name"] for one in json.loads(paused.stdout)["findings"] if not one["met"]]
+    assert unmet == ["pause"]
+    odp("device", "resume", *at)
+    odp("device", "limit", "max_total_epsilon=1", *at)
+    declined = run("device", "explain", "films", *at)
+    assert "is above max_total_epsilon=1" in " ".join(declined.stderr.split())
+    with pytest.raises(ConfigurationError, match="was offered"):
+        odp("device", "explain", "music", *at)
+
+
+def test_explain_reads_a_policy_file(lived: Lived, tmp_path: Path) -> None:
+    policy = tmp_path / "conditions.toml"
+    policy.write_text('unmetered = true\nexamples_at_least = 1000\nwindows = ["00:00-00:00"]\n')
+    found = run("device", "explain", *lived.of(2), "--conditions", policy, "--json")
+    readings = {one["name"]: one for one in json.loads(found.stdout)["findings"]}
+    assert (found.exit_code, readings["time"]["met"]) == (1, True)
+    assert readings["network"]["read"].startswith("cannot be read")
+    assert (readings["examples"]["met"], readings["examples"]["read"]) == (False, examples(lived, 2))
+
+
+def test_what_the_last_contribution_rests_on_is_verified_again_offline(odp: Odp, lived: Lived) -> None:
+    found = odp(
+        "device", "explain", "--last", *lived.of(3), "--reference-values", lived.reference_values, "--json"
+    ).json
+    assert found["holds"]
+    said = {one["name"]: one["read"] for one in found["findings"]}
+    assert set(said) == {
+        "record", "reference values", "task", "model", "distributor", "aggregator", "recipient", "transparency log",
+    }  # fmt: skip
+    assert said["reference values"].endswith("and are today")
+    assert "emulated" in said["aggregator"]
+    assert "both endorsements" in said["transparency log"]
+
+
+def test_a_record_that_was_changed_or_is_gone_verifies_nothing(odp: Odp, lived: Lived) -> None:
+    with lived.store(4) as store:
+        path = record_path(lived.state / FOLDER, store.ledger()[-1].record)
+    content = path.read_bytes()
+    try:
+        path.write_bytes(content.replace(b'"time": 1', b'"time": 2', 1))
+        with pytest.raises(StateError, match="was changed"):
+            odp("device", "explain", "--last", *lived.of(4))
+        path.unlink()
+        with pytest.raises(StateError, match="missing"):
+            odp("device", "explain", "--last", *lived.of(4))
+    finally:
+        path.write_bytes(content)
+
+
+def test_an_opt_out_by_name_by_id_or_of_everything_and_back(odp: Odp, lived: Lived) -> None:
+    at = lived.of(5)
+    odp("device", "opt-out", lived.task.hex()[:9], *at)
+    with lived.store(5) as store:
+        assert list(store.person().opt_outs) == [lived.task.hex()]
+        assert store.local_parameters(lived.task) is None
+    odp("device", "opt-out", lived.task.hex()[:9], "--undo", *at)
+    odp("device", "opt-out", "films", *at)
+    assert "never met" in odp("device", "opt-out", "a-task-of-the-future", *at).err
+    odp("device", "opt-out", "--all", *at)
+    text = odp("device", "privacy", *at).err
+    for told in ("opted out of films", "opted out of a-task-of-the-future", "opted out of everything"):
+        assert told in text
+    assert run("device", "explain", *at).exit_code == 1
+    odp("device", "opt-out", "--all", "--undo", *at)
+    assert run("device", "explain", *at).exit_code == 0
+    for wrong in ((), ("films", "--all")):
+        with pytest.raises(ConfigurationError, match="TASK or --all"):
+            odp("device", "opt-out", *wrong, *at)
+
+
+def test_the_export_holds_the_persons_data_and_no_secret(odp: Odp, lived: Lived, tmp_path: Path) -> None:
+    file = tmp_path / "export.json"
+    odp("device", "export", file, *lived.of(6))
+    assert file.stat().st_mode & 0o777 == 0o600
+    content = json.loads(file.read_text())
+    with lived.store(6) as store:
+        ratings, identity = store.ratings(), store.identity()
+    assert [(one["item"], one["value"]) for one in content["ratings"]] == list(
+        zip(ratings.items.tolist(), ratings.values.tolist(), strict=True)
+    )
+    assert len(content["privacy"]["contributions"]) == 2
+    assert [one["task"] for one in content["local_parameters"]] == [lived.task.hex()]
+    assert identity.secret.hex() not in file.read_text()
+    assert str(identity.seed) not in file.read_text()
+
+
+def test_erase_asks_first_and_leaves_the_ledger_unless_told(odp: Odp, lived: Lived) -> None:
+    at = lived.of(7)
+    refused = CliRunner().invoke(app, ["device", "erase", *at], input="n\n")
+    assert refused.exit_code == 1
+    assert "because the limits count on it" in refused.stderr
+    assert "nothing was changed" in refused.stderr
+    assert examples(lived, 7) != "0"
+    odp("device", "erase", "--yes", *at)
+    found = odp("device", "privacy", *at, "--json").json
+    assert (found["examples"], len(found["contributions"])) == (0, 2)
+    odp("device", "erase", "--yes", "--ledger-too", *at)
+    found = odp("device", "privacy", *at, "--json").json
+    assert (found["contributions"], found["spent"]["total"]["epsilon"]) == ([], 0.0)
+
+
+def test_a_device_that_does_not_exist_is_named(odp: Odp, lived: Lived) -> None:
+    for command in ("privacy", "pause", "explain", "limit"):
+        with pytest.raises(StateError, match=r"999\.sqlite does not exist"):
+            odp("device", command, *lived.of(999))

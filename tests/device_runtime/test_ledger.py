@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import odp
+from device_runtime.ledger import MONTH_SECONDS, Charged, TaskTerms, since, spent, terms_from_store
+from odp.algorithms.registry import algorithm_for
+from odp.privacy import accounting
+from odp.privacy.events import GaussianRelease, SampledRound, Sampling
+from odp.v1 import common_pb2
+
+DELTA = 1e-5
+MADE = st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1e9))
+
+
+def release(std: float, name: str = "counts") -> GaussianRelease:
+    return GaussianRelease(name, 1.0, std, 100)
+
+
+def terms(number: int, *stds: float, **changes: Any) -> TaskTerms:
+    values: dict[str, Any] = {
+        "task_sha256": bytes([number]) * 32, "name": f"task{number}", "population": "people", "developer": b"d" * 32,
+        "tables": ("ratings",), "epsilon": 8.0, "delta": 1e-6, "minimum_cohort": 100,
+        "rounds": tuple((release(std),) for std in stds),
+    }  # fmt: skip
+    return TaskTerms(**{**values, **changes})
+
+
+def sampled(number: int) -> TaskTerms:
+    draw = Sampling(probability=0.5, population_bound=1000, cap=900)
+    return terms(number, rounds=((SampledRound((release(1.0),), draw),),) * 4, epsilon=2.5, delta=1e-6)
+
+
+def test_nothing_contributed_costs_nothing() -> None:
+    assert spent([], delta=DELTA).epsilon == 0.0
+
+
+@given(st.lists(MADE, min_size=1, max_size=12, unique_by=lambda one: one[:2]))
+def test_epsilon_is_that_of_the_events_of_all_rounds_between_a_tasks_first_and_last(
+    made: list[tuple[int, int, float]],
+) -> None:
+    tasks = [terms(number, 2.0 + number, 3.0, 5.0, 4.0 + number) for number in range(4)]
+    found = spent([Charged(tasks[task], round, time) for task, round, time in made], delta=DELTA)
+    events: list[Any] = []
+    for number, task in enumerate(tasks):
+        rounds = [round for one, round, _ in made if one == number]
+        for round in range(min(rounds, default=0), max(rounds, default=-1) + 1):
+            events += task.rounds[round]
+    assert found.epsilon == pytest.approx(accounting.epsilon(events, delta=DELTA), rel=1e-12)
+    assert found.delta == DELTA
+
+
+def test_a_missed_round_in_between_is_charged_as_for_someone_in_all_of_them() -> None:
+    task = terms(1, 5.0, 1.0, 5.0)
+    both_ends = spent([Charged(task, 0, 0.0), Charged(task, 2, 1.0)], delta=DELTA)
+    assert both_ends == spent([Charged(task, round, 0.0) for round in range(3)], delta=DELTA)
+
+
+def test_a_task_with_random_cohorts_costs_what_it_states_once_and_its_delta_on_top() -> None:
+    gaussian = Charged(terms(1, 3.0), 0, 0.0)
+    alone = spent([gaussian], delta=DELTA)
+    for rounds in ([0], [0, 1, 3]):
+        found = spent([gaussian, *(Charged(sampled(2), round, 0.0) for round in rounds)], delta=DELTA)
+        assert found.epsilon == pytest.approx(alone.epsilon + 2.5, rel=1e-15)
+        assert found.delta == pytest.approx(DELTA + 1e-6, rel=1e-15)
+
+
+def test_noise_on_more_numbers_than_delta_bears_is_infinite_and_not_free() -> None:
+    huge = terms(1, rounds=((GaussianRelease("all", 1.0, 5.0, 2**40),),))
+    assert spent([Charged(huge, 0, 0.0)], delta=DELTA).epsilon == math.inf
+
+
+def test_the_last_thirty_days_are_those_and_whatever_lies_ahead() -> None:
+    task = terms(1, 1.0)
+    times = [0.0, 1.0, MONTH_SECONDS, 5 * MONTH_SECONDS]
+    found = since([Charged(task, 0, time) for time in times], now=MONTH_SECONDS)
+    assert [one.time for one in found] == times[1:]
+
+
+@pytest.mark.parametrize("sampling", ["full", "enclave_poisson"])
+def test_the_terms_of_a_task_are_the_charges_of_its_enclave_and_come_back_from_the_store(
+    task: odp.Task, sampling: str
+) -> None:
+    definition = task.definition()
+    if sampling == "enclave_poisson":
+        definition.cohort.enclave_poisson.CopyFrom(
+            common_pb2.EnclavePoisson(probability=0.5, most_contributions=100, cap=90)
+        )
+    made = TaskTerms.of(definition, b"i" * 32)
+    assert made.sampled is (sampling == "enclave_poisson")
+    assert len(made.rounds) == len(algorithm_for(definition).planned_releases())
+    assert terms_from_store(b"i" * 32, definition.SerializeToString(), made.charges_json()) == made
+    if not made.sampled:  # all rounds together are within what the task promises
+        everything = [Charged(made, round, 0.0) for round in range(len(made.rounds))]
+        assert 0.99 * made.epsilon < spent(everything, delta=made.delta).epsilon <= made.epsilon

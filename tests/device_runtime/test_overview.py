@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from device_runtime.assignment import open_assignment
+from device_runtime.gate import Gate
+from device_runtime.limits import Limits
+from device_runtime.overview import explain, next_round, overview
+from device_runtime.participation import Outcome
+from device_runtime.services import Traffic
+from odp.errors import PrivacyError, Refusal, ServiceUnavailable
+
+
+def take_part(world: Any, **changes: Any) -> Outcome:
+    with world.store(0) as store:
+        work = open_assignment(world.server.assignment, population="people")
+        found: Outcome = world.participant(**changes).take_part(store, work, Traffic())
+        return found
+
+
+def unmet(world: Any, gate: Gate) -> dict[str, str]:
+    with world.store(0) as store:
+        (terms,) = store.tasks()
+        found = explain(store, gate, task=(terms, next_round(store, terms)))
+    return {one.name: one.read for one in found if not one.met}
+
+
+def test_a_task_that_was_declined_is_explained_though_nothing_was_ever_sent(world: Any) -> None:
+    world.fill([5])
+    limits = Limits(min_cohort=2, max_epsilon=1.0)
+    with pytest.raises(PrivacyError):
+        take_part(world, limits=limits)
+    assert "epsilon=8 is above max_epsilon=1" in unmet(world, Gate(limits=limits))["limits"]
+    assert unmet(world, Gate(limits=Limits(min_cohort=2))) == {}
+    with world.store(0) as store:
+        assert overview(store, Gate(), now=0.0)["contributions"] == []
+
+
+def test_the_round_that_is_explained_is_the_one_that_would_come_next(world: Any) -> None:
+    world.fill([5])
+    gate = Gate(limits=Limits(min_cohort=2))
+    world.aggregator.script = ["unavailable"]
+    with pytest.raises(ServiceUnavailable):
+        take_part(world)
+    with world.store(0) as store:
+        (terms,) = store.tasks()
+        assert next_round(store, terms) == 0  # it is still to be sent
+        assert overview(store, gate, now=0.0)["contributions"][0]["state"] == "queued"
+    take_part(world)
+    with world.store(0) as store:
+        assert next_round(store, terms) == 1
+    assert unmet(world, gate) == {}
+    with world.store(0) as store:
+        store.change_person(lambda person: dataclasses.replace(person, paused=1.0).with_opt_out("films", 2.0))
+    assert set(unmet(world, gate)) == {"pause", "opt-out"}
+
+
+def test_a_refused_contribution_is_shown_and_not_charged(world: Any) -> None:
+    world.fill([5])
+    world.aggregator.script = [f"refuse {Refusal.ROUND_CLOSED.value}"]
+    take_part(world)
+    with world.store(0) as store:
+        found = overview(store, Gate(), now=0.0)
+    (line,) = found["contributions"]
+    assert (line["state"], line["refusal"], line["charged"]) == ("refused", "ROUND_CLOSED", False)
+    assert found["spent"]["total"]["epsilon"] == line["so_far"]["epsilon"] == 0.0
+    assert found["developers"] == []
