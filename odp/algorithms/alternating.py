@@ -6,6 +6,7 @@ user, weights, ridges, noise and the choice of slices are the same, and are read
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ MAX_STEPS = 64
 
 
 @dataclass(frozen=True)
-class CommonTerms:
+class CommonTerms(abc.ABC):
     """Checked numbers of a :class:`odp.v1.TaskDefinition`. Fields: see the messages of ``common.proto``."""
 
     items: int
@@ -52,9 +53,9 @@ class CommonTerms:
         return self.count_noise_std > 0
 
     @property
+    @abc.abstractmethod
     def rounds(self) -> int:
         """How many rounds the task has; each kind of training says."""
-        raise NotImplementedError
 
     def check_round(self, round: int) -> None:
         """Raises ConfigurationError where the task has no such round."""
