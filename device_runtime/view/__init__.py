@@ -1,0 +1,6 @@
+"""A local web view: rendered results that nothing leaves, and the person's privacy page."""
+
+from device_runtime.view.server import View, start_view
+from device_runtime.view.source import Recorder, ResultPage, Results
+
+__all__ = ["Recorder", "ResultPage", "Results", "View", "start_view"]

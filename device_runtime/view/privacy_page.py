@@ -1,0 +1,114 @@
+"""The person's decisions behind the view: the same store, gate and checks as `odp device privacy` and its like."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from device_runtime.gate import Gate
+from device_runtime.overview import explain, overview
+from device_runtime.person import Person
+from device_runtime.store import Store
+from odp.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyPage:
+    """What the front page shows: ``found`` is ``overview``'s, ``reasons`` what keeps the device from training now."""
+
+    name: str
+    found: Mapping[str, Any]
+    reasons: tuple[str, ...]
+
+
+class Controls(Protocol):
+    """What the view needs to know of a device, and may change on it."""
+
+    def page(self) -> PrivacyPage:
+        """The front page's content, read anew. Raises StateError where the store is damaged."""
+        ...
+
+    def decide(self, what: str, form: Mapping[str, str]) -> bool:
+        """Carries out a decision; False where there is none of that name. Raises OdpError where it is not possible."""
+        ...
+
+
+class DeviceControls:
+    """Those of one device's store. Opens it for each look, so that the device host may work beside it.
+
+    Args:
+      path: of the store.
+      gate: the host's limits and conditions.
+      name: what the page calls the device.
+      clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, path: Path, gate: Gate, *, name: str, open_store: Callable[[Path], Store] = Store.open,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._path, self._gate, self._name, self._open, self._clock = path, gate, name, open_store, clock
+
+    def page(self) -> PrivacyPage:
+        """As ``Controls`` says."""
+        with self._open(self._path) as store:
+            readings = explain(store, self._gate)
+            return PrivacyPage(
+                name=self._name,
+                found=overview(store, self._gate, now=self._clock()),
+                reasons=tuple(f"{one.name}: {one.read}" for one in readings if not one.met),
+            )
+
+    def decide(self, what: str, form: Mapping[str, str]) -> bool:
+        """As ``Controls`` says: pause, resume, opt-out and opt-in (``task``, or none for everything), and limit."""
+        now = self._clock()
+        change = _CHANGES.get(what)
+        if change is None:
+            return False
+        with self._open(self._path) as store:
+            store.change_person(lambda person: change(person, form, now, self._gate))
+        return True
+
+
+_Change = Callable[[Person, Mapping[str, str], float, Gate], Person]
+
+
+def _pause(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
+    return dataclasses.replace(person, paused=person.paused if person.paused is not None else now)
+
+
+def _resume(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
+    return dataclasses.replace(person, paused=None)
+
+
+def _opt_out(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
+    return person.with_opt_out(form.get("task"), now)
+
+
+def _opt_in(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
+    return person.without_opt_out(form.get("task"))
+
+
+def _limit(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
+    values: dict[str, Any] = {}
+    for name in LIMITS:
+        if name in form:
+            try:
+                values[name] = float(form[name])
+            except ValueError:
+                raise ConfigurationError(f"Expected {name}={form[name]!r} to be a number") from None
+    return dataclasses.replace(person, limits=dataclasses.replace(person.limits or gate.limits, **values))
+
+
+#: The limits that the page sets; `odp device limit` sets all.
+LIMITS = ("max_total_epsilon", "max_total_epsilon_30_days", "max_developer_epsilon")
+_CHANGES: Mapping[str, _Change] = {
+    "pause": _pause,
+    "resume": _resume,
+    "opt-out": _opt_out,
+    "opt-in": _opt_in,
+    "limit": _limit,
+}

@@ -1,0 +1,238 @@
+"""The view's web server: on loopback, for the person at this machine, behind an address that nobody else knows.
+
+Every path starts with a random token; without it there is nothing, and the server says so in the same words for every
+wrong path. A rendered page lies under a token of its own, so that it does not know the address of the person's pages.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from device_runtime.view import pages
+from device_runtime.view.headers import page_headers, rendered_headers
+from device_runtime.view.privacy_page import Controls
+from device_runtime.view.sanitizer import sanitized
+from device_runtime.view.source import Recorder, ResultPage, Results
+from odp.errors import OdpError
+
+HOST = "127.0.0.1"
+_MOST_BODY = 2**12
+_MOST_FIELDS = 16
+_MOST_OPEN_PAGES = 256
+_EVENT = re.compile(r"event/([a-z][a-z0-9_-]{0,63})")
+_TIMEOUT = 10.0
+
+
+class View:
+    """A started view. ``url`` is its address with the token: whoever knows it sees the pages; tell the person alone."""
+
+    def __init__(self, server: ThreadingHTTPServer, url: str) -> None:
+        self.url = url
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="view")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops serving. Idempotent."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def start_view(
+    *,
+    controls: Controls,
+    results: Results,
+    record: Recorder,
+    port: int = 0,
+    token: Callable[[], str] = lambda: secrets.token_urlsafe(24),
+    clock: Callable[[], float] = time.time,
+) -> View:
+    """Serves the pages of one device on loopback.
+
+    Args:
+      controls: what the person sees of their device, and may decide.
+      results: rendered results.
+      record: is told of events on rendered pages.
+      port: 0 takes a free one.
+      token: makes the unguessable parts of addresses.
+      clock: seconds since the epoch, for how long ago things were.
+
+    Raises:
+      OSError: the port is taken.
+    """
+    site = _Site(controls, results, record, token, clock)
+
+    class Handler(_Handler):
+        pass
+
+    Handler.site = site
+    server = ThreadingHTTPServer((HOST, port), Handler)
+    server.daemon_threads = True
+    site.origin = f"http://{HOST}:{server.server_address[1]}"
+    return View(server, f"{site.origin}/{site.token}/")
+
+
+class _Site:
+    """What is answered to which path; knows nothing of sockets."""
+
+    def __init__(
+        self,
+        controls: Controls,
+        results: Results,
+        record: Recorder,
+        token: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self.origin = ""
+        self.token = token()
+        self._controls, self._results, self._record = controls, results, record
+        self._token, self._clock = token, clock
+        self._lock = threading.Lock()
+        # The token of an open rendered page, and its result; the oldest go first.
+        self._opened: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, path: str, query: Mapping[str, str]) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
+        """Answers a GET; None where there is nothing."""
+        first, slash, rest = path.lstrip("/").partition("/")
+        if hmac.compare_digest(first.encode(), self.token.encode()):
+            # Links of the page are relative to its folder.
+            return self._own(rest) if slash else None
+        if first == "r":
+            opened, _, rest = rest.partition("/")
+            with self._lock:
+                id = self._opened.get(opened)
+            found = None if id is None else self._results.result(id)
+            return None if found is None else self._rendered(found, rest, query)
+        return None
+
+    def post(self, path: str, form: Mapping[str, str]) -> bool:
+        """A decision of the person; False where there is no such path."""
+        first, _, rest = path.lstrip("/").partition("/")
+        if not hmac.compare_digest(first.encode(), self.token.encode()):
+            return False
+        return self._controls.decide(rest, form)
+
+    def _own(self, rest: str) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
+        if rest == "style.css":
+            return HTTPStatus.OK, {**page_headers(), "Content-Type": "text/css; charset=utf-8"}, pages.STYLE.encode()
+        if rest == "":
+            page = pages.front(self._controls.page(), self._results.results(), self._clock())
+            return HTTPStatus.OK, _html(page_headers()), page.encode()
+        kind, _, id = rest.partition("/")
+        found = self._results.result(id) if kind == "results" else None
+        if found is None:
+            return None
+        opened = self._token()
+        with self._lock:
+            self._opened[opened] = found.id
+            while len(self._opened) > _MOST_OPEN_PAGES:
+                self._opened.popitem(last=False)
+        # The path ends with a slash: an event URL of the page is relative to it.
+        folder = f"{self.origin}/r/{opened}/"
+        return HTTPStatus.OK, _html(page_headers(frames=folder)), pages.around(found, folder, self._clock()).encode()
+
+    def _rendered(
+        self, found: ResultPage, rest: str, query: Mapping[str, str]
+    ) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
+        if rest == "":
+            return HTTPStatus.OK, _html(rendered_headers()), pages.inner(sanitized(found.html)).encode()
+        event = _EVENT.fullmatch(rest)
+        if event is None:
+            return None
+        self._record(found, event[1], query)
+        # Without content the frame stays on the page that it shows.
+        return HTTPStatus.NO_CONTENT, rendered_headers(), b""
+
+
+def _html(headers: dict[str, str]) -> dict[str, str]:
+    return {**headers, "Content-Type": "text/html; charset=utf-8"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads requests within bounds; every byte of them may come from anybody on this machine."""
+
+    site: _Site
+    timeout = _TIMEOUT
+    protocol_version = "HTTP/1.1"
+    server_version = "odp"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """A page."""
+        parts = urlsplit(self.path)
+        query = self._fields(parts.query)
+        if not self._for_us() or query is None:
+            self._nothing()
+            return
+        try:
+            found = self.site.get(parts.path, query)
+        except OdpError as error:
+            self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error)).encode())
+            return
+        if found is None:
+            self._nothing()
+        else:
+            self._answer(*found)
+
+    def do_POST(self) -> None:
+        """A decision; leads back to the person's page."""
+        length = self.headers.get("Content-Length", "")
+        # A page elsewhere may make a browser post here, though it does not know the token: its Origin tells.
+        if not self._for_us() or self.headers.get("Origin") != self.site.origin:
+            self._nothing()
+            return
+        if not length.isascii() or not length.isdigit() or int(length) > _MOST_BODY:
+            self._nothing()
+            return
+        form = self._fields(self.rfile.read(int(length)).decode("ascii", errors="replace"))
+        try:
+            done = form is not None and self.site.post(urlsplit(self.path).path, form)
+        except OdpError as error:
+            self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error)).encode())
+            return
+        if not done:
+            self._nothing()
+            return
+        self._answer(HTTPStatus.SEE_OTHER, {**page_headers(), "Location": f"/{self.site.token}/"}, b"")
+
+    def _for_us(self) -> bool:
+        """Whether the browser meant this server: a name elsewhere that resolves to loopback is refused."""
+        return f"http://{self.headers.get('Host', '')}" == self.site.origin
+
+    @staticmethod
+    def _fields(query: str) -> dict[str, str] | None:
+        """Name and value of each field; None where they are malformed or too many."""
+        try:
+            return dict(
+                parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=_MOST_FIELDS)
+            )
+        except ValueError:
+            return None
+
+    def _nothing(self) -> None:
+        # What was not read of a request would be taken for the next one.
+        self.close_connection = True
+        self._answer(HTTPStatus.NOT_FOUND, _html(page_headers()), pages.problem("there is nothing here").encode())
+
+    def _answer(self, status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status is not HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: addresses are secrets here, and what the person looks at is theirs."""

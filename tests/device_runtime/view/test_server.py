@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_runtime.gate import Gate
+from device_runtime.store import Store
+from device_runtime.view import ResultPage, View, start_view
+from device_runtime.view.privacy_page import DeviceControls
+
+NOW = 1_800_000_000.0
+
+
+class _OneResult:
+    def __init__(self) -> None:
+        self.html = "<p>Heat</p><script>1</script>"
+
+    def results(self) -> list[ResultPage]:
+        return [ResultPage(id="ab", service="films", title="<Tonight>", time=NOW - 120, html="")]
+
+    def result(self, id: str) -> ResultPage | None:
+        if id != "ab":
+            return None
+        return ResultPage(id="ab", service="films", title="<Tonight>", time=NOW - 120, html=self.html)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "0.sqlite"
+    with Store.open_or_create(path) as store:
+        store.fill(np.array([1, 2]), np.array([3.0, 4.0]), filled_from=b"test")
+    return path
+
+
+@pytest.fixture
+def events() -> list[tuple[str, str, dict[str, str]]]:
+    return []
+
+
+@pytest.fixture
+def view(path: Path, events: list[tuple[str, str, dict[str, str]]]) -> Iterator[View]:
+    names = iter(f"token-{n}" for n in range(100))
+
+    def record(result: ResultPage, type: str, values: Mapping[str, str]) -> None:
+        events.append((result.id, type, dict(values)))
+
+    view = start_view(
+        controls=DeviceControls(path, Gate(), name="device 0", clock=lambda: NOW),
+        results=_OneResult(), record=record, token=lambda: next(names), clock=lambda: NOW,
+    )  # fmt: skip
+    yield view
+    view.stop()
+
+
+def _ask(
+    view: View, path: str, *, method: str = "GET", body: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
+    host = view.url.split("/")[2]
+    connection = http.client.HTTPConnection(host, timeout=10)
+    try:
+        connection.request(method, path, body=body, headers={"Host": host, **headers})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def _origin(view: View) -> str:
+    return "http://" + view.url.split("/")[2]
+
+
+def test_the_front_page_shows_what_the_device_knows(view: View) -> None:
+    status, headers, body = _ask(view, "/token-0/")
+    assert status == 200
+    assert "2 examples on this device" in body
+    assert "&lt;Tonight&gt;" in body
+    assert "2 minutes ago" in body
+    assert "script" not in body
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_a_rendered_page_lies_in_a_frame_under_an_address_of_its_own(view: View) -> None:
+    _, headers, body = _ask(view, "/token-0/results/ab")
+    assert f'src="{_origin(view)}/r/token-1/"' in body
+    assert 'sandbox=""' in body
+    assert f"frame-src {_origin(view)}/r/token-1/;" in headers["Content-Security-Policy"]
+    status, headers, body = _ask(view, "/r/token-1/")
+    assert status == 200
+    assert "<p>Heat</p>" in body
+    assert "script" not in body
+    assert "sandbox" in headers["Content-Security-Policy"]
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert "token-0" not in body
+
+
+def test_an_event_is_recorded_without_a_new_page(view: View, events: list[tuple[str, str, dict[str, str]]]) -> None:
+    _ask(view, "/token-0/results/ab")
+    status, _, body = _ask(view, "/r/token-1/event/like?item=3")
+    assert (status, body) == (204, "")
+    assert events == [("ab", "like", {"item": "3"})]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/", "/token-0", "/wrong/", "/wrong/results/ab", "/token-0/results/cd", "/token-0/../", "/r/", "/r/token-1/",
+        "/r/token-0/", "/token-0/results/ab/more", "/%2e%2e/etc/passwd", "/r/token-1/event/like",
+    ],
+)  # fmt: skip
+def test_there_is_nothing_at_other_addresses(
+    view: View, address: str, events: list[tuple[str, str, dict[str, str]]]
+) -> None:
+    status, _, body = _ask(view, address)
+    assert status == 404
+    assert "Tonight" not in body
+    assert not events
+
+
+@pytest.mark.parametrize(
+    "event", ["event/", "event/LIKE", "event/like/more", "event/like?a&b", f"event/like?{'x=1&' * 20}"]
+)
+def test_a_malformed_event_is_none(view: View, event: str, events: list[tuple[str, str, dict[str, str]]]) -> None:
+    _ask(view, "/token-0/results/ab")
+    assert _ask(view, f"/r/token-1/{event}")[0] == 404
+    assert not events
+
+
+def test_another_name_of_this_machine_is_refused(view: View) -> None:
+    """A name elsewhere that resolves to loopback would make the pages those of another origin."""
+    assert _ask(view, "/token-0/", Host="attacker.example")[0] == 404
+
+
+def test_decisions_are_carried_out(view: View, path: Path) -> None:
+    origin = _origin(view)
+    for action, body in (("pause", ""), ("opt-out", "task=films"), ("limit", "max_total_epsilon=2.5")):
+        status, headers, _ = _ask(view, f"/token-0/{action}", method="POST", body=body, Origin=origin)
+        assert (status, headers["Location"]) == (303, "/token-0/")
+    with Store.open(path) as store:
+        person = store.person()
+    assert person.paused == NOW
+    assert person.opt_outs == {"films": NOW}
+    assert person.limits is not None
+    assert person.limits.max_total_epsilon == 2.5
+    assert "paused" in _ask(view, "/token-0/")[2]
+
+
+@pytest.mark.parametrize("origin", ["null", "http://attacker.example", ""])
+def test_a_page_elsewhere_decides_nothing(view: View, path: Path, origin: str) -> None:
+    assert _ask(view, "/token-0/pause", method="POST", body="", Origin=origin)[0] == 404
+    with Store.open(path) as store:
+        assert store.person().paused is None
+
+
+def test_a_decision_that_is_not_possible_says_why(view: View) -> None:
+    answer = _ask(view, "/token-0/limit", method="POST", body="max_total_epsilon=much", Origin=_origin(view))
+    assert answer[0] == 409
+    assert "Expected max_total_epsilon=&#x27;much&#x27; to be a number" in answer[2]
+
+
+def test_a_body_that_is_too_long_is_not_read(view: View) -> None:
+    assert _ask(view, "/token-0/pause", method="POST", body="x" * 5000, Origin=_origin(view))[0] == 404
