@@ -101,7 +101,7 @@ class Participant:
         try:
             self.gate.task(store, model.terms, work.round)
         except PrivacyError:
-            store.declined(model.signed_task, model.terms, work.round)
+            store.declined(model.signed_task, model.terms, work.round, time=self.clock())
             raise
         logged: _Logged = ()
         if self.log is not None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
 ERASED = b"erased"
 
 _APPLICATION_ID = 0x4F445031  # "ODP1"
-CREATE = (
+_BASE = (
     """CREATE TABLE identity (
         one INTEGER PRIMARY KEY CHECK (one = 1), device_id BLOB NOT NULL, secret BLOB NOT NULL, seed BLOB NOT NULL,
         filled_from BLOB)""",
@@ -32,9 +32,42 @@ CREATE = (
         task_sha256 BLOB PRIMARY KEY, definition BLOB NOT NULL, signature BLOB NOT NULL, charges TEXT NOT NULL,
         offered INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE person (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
+)
+#: What version 3 has more than version 2, and that it is version 3.
+ADDED = (
+    # What the device's apps saw happen; never changed, only forgotten.
+    """CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, service TEXT NOT NULL, type TEXT NOT NULL, time REAL NOT NULL, request INTEGER,
+        data NOT NULL)""",
+    "CREATE INDEX events_by_time ON events (service, type, time)",
+    # What an app asked for, and the rows that its service logged of the answer: JSON.
+    """CREATE TABLE requests (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, service TEXT NOT NULL, app TEXT NOT NULL, time REAL NOT NULL,
+        asked TEXT NOT NULL, rows TEXT)""",
+    """CREATE TABLE local_data (
+        service TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, time REAL NOT NULL,
+        PRIMARY KEY (service, key)) WITHOUT ROWID""",
+    """CREATE TABLE downloads (
+        service TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (service, key)) WITHOUT ROWID""",
+    """CREATE TABLE download_versions (
+        service TEXT PRIMARY KEY, version TEXT NOT NULL, sha256 BLOB NOT NULL, time REAL NOT NULL) WITHOUT ROWID""",
+    # Every round that the device was asked for, and how that ended.
+    """CREATE TABLE assignments (
+        task_sha256 BLOB NOT NULL, round INTEGER NOT NULL, time REAL NOT NULL, outcome TEXT NOT NULL,
+        PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
+    # When rows were last looked at for their age.
+    "CREATE TABLE pruning (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={SCHEMA_VERSION}",
 )
+CREATE = (*_BASE, *ADDED)
+#: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
+LEDGER_TABLES = ("identity", "person", "tasks", "participations")
+DATA_TABLES = (
+    "ratings", "local_parameters", "events", "requests", "local_data", "downloads", "download_versions", "assignments",
+    "pruning",
+)  # fmt: skip
 
 
 class State(enum.Enum):
@@ -80,6 +113,19 @@ class Participation:
     refusal: Refusal | None = None
     payload: bytes | None = field(default=None, repr=False)
     sealed: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A round that the device was asked for: when, and how it ended.
+
+    ``outcome`` is "declined", "prepared" (it may have been counted), "sent" or "refused".
+    """
+
+    task_sha256: bytes
+    round: int
+    time: float
+    outcome: str
 
 
 COLUMNS = (

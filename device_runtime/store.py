@@ -1,4 +1,4 @@
-"""One device's own storage: a small SQLite file with its identity, its ratings, and the ledger of what it sent.
+"""One device's own storage: a small encrypted SQLite file with its identity, its data, and the ledger of what it sent.
 
 Thousands of devices may share a process, so a store is opened for one use and closed again, its pages are small, and
 every change is one short transaction, on the disk when it returns. A device's file is private to its user
@@ -11,23 +11,24 @@ the same round. The bytes are erased as soon as an answer is stored, or the task
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from device_runtime.app_data import AppData, Bounds
 from device_runtime.conditions import Standing
+from device_runtime.database import Database, IntegrityError, connected, errors
+from device_runtime.keys import HostKey, StoreKey, folder_of, host_key
 from device_runtime.ledger import Charged, TaskTerms, terms_from_store
 from device_runtime.limits import Limits
+from device_runtime.migration import encrypt, is_plain
 from device_runtime.person import Person
+from device_runtime.recovery import opened_version, refuse_set_aside
 from device_runtime.schema import (
     COLUMNS,
     CREATE,
@@ -35,22 +36,19 @@ from device_runtime.schema import (
     ID_BYTES,
     SCHEMA_VERSION,
     SECRET_BYTES,
+    Assignment,
     Identity,
     Participation,
     State,
     participation_of,
 )
 from odp.algorithms.seam import LocalRatings
-from odp.errors import DiskFull, OdpError, Refusal, StateError
+from odp.errors import OdpError, Refusal, StateError
 from odp.v1 import common_pb2
 
-_BUSY_SECONDS = 10.0
 _SHARDS = 256
 _MOST_DECLINED = 32
 _MOST_TASKS = 2**31
-# A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
-_PAGE_BYTES = 1024
-_SYNCHRONOUS = {True: "PRAGMA synchronous=FULL", False: "PRAGMA synchronous=OFF"}
 
 
 def store_path(folder: Path, device: int) -> Path:
@@ -58,55 +56,65 @@ def store_path(folder: Path, device: int) -> Path:
     return folder / "devices" / f"{device % _SHARDS:02x}" / f"{device}.sqlite"
 
 
-class Store:
+class Store(Database):
     """An open store; a context manager for one use in one thread."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
-
     @classmethod
-    def open(cls, path: Path, *, durable: bool = True) -> Store:
-        """Opens an existing store.
+    def open(cls, path: Path, *, durable: bool = True, key: HostKey | None = None) -> Store:
+        """Opens an existing store; one that an earlier version left in the clear is encrypted first.
 
         ``durable=True`` has every transaction on the disk before it returns: what was sent survives a power cut. With
         ``False`` it survives the death of the process, and a power cut may damage the file; a host that plays thousands
-        of devices saves the thousands of disk syncs.
+        of devices saves the thousands of disk syncs. ``key`` is the host's, by default that of the path's state folder.
 
         Raises:
-          StateError: there is none, it is damaged or unreadable, or of another version.
+          StoreDamaged: it cannot be read, or was set aside as damaged; nothing was changed.
+          StateError: there is none, its key is missing or wrong, or it is of another version.
         """
         if not path.exists():
+            refuse_set_aside(path)
             raise StateError(f"device store {path} does not exist; give the device its data first")
-        store = cls._connect(path, durable)
+        store = cls._connect(path, durable, key)
         if store is None:
             raise StateError(f"device store {path} was never completed; give the device its data again")
         return store
 
     @classmethod
     def open_or_create(
-        cls, path: Path, *, durable: bool = True, random_bytes: Callable[[int], bytes] = os.urandom
+        cls,
+        path: Path,
+        *,
+        durable: bool = True,
+        key: HostKey | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> Store:
         """Opens the store, made first (with a new identity) where it is missing or its making was interrupted.
 
         Raises:
+          StoreDamaged: as ``open``: one that was set aside as damaged is never replaced by an empty one.
           StateError: as ``open``, and when the disk is full or the folder cannot be written.
         """
-        with _errors(path):
+        with errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                refuse_set_aside(path)
             # SQLite gives its journal the mode of the database, so the file exists with the right one first.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        store = cls._connect(path, durable)
-        return store if store is not None else cls._create(path, durable, random_bytes)
+        store = cls._connect(path, durable, key)
+        return store if store is not None else cls._create(path, durable, key, random_bytes)
 
     @classmethod
-    def _connect(cls, path: Path, durable: bool) -> Store | None:
-        with _errors(path):
-            connection = sqlite3.connect(
-                f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-            )
+    def _connect(cls, path: Path, durable: bool, key: HostKey | None) -> Store | None:
+        with errors(path):
+            if path.stat().st_size == 0:
+                return None
+        own = _key_of(path, key)
+        if is_plain(path):
+            encrypt(path, own)
+        with errors(path):
+            connection = connected(path, own, durable=durable)
             try:
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                version = opened_version(path, connection, own)
                 if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     connection.close()
                     return None
@@ -114,21 +122,18 @@ class Store:
                     raise StateError(
                         f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the program that made it"
                     )
-                connection.execute(_SYNCHRONOUS[durable])
             except BaseException:
                 connection.close()
                 raise
         return cls(path, connection)
 
     @classmethod
-    def _create(cls, path: Path, durable: bool, random_bytes: Callable[[int], bytes]) -> Store:
-        with _errors(path):
-            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    def _create(cls, path: Path, durable: bool, key: HostKey | None, random_bytes: Callable[[int], bytes]) -> Store:
+        with errors(path):
+            connection = connected(path, _key_of(path, key), durable=durable)
             store = cls(path, connection)
             try:
-                connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
-                connection.execute(_SYNCHRONOUS[durable])
-                with store._transaction():
+                with store.transaction():
                     # Another process may have been faster.
                     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                         for statement in CREATE:
@@ -142,28 +147,16 @@ class Store:
                 raise
         return store
 
-    def close(self) -> None:
-        """Closes the file. Idempotent."""
-        self._connection.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def identity(self) -> Identity:
         """The device's identity. Raises StateError where the store lacks it."""
-        row = self._one("SELECT device_id, secret, seed FROM identity")
+        row = self.one("SELECT device_id, secret, seed FROM identity")
         if row is None or (len(row[0]), len(row[1]), len(row[2])) != (ID_BYTES, SECRET_BYTES, 8):
             raise StateError(f"device store {self.path} is damaged: its identity is missing; restore it from a backup")
         return Identity(device_id=row[0], secret=row[1], seed=int.from_bytes(row[2], "little"))
 
     def ratings(self) -> LocalRatings:
         """The device's data: distinct items, ascending."""
-        with _errors(self.path):
+        with errors(self.path):
             rows = self._connection.execute("SELECT item, value FROM ratings ORDER BY item").fetchall()
         if not rows:
             return LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
@@ -178,7 +171,7 @@ class Store:
         Raises:
           StateError: the store holds other data.
         """
-        with self._transaction():
+        with self.transaction():
             (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
             if known in (filled_from, ERASED):
                 return False
@@ -191,12 +184,12 @@ class Store:
 
     def rate(self, item: int, value: float) -> None:
         """Sets the device's rating of one item."""
-        with self._transaction():
+        with self.transaction():
             self._connection.execute("INSERT OR REPLACE INTO ratings (item, value) VALUES (?, ?)", (item, value))
 
     def person(self) -> Person:
         """What the person decided for this device."""
-        row = self._one("SELECT data FROM person")
+        row = self.one("SELECT data FROM person")
         if row is None:
             return Person()
         try:
@@ -212,7 +205,7 @@ class Store:
 
         Of tasks that they opted out of, queued uploads are cancelled and local parameters deleted with it.
         """
-        with self._transaction():
+        with self.transaction():
             after = change(self.person())
             self._connection.execute("INSERT OR REPLACE INTO person (one, data) VALUES (1, ?)", (after.to_json(),))
             for terms in self.tasks():
@@ -226,7 +219,7 @@ class Store:
 
     def tasks(self) -> tuple[TaskTerms, ...]:
         """Every task that the device ever contributed to, or declined."""
-        with _errors(self.path):
+        with errors(self.path):
             rows = self._connection.execute("SELECT task_sha256, definition, charges FROM tasks").fetchall()
         try:
             return tuple(terms_from_store(*row) for row in rows)
@@ -235,10 +228,30 @@ class Store:
                 f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
             ) from error
 
-    def declined(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int) -> None:
+    def declined(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, time: float = 0.0) -> None:
         """Remembers a task that was offered and declined, so that the person can be told why; the first few of them."""
-        with self._transaction():
+        with self.transaction():
             self._remember(task, terms, round, most=_MOST_DECLINED)
+            if self.one("SELECT 1 FROM tasks WHERE task_sha256 = ?", (terms.task_sha256,)) is not None:
+                self._assigned(terms.task_sha256, round, time, "declined")
+
+    def assignments(self, *, most: int = 10_000) -> list[Assignment]:
+        """The newest rounds that the device was asked for, oldest first."""
+        rows = self.all(
+            "SELECT task_sha256, round, time, outcome FROM assignments ORDER BY time DESC, round DESC LIMIT ?", (most,)
+        )
+        return [Assignment(*row) for row in reversed(rows)]
+
+    def _assigned(self, task_sha256: bytes, round: int, time: float, outcome: str) -> None:
+        self.execute(
+            "INSERT INTO assignments (task_sha256, round, time, outcome) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (task_sha256, round) DO UPDATE SET outcome = excluded.outcome",
+            (task_sha256, round, time, outcome),
+        )
+
+    def data(self, service: str, *, bounds: Bounds | None = None) -> AppData:
+        """The events, requests, local and downloaded data of one service. Raises ConfigurationError for a bad name."""
+        return AppData(self, service, Bounds() if bounds is None else bounds)
 
     def _remember(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, most: int) -> None:
         """Keeps a task, unless ``most`` without a contribution are kept: a server may name as many as it likes."""
@@ -251,12 +264,12 @@ class Store:
 
     def offered(self, task_sha256: bytes) -> int:
         """The last round of a task that the device was asked for; 0 where it was asked for none."""
-        row = self._one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        row = self.one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return 0 if row is None else int(row[0])
 
     def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
         """A task as its developer signed it; None where the device never met it."""
-        row = self._one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        row = self.one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
 
     def charged(self, *, but: tuple[bytes, int] | None = None) -> list[Charged]:
@@ -264,7 +277,7 @@ class Store:
 
         A refused one was not used and is left out; one without an answer may have been used and is in it.
         """
-        with _errors(self.path):
+        with errors(self.path):
             rows = self._connection.execute(
                 "SELECT task_sha256, round, time FROM participations WHERE state <> 'REFUSED' ORDER BY time, round"
             ).fetchall()
@@ -280,28 +293,30 @@ class Store:
 
     def standing(self) -> Standing:
         """Number of examples, and the time of the last contribution; one that is still to be sent is none yet."""
-        row = self._one(
-            "SELECT (SELECT count(*) FROM ratings), (SELECT max(time) FROM participations "
+        row = self.one(
+            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events), (SELECT max(time) FROM participations "
             "WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
         )
         return Standing(examples=0, last=None) if row is None else Standing(examples=row[0], last=row[1])
 
     def erase(self, *, ledger_too: bool = False) -> None:
-        """Wipes the device's data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
+        """Wipes all data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
 
         The identity stays: with a new one the device would count as a second person in rounds that are open. So do the
         person's limits and opt-outs. What was freed is overwritten; copies that the file system keeps are not.
         """
-        with _errors(self.path):
+        with errors(self.path):
             self._connection.execute("PRAGMA secure_delete=ON")
-        with self._transaction():
-            self._connection.execute("DELETE FROM ratings")
+        with self.transaction():
+            for table in ("ratings", "events", "requests", "local_data", "downloads", "download_versions"):
+                self._connection.execute(f"DELETE FROM {table}")
             self._connection.execute("UPDATE identity SET filled_from = ?", (ERASED,))
             self._forget("1", ())
             if ledger_too:
                 self._connection.execute("DELETE FROM participations")
                 self._connection.execute("DELETE FROM tasks")
-        with _errors(self.path):
+                self._connection.execute("DELETE FROM assignments")
+        with errors(self.path):
             # Pages that were freed before still hold what was in them.
             self._connection.execute("VACUUM")
 
@@ -315,18 +330,18 @@ class Store:
     def participation(self, task_sha256: bytes, round: int) -> Participation | None:
         """What the device did in one round of one task, or None where it did nothing yet."""
         statement = f"SELECT {COLUMNS} FROM participations WHERE task_sha256 = ? AND round = ?"
-        row = self._one(statement, (task_sha256, round))
+        row = self.one(statement, (task_sha256, round))
         return None if row is None else participation_of(row)
 
     def ledger(self) -> tuple[Participation, ...]:
         """Everything that the device sent or prepared to send, oldest first."""
-        with _errors(self.path):
+        with errors(self.path):
             rows = self._connection.execute(f"SELECT {COLUMNS} FROM participations ORDER BY time, round").fetchall()
         return tuple(participation_of(row) for row in rows)
 
     def settled(self) -> list[tuple[bytes, int, State]]:
         """(task, round, state) of the participations in which nothing is left to send."""
-        with _errors(self.path):
+        with errors(self.path):
             rows = self._connection.execute(
                 "SELECT task_sha256, round, state FROM participations WHERE state <> 'PREPARED' OR sealed IS NULL"
             ).fetchall()
@@ -347,7 +362,7 @@ class Store:
           NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
         """
         one = participation
-        with self._transaction():
+        with self.transaction():
             self.person().check(terms)
             self._remember(task, terms, one.round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
@@ -364,8 +379,9 @@ class Store:
                         one.delta, one.policy_sha256, one.image_digest, one.time, one.record, one.payload, one.sealed,
                     ),
                 )  # fmt: skip
-            except sqlite3.IntegrityError as error:
+            except IntegrityError as error:
                 raise StateError(f"device store {self.path} already has a contribution to round {one.round}") from error
+            self._assigned(one.task_sha256, one.round, one.time, "prepared")
             self._connection.execute(
                 "INSERT OR REPLACE INTO local_parameters (task_sha256, version, data) VALUES (?, ?, ?)",
                 (one.task_sha256, one.round, local_parameters),
@@ -374,7 +390,7 @@ class Store:
     def reseal(self, participation: Participation) -> None:
         """Replaces the sealed bytes of a PREPARED participation: the same contribution, for another enclave key."""
         one = participation
-        with self._transaction():
+        with self.transaction():
             self._connection.execute(
                 "UPDATE participations SET sealed = ?, recipient = ?, policy_sha256 = ?, image_digest = ?, record = ? "
                 "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED' AND sealed IS NOT NULL",
@@ -391,48 +407,21 @@ class Store:
 
     def settle(self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None) -> None:
         """Stores the aggregator's answer and erases what was kept for sending."""
-        with self._transaction():
+        with self.transaction():
             self._connection.execute(
                 "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL "
                 "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
                 (state.value, None if refusal is None else refusal.value, task_sha256, round),
             )
+            self._connection.execute(
+                "UPDATE assignments SET outcome = ? WHERE task_sha256 = ? AND round = ? AND outcome = 'prepared'",
+                (state.value.lower(), task_sha256, round),
+            )
 
     def local_parameters(self, task_sha256: bytes) -> tuple[int, bytes] | None:
         """(model version, bytes) of the newest local parameters of a task; they never leave the device."""
-        return self._one("SELECT version, data FROM local_parameters WHERE task_sha256 = ?", (task_sha256,))
-
-    def _one(self, statement: str, arguments: tuple[object, ...] = ()) -> tuple | None:  # type: ignore[type-arg]  # a row of any columns
-        with _errors(self.path):
-            row: tuple | None = self._connection.execute(statement, arguments).fetchone()  # type: ignore[type-arg]
-        return row
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with _errors(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        return self.one("SELECT version, data FROM local_parameters WHERE task_sha256 = ?", (task_sha256,))
 
 
-@contextlib.contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    """Turns what SQLite or the file system says into one line that names the file."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        reason = str(error).lower()
-        if "full" in reason or "disk i/o" in reason:
-            raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
-        if "locked" in reason or "busy" in reason:
-            raise StateError(f"device store {path} is locked by another program; stop it") from error
-        if "unable to open" in reason or "readonly" in reason:
-            raise StateError(f"device store {path} cannot be written; check the path and its permissions") from error
-        raise StateError(f"device store {path} is damaged ({error}); restore it from a backup or remove it") from error
-    except OSError as error:
-        raise StateError(f"device store {path}: {error.strerror or error}; check path and permissions") from error
+def _key_of(path: Path, key: HostKey | None) -> StoreKey:
+    return (host_key(folder_of(path)) if key is None else key).of_store(path)

@@ -15,7 +15,8 @@
     │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
     │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
-        └── DiskFull            there is no room for what has to be stored: free some, then start again
+        ├── DiskFull            there is no room for what has to be stored: free some, then start again
+        └── StoreDamaged        a device's store holds bytes that were not written so: repair it, or restore a backup
 
 A caller writes::
 
@@ -120,3 +121,7 @@ class StateError(OdpError):
 
 class DiskFull(StateError):
     """The disk has no room for what has to be stored; nothing was lost. It concerns all files of that disk."""
+
+
+class StoreDamaged(StateError):
+    """A device's store holds bytes that nobody wrote so; what it spent is never taken for nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,12 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs real data sets: set ODP_SHARED_DATA to a folder that holds ml-1m, jester-1, gowalla, ...")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_keyring_of_the_person_who_runs_the_tests() -> Iterator[None]:
+    """Stores that tests make, also in programs that they start, keep their keys in files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+        patch.delenv("ODP_DEVICE_KEY_FILE", raising=False)
+        yield

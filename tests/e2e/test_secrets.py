@@ -15,6 +15,7 @@ import psutil
 import pytest
 from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
 from e2e.world import World, small_task
+from stores import decrypted
 
 import odp
 from device_runtime import Store, store_path
@@ -142,7 +143,7 @@ def test_no_byte_that_services_stored_logged_or_received_holds_a_planted_secret(
         for place, data in {**stored, **received, "logs": world.logs.getvalue().encode()}.items():
             assert not secrets.found_in(data), f"device {device}: {place}"
         # The search itself works: the device's own store holds what nobody else does.
-        own = store_path(world.root / "devices", device).read_bytes()
+        own = decrypted(store_path(world.root / "devices", device))
         assert {"device secret", "value 0 as >f8", "factor 0 as <f8"} <= set(secrets.found_in(own))
 
 
