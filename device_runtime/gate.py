@@ -59,7 +59,7 @@ class Gate:
         person = store.person()
         person.check(terms)
         past = store.charged(but=(terms.task_sha256, round))
-        (person.limits or self.limits).check(terms, round=round, past=past, now=self.clock())
+        (person.limits or self.limits).check(terms, round=round, past=past, answered=store.answers(), now=self.clock())
         self._require(store)
 
     def again(self, store: Store, terms: TaskTerms) -> None:

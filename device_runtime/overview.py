@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from device_runtime.answers import ADJACENCY as LOCAL
+from device_runtime.answers import MECHANISM, Answered, recent, with_answers
 from device_runtime.conditions import Reading
 from device_runtime.gate import Gate
 from device_runtime.ledger import Charged, Spent, TaskTerms, since, spent
@@ -39,7 +41,8 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "examples": store.standing().examples,
         "read": _read(store.ledger(), terms),
         "contributions": _contributions(store.ledger(), terms, limits),
-        "spent": _both(charged, limits, now),
+        "spent": _both(charged, limits, now, store.answers()),
+        "answers": [{**dataclasses.asdict(one), "mechanism": MECHANISM, "adjacency": LOCAL} for one in store.answers()],
         "developers": [
             {
                 "developer": developer.hex(),
@@ -120,6 +123,7 @@ def explain(
                     terms,
                     round=min(round, len(terms.rounds) - 1),
                     past=store.charged(but=key),
+                    answered=store.answers(),
                     now=gate.clock(),
                 ),
             ),
@@ -202,10 +206,12 @@ def _state(line: Participation) -> str:
     return str(line.state.value).lower()
 
 
-def _both(charged: list[Charged], limits: Limits, now: float) -> dict[str, Any]:
+def _both(charged: list[Charged], limits: Limits, now: float, answered: Sequence[Answered] = ()) -> dict[str, Any]:
     return {
-        "total": _numbers(spent(charged, delta=limits.delta)),
-        "30_days": _numbers(spent(since(charged, now=now), delta=limits.delta)),
+        "total": _numbers(with_answers(spent(charged, delta=limits.delta), answered)),
+        "30_days": _numbers(
+            with_answers(spent(since(charged, now=now), delta=limits.delta), recent(answered, now=now))
+        ),
     }
 
 

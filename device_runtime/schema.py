@@ -52,6 +52,10 @@ ADDED = (
         PRIMARY KEY (service, key)) WITHOUT ROWID""",
     """CREATE TABLE download_versions (
         service TEXT PRIMARY KEY, version TEXT NOT NULL, sha256 BLOB NOT NULL, time REAL NOT NULL) WITHOUT ROWID""",
+    # What apps were told, each an event of local privacy: part of the ledger.
+    """CREATE TABLE answers (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, service TEXT NOT NULL, app TEXT NOT NULL, choices INTEGER NOT NULL,
+        epsilon REAL NOT NULL, time REAL NOT NULL)""",
     # Every round that the device was asked for, and how that ended.
     """CREATE TABLE assignments (
         task_sha256 BLOB NOT NULL, round INTEGER NOT NULL, time REAL NOT NULL, outcome TEXT NOT NULL,
@@ -63,7 +67,7 @@ ADDED = (
 )
 CREATE = (*_BASE, *ADDED)
 #: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
-LEDGER_TABLES = ("identity", "person", "tasks", "participations")
+LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers")
 DATA_TABLES = (
     "ratings", "local_parameters", "events", "requests", "local_data", "downloads", "download_versions", "assignments",
     "pruning",

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from device_runtime.answers import Answered
 from device_runtime.app_data import AppData, Bounds
 from device_runtime.conditions import Standing
 from device_runtime.database import Database, IntegrityError, connected, errors
@@ -291,6 +292,21 @@ class Store(Database):
                 f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
             ) from error
 
+    def answers(self) -> list[Answered]:
+        """What apps were told, in order."""
+        rows = self.all("SELECT service, app, choices, epsilon, time FROM answers ORDER BY id")
+        return [
+            Answered(service=service, app=app, choices=choices, epsilon=epsilon, time=time)
+            for service, app, choices, epsilon, time in rows
+        ]
+
+    def add_answer(self, line: Answered) -> None:
+        """Charges an answer, within ``transaction``."""
+        self.execute(
+            "INSERT INTO answers (service, app, choices, epsilon, time) VALUES (?, ?, ?, ?, ?)",
+            (line.service, line.app, line.choices, line.epsilon, line.time),
+        )
+
     def standing(self) -> Standing:
         """Number of examples, and the time of the last contribution; one that is still to be sent is none yet."""
         row = self.one(
@@ -314,6 +330,7 @@ class Store(Database):
             self._forget("1", ())
             if ledger_too:
                 self._connection.execute("DELETE FROM participations")
+                self._connection.execute("DELETE FROM answers")
                 self._connection.execute("DELETE FROM tasks")
                 self._connection.execute("DELETE FROM assignments")
         with errors(self.path):

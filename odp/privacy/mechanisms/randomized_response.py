@@ -70,6 +70,11 @@ class RandomizedResponse:
         value = math.log1p(float(self.ratio - 1))
         return min(value * (1 + 2**-50) + 2**-50, self.asked)
 
+    def check(self, truth: int) -> None:
+        """Raises ConfigurationError unless ``truth`` is one of the choices; the message does not show it."""
+        if not isinstance(truth, int) or isinstance(truth, bool) or not 0 <= truth < self.choices:
+            raise ConfigurationError(f"Expected the true answer to be an integer from 0 to {self.choices - 1}")
+
     def answer(self, truth: int, *, random_bits: Callable[[int], int] = secrets.randbits) -> int:
         """A private answer to a question whose true answer is ``truth``.
 
@@ -80,8 +85,7 @@ class RandomizedResponse:
         Raises:
           ConfigurationError: ``truth`` is out of range; the message does not show it.
         """
-        if not isinstance(truth, int) or isinstance(truth, bool) or not 0 <= truth < self.choices:
-            raise ConfigurationError(f"Expected the true answer to be an integer from 0 to {self.choices - 1}")
+        self.check(truth)
         # Both draws are made whatever the coin says: the time does not tell which one counted.
         uniform = _below(self.choices, random_bits)
         return uniform if random_bits(_WORD) < self.noise else truth
