@@ -1,12 +1,16 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
+from device_runtime.app_data import AppData, Bounds, Event, Request
 from device_runtime.conditions import Conditions
 from device_runtime.gate import Gate
+from device_runtime.keys import AtRest, HostKey, at_rest, host_key
 from device_runtime.limits import Limits
 from device_runtime.person import Person
 from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
 from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
+from device_runtime.recovery import repair
+from device_runtime.retention import Retention, prune
 from device_runtime.schema import Participation, State
 from device_runtime.sensors import MachineSensors, Sensors, SimulatedSensors, Unreadable
 from device_runtime.services import Services
@@ -14,15 +18,22 @@ from device_runtime.store import Store, store_path
 from device_runtime.table_cache import TableCache
 
 __all__ = [
+    "AppData",
+    "AtRest",
+    "Bounds",
     "Conditions",
     "Config",
     "DownloadedModel",
+    "Event",
     "Gate",
+    "HostKey",
     "Limits",
     "MachineSensors",
     "Participation",
     "Person",
     "Recommendation",
+    "Request",
+    "Retention",
     "Running",
     "Sensors",
     "Services",
@@ -31,11 +42,15 @@ __all__ = [
     "Store",
     "TableCache",
     "Unreadable",
+    "at_rest",
     "download_model",
+    "host_key",
     "log_guard",
     "predict",
     "provision",
+    "prune",
     "recommend",
+    "repair",
     "run",
     "start",
     "store_path",

@@ -29,9 +29,11 @@ from odp.errors import DataError
 #: Of a task's table name: the events of a service are the table ``events.SERVICE``.
 EVENTS = "events."
 
+#: Rows that one call reads at most.
+MOST_READ = 100_000
+
 _LONGEST_KEY = 512
 _MOST_COLUMNS = 64
-_MOST_READ = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ class AppData:
 
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> list[Event]:
         """The newest ``most`` events, oldest first: of a type or of all, from ``since`` on."""
-        _validate.integer(low=1, high=_MOST_READ, most=most)
+        _validate.integer(low=1, high=MOST_READ, most=most)
         rows = self._database.all(
             "SELECT id, type, time, data, request FROM events WHERE service = ?1 AND (?2 IS NULL OR type = ?2) "
             "AND time >= ?3 ORDER BY time DESC, id DESC LIMIT ?4",
@@ -162,7 +164,7 @@ class AppData:
 
     def requests(self, *, most: int = 1000) -> list[Request]:
         """The newest ``most`` requests, oldest first."""
-        _validate.integer(low=1, high=_MOST_READ, most=most)
+        _validate.integer(low=1, high=MOST_READ, most=most)
         rows = self._database.all(
             "SELECT id, app, time, asked, rows FROM requests WHERE service = ? ORDER BY id DESC LIMIT ?",
             (self._service, most),
@@ -207,7 +209,7 @@ class AppData:
         row = self._database.one("SELECT value FROM local_data WHERE service = ? AND key = ?", (self._service, key))
         return None if row is None else row[0]
 
-    def keys(self, *, prefix: str = "") -> list[str]:
+    def local_keys(self, *, prefix: str = "") -> list[str]:
         """The keys of the local data that begin with ``prefix``, ascending."""
         return self._keys("local_data", prefix)
 
@@ -260,6 +262,12 @@ class AppData:
         """The keys of the downloaded data that begin with ``prefix``, ascending."""
         return self._keys("downloads", prefix)
 
+    def count(self, table: str) -> int:
+        """Rows of the service in ``events``, ``requests``, ``local_data`` or ``downloads``."""
+        _validate.one_of(("events", "requests", "local_data", "downloads"), table=table)
+        row = self._database.one(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,))
+        return 0 if row is None else int(row[0])
+
     @property
     def downloaded_version(self) -> str | None:
         """The version of the downloaded data; None before the first."""
@@ -290,8 +298,7 @@ class AppData:
             )
 
     def _rows_at_most(self, table: str, most: int) -> None:
-        row = self._database.one(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,))
-        if row is not None and row[0] >= most:
+        if self.count(table) >= most:
             raise DataError(
                 f"Expected at most {table}={most} of service {self._service!r}; nothing was added; "
                 "a shorter retention forgets more"

@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 
 from device_runtime.assignment import AssignmentReader, Work
+from device_runtime.housekeeping import Housekeeping
 from device_runtime.participation import Outcome, Participant
+from device_runtime.recovery import repair, set_aside_path
 from device_runtime.schema import State
 from device_runtime.services import Traffic
 from device_runtime.statistics import FILE, Statistics
@@ -39,6 +41,7 @@ from odp.errors import (
     ServiceError,
     ServiceUnavailable,
     StateError,
+    StoreDamaged,
     TransparencyError,
 )
 from odp.transport.logs import Log, short
@@ -93,6 +96,7 @@ class Fleet:
       durable: whether what a device sent survives a power cut (see ``Store.open``).
       until_finished: return once the task that was seen has no round left.
       keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
+      housekeeping: forgets what is past its period, in between; None forgets nothing.
       stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
       log: where events go.
       clock: seconds that only grow.
@@ -114,6 +118,7 @@ class Fleet:
         durable: bool = True,
         until_finished: bool = False,
         keep_running: bool = False,
+        housekeeping: Housekeeping | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         uniform: Callable[[float, float], float] | None = None,
@@ -128,6 +133,7 @@ class Fleet:
         self._durable = durable
         self._until_finished = until_finished
         self._keep_running = keep_running
+        self._housekeeping = housekeeping
         self._clock = clock
         self._wait = wait if wait is not None else stop.wait
         self._uniform = uniform if uniform is not None else SystemRandom().uniform
@@ -167,6 +173,8 @@ class Fleet:
                 ) as error:  # fmt: skip
                     pause = self._outage(error)
                 self._write_statistics()
+                if self._housekeeping is not None:
+                    self._housekeeping.step()
                 if pause is None:
                     self.statistics.finish()
                     self._log.event("devices_finished", population=self._population)
@@ -182,7 +190,7 @@ class Fleet:
         missing = 0
         for device in self._devices:
             path = store_path(self._state.root, device)
-            if not path.exists():
+            if not path.exists() and not set_aside_path(path).exists():
                 missing += 1
                 continue
             try:
@@ -194,8 +202,7 @@ class Fleet:
                         entry[0] += state is State.SENT
                         entry[1] += state is State.REFUSED
             except StateError as error:
-                self._set_aside(device)
-                self._log.error("device_set_aside", device=device, reason=str(error))
+                self._lost(device, error)
         if missing:
             raise StateError(
                 f"{missing} of the devices {self._devices.start} to {self._devices.stop - 1} have no store in "
@@ -351,6 +358,8 @@ class Fleet:
             if isinstance(error, (StateError, DataError)) and not isinstance(error, DiskFull):
                 self._set_aside(device)
             self._failed(sweep, device, error)
+            if isinstance(error, StoreDamaged):
+                self._lost(device, error)
         except Exception as error:  # one device must not take the others down; its data must not reach the log
             what = "failed"
             self._log.crash("device_crashed", error)
@@ -394,8 +403,7 @@ class Fleet:
                 with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
                     self._look(store, device)
             except StateError as error:
-                self._set_aside(device)
-                self._log.error("device_set_aside", device=device, reason=str(error))
+                self._lost(device, error)
         with self._lock:
             left = [until for until, aside in zip(self._resting, self._aside, strict=True) if not aside]
             return max(min(left) - self._clock(), _FIRST_PAUSE) if left and all(left) else None
@@ -424,6 +432,20 @@ class Fleet:
             self._rests_told.add(error.names)
         if telling:
             self._log.event("device_rests", device=device, reason=str(error))
+
+    def _lost(self, device: int, error: StateError) -> None:
+        """Rebuilds a damaged store with all of its ledger, for the next start; leaves the device out until then."""
+        self._set_aside(device)
+        if isinstance(error, StoreDamaged):
+            try:
+                done = repair(store_path(self._state.root, device))
+                if done.aside is not None:
+                    told = {"damaged": str(done.aside), "incomplete": ",".join(done.incomplete)}
+                    self._log.warning("device_rebuilt", device=device, **told)
+                    return
+            except StateError as hopeless:
+                error = hopeless
+        self._log.error("device_set_aside", device=device, reason=str(error))
 
     def _set_aside(self, device: int) -> None:
         """Leaves a device out until the next start: asking it again would give the same failure."""

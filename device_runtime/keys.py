@@ -126,6 +126,11 @@ def os_keyring() -> Ring | None:
         return None
 
 
+def no_keyring() -> Ring | None:
+    """For a host that is to keep its key in a file."""
+    return None
+
+
 def host_key(
     folder: Path,
     *,
@@ -169,6 +174,8 @@ def host_key(
             f"the key ({found.source}: {found.where}) is not the one that the stores of {folder} were made with "
             f"({source}: {where}); nothing was changed; give the right one with --key-file or {VARIABLE}"
         )
+    if source == GIVEN and given is not None and str(given.resolve()) != where:
+        _describe(folder, HostKey(found.key, GIVEN, str(given.resolve())))  # the key file was moved
     return found
 
 
@@ -200,10 +207,14 @@ def _chosen(
             raise StateError(f"the key {given} is not the one that device store {lost} was made with")
     else:
         found = _kept(folder, ring, random)
+    _describe(folder, found)
+    return found
+
+
+def _describe(folder: Path, found: HostKey) -> None:
     content = {"format": _FORMAT, "source": found.source, "where": found.where, "check": found.check}
     with state_errors(folder):
         write_atomically(folder / DESCRIPTOR, json.dumps(content, indent=1).encode() + b"\n")
-    return found
 
 
 def _kept(folder: Path, ring: Callable[[], Ring | None], random: Callable[[int], bytes]) -> HostKey:

@@ -13,8 +13,10 @@ from typing import Any
 
 from device_runtime.answers import ADJACENCY as LOCAL
 from device_runtime.answers import MECHANISM, Answered, recent, with_answers
+from device_runtime.app_data import MOST_READ, AppData, services
 from device_runtime.conditions import Reading
 from device_runtime.gate import Gate
+from device_runtime.keys import at_rest, folder_of
 from device_runtime.ledger import Charged, Spent, TaskTerms, since, spent
 from device_runtime.limits import Limits
 from device_runtime.schema import Participation, State
@@ -55,6 +57,8 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "paused_since": person.paused,
         "opted_out_since": person.opted_out,
         "opt_outs": dict(person.opt_outs),
+        "at_rest": _protection(store),
+        "services": {service: _counts(store.data(service)) for service in services(store)},
     }
 
 
@@ -79,6 +83,49 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
             for task, found in parameters.items()
             if found is not None
         ],
+        "services": {service: _everything(store.data(service)) for service in services(store)},
+        "assignments": [
+            {"task": one.task_sha256.hex(), "round": one.round, "time": one.time, "outcome": one.outcome}
+            for one in store.assignments()
+        ],
+    }
+
+
+def _protection(store: Store) -> dict[str, str] | None:
+    found = at_rest(folder_of(store.path))
+    return None if found is None else {**dataclasses.asdict(found), "text": found.text}
+
+
+def _counts(data: AppData) -> dict[str, int]:
+    """Rows per table of one service."""
+    return {
+        "events": data.count("events"),
+        "requests": data.count("requests"),
+        "local": data.count("local_data"),
+        "downloads": data.count("downloads"),
+    }
+
+
+def _everything(data: AppData) -> dict[str, Any]:
+    """All rows of one service; bytes as base64."""
+
+    def text(value: bytes | None) -> str:
+        return base64.b64encode(value or b"").decode()
+
+    events = data.events(most=MOST_READ)
+    return {
+        "events": [
+            {
+                "type": one.type,
+                "time": one.time,
+                "request": one.request,
+                **({"base64": text(one.data)} if isinstance(one.data, bytes) else {"data": dict(one.data)}),
+            }
+            for one in events
+        ],
+        "requests": [dataclasses.asdict(one) for one in data.requests(most=MOST_READ)],
+        "local": {key: text(data.get(key)) for key in data.local_keys()},
+        "downloads": {key: text(data.downloaded(key)) for key in data.downloaded_keys()},
     }
 
 

@@ -31,19 +31,20 @@ from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import Work
 from device_runtime.enclaves import Checked, Enclaves
+from device_runtime.examples import examples
 from device_runtime.gate import Gate
 from device_runtime.schema import Identity, Participation, State
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Store
 from device_runtime.verification import Records
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import ConfigurationError, DataError, PrivacyError, Refusal, ServiceError
+from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
-from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
+from odp.v1 import aggregator_pb2, distributor_pb2
 
 _REPLY_KEY_BYTES = 32
 _REPLY_NONCE = bytes(12)
@@ -138,7 +139,7 @@ class Participant:
     ) -> Participation:
         model = work.model
         identity = store.identity()
-        data = usable_ratings(store.ratings(), model.definition)
+        data = examples(store, model.definition, now=self.clock())
         if distributor is None:
             nothing = np.zeros(0, dtype=np.int64)
             slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
@@ -264,25 +265,6 @@ class Participant:
             task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=vector
         )
         return int(self.services.submit(work.aggregator, request, traffic).refusal)
-
-
-def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) -> LocalRatings:
-    """The ratings of items that the model has; all of them where there is no model.
-
-    Raises:
-      DataError: a value is outside the task's declared range; the message counts them and shows none.
-    """
-    if definition.WhichOneof("training") == "statistics":
-        return data
-    known = (data.items >= 0) & (data.items < definition.model.items)
-    items, values = data.items[known], data.values[known]
-    if definition.WhichOneof("local_data") == "implicit":
-        return LocalRatings(items, values)
-    low, high = definition.data.low, definition.data.high
-    wrong = int(np.count_nonzero(~((values >= low) & (values <= high))))
-    if wrong:
-        raise DataError(f"{wrong} of the device's ratings are outside the range [{low:g}, {high:g}]; correct them")
-    return LocalRatings(items, values)
 
 
 def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:

@@ -13,9 +13,12 @@ from device_runtime.enclaves import Enclaves
 from device_runtime.fleet import Fleet
 from device_runtime.gate import FILE as GATE_FILE
 from device_runtime.gate import Gate, machine_sensors
+from device_runtime.housekeeping import Housekeeping
+from device_runtime.keys import at_rest, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
 from device_runtime.participation import Participant
 from device_runtime.provision import provision
+from device_runtime.retention import Retention
 from device_runtime.sensors import Sensors
 from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
@@ -52,6 +55,9 @@ class Config:
       threads: devices that take part at once.
       durable: every step of a device is synced to the disk and survives a power cut; without it, it survives the death
         of the host, which is enough where one host plays thousands of devices, and faster.
+      key_file: holds the key that the stores are encrypted under; default: see ``device_runtime.keys``.
+      keyring: whether a new key may be kept in the operating system's keyring.
+      retention: how long rows and records stay.
       limits: for devices whose person set none of their own.
       conditions: when devices may train; by default at any time.
       until_finished: end when the task has no round left.
@@ -70,6 +76,9 @@ class Config:
     count: int | None = None
     threads: int = 3
     durable: bool = True
+    key_file: Path | None = None
+    keyring: bool = True
+    retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     conditions: Conditions = field(default_factory=Conditions)
     until_finished: bool = False
@@ -175,6 +184,10 @@ def start(
     try:
         state = StateFolder.open(config.state, ROLE)
         try:
+            host_key(state.root, key_file=config.key_file, ring=os_keyring if config.keyring else no_keyring)
+            protected = at_rest(state.root)
+            if protected is not None:
+                events.event("stores_protected", how=protected.text)
             if ratings is not None:
                 filled = provision(state.root, ratings, first=config.first)
                 events.event("devices_filled", devices=count, new=filled)
@@ -197,6 +210,9 @@ def start(
                 durable=config.durable,
                 until_finished=config.until_finished,
                 keep_running=config.keep_running,
+                housekeeping=Housekeeping(
+                    state.root, config.retention, log=events, durable=config.durable, clock=clock
+                ),
                 stop=stopped,
                 log=events,
             )

@@ -6,14 +6,15 @@ solves its own row from its own history: personalisation is local, and costs no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from device_runtime.assignment import Model, open_model
 from device_runtime.downloads import fetch_table
-from device_runtime.participation import usable_ratings
+from device_runtime.examples import examples
 from device_runtime.services import Services
 from device_runtime.store import Store
 from device_runtime.table_cache import TableCache
@@ -84,7 +85,13 @@ def download_model(
         raise ServiceError(f"the distributor at {distributor} sent a wrong model: {error}") from error
 
 
-def predict(store: Store, downloaded: DownloadedModel, items: Sequence[int] | Int64Array) -> Float64Array:
+def predict(
+    store: Store,
+    downloaded: DownloadedModel,
+    items: Sequence[int] | Int64Array,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Float64Array:
     """Predicted values float64 [n] of ``items`` for the device of ``store``; not cut to the task's declared range.
 
     Raises:
@@ -95,14 +102,16 @@ def predict(store: Store, downloaded: DownloadedModel, items: Sequence[int] | In
     wanted = np.asarray(items, dtype=np.int64)
     if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
         raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
-    data = usable_ratings(store.ratings(), definition)
+    data = examples(store, definition, now=clock())
     return downloaded.model.client.predict(downloaded.slices, data, wanted)
 
 
-def recommend(store: Store, downloaded: DownloadedModel, *, k: int = 10) -> Recommendation:
+def recommend(
+    store: Store, downloaded: DownloadedModel, *, k: int = 10, clock: Callable[[], float] = time.time
+) -> Recommendation:
     """The ``k`` items of highest prediction that the device has not rated; fewer where fewer are left.
 
-    Equal predictions rank by item number.
+    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
 
     Raises:
       ConfigurationError: ``k`` is not positive.
@@ -110,7 +119,7 @@ def recommend(store: Store, downloaded: DownloadedModel, *, k: int = 10) -> Reco
     """
     _validate.integer(low=1, high=2**31, k=k)
     definition = downloaded.model.definition
-    data = usable_ratings(store.ratings(), definition)
+    data = examples(store, definition, now=clock())
     candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), data.items, assume_unique=True)
     scores = downloaded.model.client.predict(downloaded.slices, data, candidates)
     best = np.argsort(-scores, kind="stable")[:k]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqlcipher3 import dbapi2 as _sqlcipher
+
 from device_runtime.database import connected, errors
-from device_runtime.database import sqlcipher as _sqlcipher
 from device_runtime.keys import HostKey, StoreKey, folder_of, host_key
 from device_runtime.locking import folder_lock
 from device_runtime.schema import CREATE, DATA_TABLES, LEDGER_TABLES, SCHEMA_VERSION
@@ -64,7 +65,8 @@ def opened_version(path: Path, connection: Any, key: StoreKey) -> int:
             if file.read(len(key.salt)) == key.salt:
                 raise
         raise StateError(
-            f"device store {path} was not made with this host's key, or its beginning is damaged; nothing was changed"
+            f"device store {path} is damaged at its beginning, or was made with another key than this host's; "
+            "nothing was changed; restore it from a backup"
         ) from error
 
 

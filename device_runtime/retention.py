@@ -1,6 +1,6 @@
 """How long rows stay: a period per table, and the pruning that keeps to it, a bounded number of rows at a time.
 
-The privacy ledger, its tasks and the person's decisions have no period: they never expire, because limits count on them.
+The privacy ledger, its tasks and the person's decisions have no period: they never expire, as limits count on them.
 
 A clock may jump. Pruning believes a time that lies far ahead of the last one, or before it, only when it still holds at
 the next pruning: a clock that was wrong for a moment deletes nothing.
@@ -8,6 +8,7 @@ the next pruning: a clock that was wrong for a moment deletes nothing.
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from collections.abc import Iterable
@@ -161,8 +162,6 @@ def prune_records(
 
 def _referred(record: Path) -> set[str]:
     """The reference values that a record rests on; none where it cannot be read."""
-    import json
-
     try:
         content = json.loads(record.read_bytes())
         return {str(content["reference_values_sha256"])}

@@ -37,8 +37,8 @@ _BASE = (
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
     """CREATE TABLE events (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, service TEXT NOT NULL, type TEXT NOT NULL, time REAL NOT NULL, request INTEGER,
-        data NOT NULL)""",
+        id INTEGER PRIMARY KEY AUTOINCREMENT, service TEXT NOT NULL, type TEXT NOT NULL, time REAL NOT NULL,
+        request INTEGER, data NOT NULL)""",
     "CREATE INDEX events_by_time ON events (service, type, time)",
     # What an app asked for, and the rows that its service logged of the answer: JSON.
     """CREATE TABLE requests (

@@ -310,8 +310,8 @@ class Store(Database):
     def standing(self) -> Standing:
         """Number of examples, and the time of the last contribution; one that is still to be sent is none yet."""
         row = self.one(
-            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events), (SELECT max(time) FROM participations "
-            "WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
+            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events), "
+            "(SELECT max(time) FROM participations WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
         )
         return Standing(examples=0, last=None) if row is None else Standing(examples=row[0], last=row[1])
 

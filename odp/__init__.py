@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
+    from odp.local_events import Events
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.simulation.engine import RunResult, simulate
     from odp.statistics import Statistics
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "DPAM": "odp.algorithms.dpam.config",
+    "Events": "odp.local_events",
     "Cohort": "odp.task",
     "Connection": "odp.client",
     "Histogram": "odp.algorithms.statistics.config",
@@ -70,6 +72,7 @@ __all__ = [
     "ContributionRefused",
     "DataError",
     "DiskFull",
+    "Events",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",

@@ -11,6 +11,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from odp._validate import identifier, integer, positive, within
+from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.crypto import domains
@@ -97,6 +98,11 @@ def _check_model(definition: common_pb2.TaskDefinition) -> None:
     if kind is None:
         raise ConfigurationError("Expected the task definition to name its local data: data or implicit")
     identifier(table=definition.implicit.table if kind == "implicit" else data.table)
+    # By item: ratings and implicit data have one row of each.
+    if kind == "implicit":
+        EventsTerms.of(definition.implicit, aggregates=("",))
+    else:
+        EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
     integer(low=1, high=MOST_ITEMS, items=model.items)
     integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
     if kind == "data":

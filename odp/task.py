@@ -28,6 +28,7 @@ from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.errors import ConfigurationError, PrivacyError
+from odp.local_events import Events, table_of
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
@@ -35,6 +36,8 @@ from odp.v1 import common_pb2
 
 FULL = "full"
 ENCLAVE_POISSON = "enclave_poisson"
+
+_RATINGS_TABLE, _IMPLICIT_TABLE = "ratings", "events"
 
 ENCLAVE = "enclave"
 MASKED = "masked"
@@ -52,22 +55,28 @@ class RatingsData:
 
     Attributes:
       table: Name of the local table of (item, value).
-      low, high: Declared range; a device refuses a value outside of it.
+      low, high: Declared range; a device refuses a value outside of it, and clamps one that is made of events.
+      events: Makes the ratings of events instead, as the task says: see ``odp.Events``; without a table.
     """
 
-    table: str = "ratings"
+    table: str = _RATINGS_TABLE
     low: float = 1.0
     high: float = 5.0
+    events: Events | None = None
 
     def __post_init__(self) -> None:
-        identifier(table=self.table)
+        table_of(self.table, self.events, default=_RATINGS_TABLE)
         within(low=-1e6, high=1e6, data_low=self.low, data_high=self.high)
         if not self.low < self.high:
             raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
 
     def to_proto(self) -> common_pb2.RatingsData:
         """The wire form."""
-        return common_pb2.RatingsData(table=self.table, low=self.low, high=self.high)
+        table = table_of(self.table, self.events, default=_RATINGS_TABLE)
+        found = common_pb2.RatingsData(table=table, low=self.low, high=self.high)
+        if self.events is not None:
+            found.events.CopyFrom(self.events.to_proto(aggregate="count" if self.events.value is None else "last"))
+        return found
 
 
 @strict_keywords
@@ -79,16 +88,21 @@ class ImplicitData:
 
     Attributes:
       table: Name of the local table of items.
+      events: Takes the items of events instead, as the task says: see ``odp.Events``; without value and aggregate.
     """
 
-    table: str = "events"
+    table: str = _IMPLICIT_TABLE
+    events: Events | None = None
 
     def __post_init__(self) -> None:
-        identifier(table=self.table)
+        table_of(self.table, self.events, default=_IMPLICIT_TABLE)
 
     def to_proto(self) -> common_pb2.ImplicitData:
         """The wire form."""
-        return common_pb2.ImplicitData(table=self.table)
+        found = common_pb2.ImplicitData(table=table_of(self.table, self.events, default=_IMPLICIT_TABLE))
+        if self.events is not None:
+            found.events.CopyFrom(self.events.to_proto(aggregate=""))
+        return found
 
 
 @strict_keywords

@@ -16,6 +16,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.errors import ConfigurationError, PrivacyError
+from odp.local_events import Events
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.statistics import Statistics
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
@@ -153,6 +154,8 @@ def _build(section: str, given: Any, kinds: dict[str, type], *, where: str, text
     hints = typing.get_type_hints(cls)
     try:
         values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
+        if isinstance(values.get("events"), dict):
+            values["events"] = Events(**values["events"])
         return cls(**values)
     except TypeError as error:
         missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in values]
@@ -243,6 +246,9 @@ def _toml(value: object) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(entry) for entry in value)}]"
+    if isinstance(value, Events):
+        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in given.items() if one is not None) + " }"
     if isinstance(value, float):
         return repr(float(value))  # a numpy float writes its type, too
     return repr(value)

@@ -19,7 +19,7 @@ Everything that a query declares follows from the task definition alone: an encl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -77,10 +77,15 @@ class Slices:
 
 @dataclass(frozen=True)
 class LocalRatings:
-    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k] in the declared range."""
+    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k] in the declared range.
+
+    ``of_queries`` are the rows of those queries of a statistics task that read a table of their own, by the query's
+    name; their items need not be distinct.
+    """
 
     items: Int64Array
     values: Float64Array
+    of_queries: Mapping[str, LocalRatings] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def demo(
                 str(root),
                 "--data",
                 source,
+                "--no-keyring",
                 "--devices",
                 str(ratings.n_users),
                 "--split-seed",

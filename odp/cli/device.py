@@ -51,6 +51,15 @@ def run(
     conditions: Annotated[
         Path | None, typer.Option(help="TOML file that says when devices may train [default: at any time].")
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the key that the stores are encrypted under: 32 bytes or 64 hexadecimal digits "
+            "\\[default: ODP_DEVICE_KEY_FILE, else the system's keyring, else store.key beside the stores]."
+        ),
+    ] = None,
+    keyring: Annotated[bool, typer.Option(help="A new key may be kept in the operating system's keyring.")] = True,
+    retention: Annotated[Path | None, typer.Option(help="TOML file of the days that each table keeps rows.")] = None,
     durable: Annotated[
         bool,
         typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
@@ -64,6 +73,7 @@ def run(
 ) -> None:
     """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
     from device_runtime import Conditions, Config, Limits, start
+    from device_runtime.retention import Retention
     from odp.cli.run import parent_watch
     from odp.transport.service import stop_event
 
@@ -80,6 +90,9 @@ def run(
         count=devices,
         threads=threads,
         durable=durable,
+        key_file=key_file,
+        keyring=keyring,
+        retention=Retention() if retention is None else Retention.load(retention),
         limits=Limits(
             max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
         ),

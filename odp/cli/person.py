@@ -35,6 +35,7 @@ def add_to(app: typer.Typer) -> None:
         ("opt-out", opt_out),
         ("export", export),
         ("erase", erase),
+        ("repair", repair),
         ("explain", explain),
     ):
         app.command(name)(command)
@@ -143,7 +144,10 @@ def export(
         content = everything(store, _gate(state), now=time.time())
     with state_errors(file.parent):
         write_atomically(file, json_format.dumps(content, indent=1).encode() + b"\n")
-    console().print(f"device {device} is in {file}: {len(content['ratings'])} ratings, the ledger, local parameters")
+    console().print(
+        f"device {device} is in {file}: {len(content['ratings'])} ratings, {len(content['services'])} services' "
+        "data, the ledger, local parameters"
+    )
 
 
 def erase(
@@ -160,12 +164,30 @@ def erase(
     )
     with _store(state, device) as store:
         examples = store.standing().examples
-        question = f"Wipe {examples} ratings and all parameters of device {device}? {kept}"
+        question = f"Wipe {examples} ratings and events, and all parameters of device {device}? {kept}"
         if not yes and not typer.confirm(question, err=True):
             console().print("nothing was changed")
             raise typer.Exit(1)
         store.erase(ledger_too=ledger_too)
-    console().print(f"device {device}: {examples} ratings, parameters and queued uploads are wiped; {kept}")
+    console().print(
+        f"device {device}: {examples} ratings and events, local and downloaded data, parameters and queued uploads are "
+        f"wiped; {kept}"
+    )
+
+
+def repair(state: State = _STATE, device: Device = 0) -> None:
+    """Rebuild a damaged store from what can be read of it, or set it aside where its ledger cannot be read."""
+    from device_runtime import store_path
+    from device_runtime.recovery import repair as rebuild
+
+    done = rebuild(store_path(state, device))
+    if done.aside is None:
+        console().print(f"device {device}: its store is whole; nothing was changed")
+        return
+    console().print(
+        f"device {device}: rebuilt with all of its ledger; rows were lost of {', '.join(done.incomplete)}; "
+        f"the damaged store is {done.aside}"
+    )
 
 
 def explain(
@@ -277,6 +299,11 @@ def _show(device: int, found: dict[str, Any]) -> None:
         f"{limits['max_total_epsilon_30_days']:g} in 30 days, {limits['max_developer_epsilon']:g} per developer, "
         f"{limits['max_epsilon']:g} per task; `odp device limit` shows all"
     )
+    if found["at_rest"] is not None:
+        out.print(f"store: {found['at_rest']['text']}", markup=False)
+    for service, counts in found["services"].items():
+        told = ", ".join(f"{count} {table}" for table, count in counts.items())
+        out.print(f"service {service} keeps {told}", markup=False)
     if found["paused_since"] is not None:
         out.print("paused")
     for name in ["everything"] * (found["opted_out_since"] is not None) + sorted(found["opt_outs"]):

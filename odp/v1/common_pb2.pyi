@@ -1,3 +1,4 @@
+from odp.v1 import events_query_pb2 as _events_query_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -53,20 +54,24 @@ class MatrixFactorizationModel(_message.Message):
     def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ...) -> None: ...
 
 class RatingsData(_message.Message):
-    __slots__ = ("table", "low", "high")
+    __slots__ = ("table", "low", "high", "events")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     table: str
     low: float
     high: float
-    def __init__(self, table: _Optional[str] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
+    events: _events_query_pb2.EventsQuery
+    def __init__(self, table: _Optional[str] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ...) -> None: ...
 
 class ImplicitData(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "events")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     table: str
-    def __init__(self, table: _Optional[str] = ...) -> None: ...
+    events: _events_query_pb2.EventsQuery
+    def __init__(self, table: _Optional[str] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ...) -> None: ...
 
 class PrivacyTerms(_message.Message):
     __slots__ = ("epsilon", "delta", "max_items_per_user")

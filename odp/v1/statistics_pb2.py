@@ -22,27 +22,28 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from odp.v1 import events_query_pb2 as odp_dot_v1_dot_events__query__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17odp/v1/statistics.proto\x12\x06odp.v1\"Q\n\nDenseTerms\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x11\n\tgrid_bits\x18\x02 \x01(\r\x12\x11\n\tnoise_std\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\r\"Y\n\nStatistics\x12(\n\x07queries\x18\x01 \x03(\x0b\x32\x17.odp.v1.StatisticsQuery\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"\x8a\x02\n\x0fStatisticsQuery\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12.\n\x06\x63olumn\x18\x03 \x01(\x0e\x32\x1e.odp.v1.StatisticsQuery.Column\x12\r\n\x05share\x18\x04 \x01(\x01\x12+\n\thistogram\x18\x05 \x01(\x0b\x32\x16.odp.v1.HistogramQueryH\x00\x12!\n\x04mean\x18\x06 \x01(\x0b\x32\x11.odp.v1.MeanQueryH\x00\"C\n\x06\x43olumn\x12\x16\n\x12\x43OLUMN_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x43OLUMN_ITEM\x10\x01\x12\x10\n\x0c\x43OLUMN_VALUE\x10\x02\x42\x06\n\x04kind\"\xd3\x01\n\x0eHistogramQuery\x12\x0c\n\x04\x62ins\x18\x01 \x01(\r\x12\r\n\x05\x65\x64ges\x18\x02 \x01(\x0c\x12\x31\n\x08\x63ounting\x18\x03 \x01(\x0e\x32\x1f.odp.v1.HistogramQuery.Counting\x12\x0c\n\x04\x63lip\x18\x04 \x01(\x01\"c\n\x08\x43ounting\x12\x18\n\x14\x43OUNTING_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43OUNTING_USERS\x10\x01\x12\x14\n\x10\x43OUNTING_RECORDS\x10\x02\x12\x13\n\x0f\x43OUNTING_SHARES\x10\x03\";\n\tMeanQuery\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x13\n\x0bmax_records\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17odp/v1/statistics.proto\x12\x06odp.v1\x1a\x19odp/v1/events_query.proto\"Q\n\nDenseTerms\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x11\n\tgrid_bits\x18\x02 \x01(\r\x12\x11\n\tnoise_std\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\r\"Y\n\nStatistics\x12(\n\x07queries\x18\x01 \x03(\x0b\x32\x17.odp.v1.StatisticsQuery\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"\xaf\x02\n\x0fStatisticsQuery\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12.\n\x06\x63olumn\x18\x03 \x01(\x0e\x32\x1e.odp.v1.StatisticsQuery.Column\x12\r\n\x05share\x18\x04 \x01(\x01\x12+\n\thistogram\x18\x05 \x01(\x0b\x32\x16.odp.v1.HistogramQueryH\x00\x12!\n\x04mean\x18\x06 \x01(\x0b\x32\x11.odp.v1.MeanQueryH\x00\x12#\n\x06\x65vents\x18\x07 \x01(\x0b\x32\x13.odp.v1.EventsQuery\"C\n\x06\x43olumn\x12\x16\n\x12\x43OLUMN_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x43OLUMN_ITEM\x10\x01\x12\x10\n\x0c\x43OLUMN_VALUE\x10\x02\x42\x06\n\x04kind\"\xd3\x01\n\x0eHistogramQuery\x12\x0c\n\x04\x62ins\x18\x01 \x01(\r\x12\r\n\x05\x65\x64ges\x18\x02 \x01(\x0c\x12\x31\n\x08\x63ounting\x18\x03 \x01(\x0e\x32\x1f.odp.v1.HistogramQuery.Counting\x12\x0c\n\x04\x63lip\x18\x04 \x01(\x01\"c\n\x08\x43ounting\x12\x18\n\x14\x43OUNTING_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43OUNTING_USERS\x10\x01\x12\x14\n\x10\x43OUNTING_RECORDS\x10\x02\x12\x13\n\x0f\x43OUNTING_SHARES\x10\x03\";\n\tMeanQuery\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x13\n\x0bmax_records\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.statistics_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DENSETERMS']._serialized_start=35
-  _globals['_DENSETERMS']._serialized_end=116
-  _globals['_STATISTICS']._serialized_start=118
-  _globals['_STATISTICS']._serialized_end=207
-  _globals['_STATISTICSQUERY']._serialized_start=210
-  _globals['_STATISTICSQUERY']._serialized_end=476
-  _globals['_STATISTICSQUERY_COLUMN']._serialized_start=401
-  _globals['_STATISTICSQUERY_COLUMN']._serialized_end=468
-  _globals['_HISTOGRAMQUERY']._serialized_start=479
-  _globals['_HISTOGRAMQUERY']._serialized_end=690
-  _globals['_HISTOGRAMQUERY_COUNTING']._serialized_start=591
-  _globals['_HISTOGRAMQUERY_COUNTING']._serialized_end=690
-  _globals['_MEANQUERY']._serialized_start=692
-  _globals['_MEANQUERY']._serialized_end=751
+  _globals['_DENSETERMS']._serialized_start=62
+  _globals['_DENSETERMS']._serialized_end=143
+  _globals['_STATISTICS']._serialized_start=145
+  _globals['_STATISTICS']._serialized_end=234
+  _globals['_STATISTICSQUERY']._serialized_start=237
+  _globals['_STATISTICSQUERY']._serialized_end=540
+  _globals['_STATISTICSQUERY_COLUMN']._serialized_start=465
+  _globals['_STATISTICSQUERY_COLUMN']._serialized_end=532
+  _globals['_HISTOGRAMQUERY']._serialized_start=543
+  _globals['_HISTOGRAMQUERY']._serialized_end=754
+  _globals['_HISTOGRAMQUERY_COUNTING']._serialized_start=655
+  _globals['_HISTOGRAMQUERY_COUNTING']._serialized_end=754
+  _globals['_MEANQUERY']._serialized_start=756
+  _globals['_MEANQUERY']._serialized_end=815
 # @@protoc_insertion_point(module_scope)

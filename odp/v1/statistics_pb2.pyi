@@ -1,3 +1,4 @@
+from odp.v1 import events_query_pb2 as _events_query_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -28,7 +29,7 @@ class Statistics(_message.Message):
     def __init__(self, queries: _Optional[_Iterable[_Union[StatisticsQuery, _Mapping]]] = ..., dense: _Optional[_Union[DenseTerms, _Mapping]] = ...) -> None: ...
 
 class StatisticsQuery(_message.Message):
-    __slots__ = ("name", "table", "column", "share", "histogram", "mean")
+    __slots__ = ("name", "table", "column", "share", "histogram", "mean", "events")
     class Column(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COLUMN_UNSPECIFIED: _ClassVar[StatisticsQuery.Column]
@@ -43,13 +44,15 @@ class StatisticsQuery(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     table: str
     column: StatisticsQuery.Column
     share: float
     histogram: HistogramQuery
     mean: MeanQuery
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., column: _Optional[_Union[StatisticsQuery.Column, str]] = ..., share: _Optional[float] = ..., histogram: _Optional[_Union[HistogramQuery, _Mapping]] = ..., mean: _Optional[_Union[MeanQuery, _Mapping]] = ...) -> None: ...
+    events: _events_query_pb2.EventsQuery
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., column: _Optional[_Union[StatisticsQuery.Column, str]] = ..., share: _Optional[float] = ..., histogram: _Optional[_Union[HistogramQuery, _Mapping]] = ..., mean: _Optional[_Union[MeanQuery, _Mapping]] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
     __slots__ = ("bins", "edges", "counting", "clip")

@@ -29,11 +29,16 @@ class StatisticsClient:
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without records contributes zeros, as if it were absent."""
         self._terms.check_round(round)
-        records = Records(np.zeros(len(data.items), dtype=np.int64), data.items, data.values, users=1)
+        own = {name: _records(rows) for name, rows in data.of_queries.items()}
         seeds = np.array([seed], dtype=np.uint64)
-        entries = quantise(self._terms.grid, vectors(self._terms, records), round=round, seeds=seeds)
+        found = vectors(self._terms, _records(data), of_parts=own)
+        entries = quantise(self._terms.grid, found, round=round, seeds=seeds)
         return encode(self._terms.grid, entries), b""
 
     def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
         """Raises ConfigurationError: statistics train no model."""
         raise ConfigurationError("the task asks for statistics: there is no model that could predict anything")
+
+
+def _records(data: LocalRatings) -> Records:
+    return Records(np.zeros(len(data.items), dtype=np.int64), data.items, data.values, users=1)

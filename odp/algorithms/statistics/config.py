@@ -11,10 +11,12 @@ import numpy as np
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.local_events import Events, table_of
 
 if TYPE_CHECKING:
     from odp.v1 import statistics_pb2
 
+_TABLE = "ratings"
 _MOST_BINS = 2**21
 _MOST_EDGES = 2**12
 _MOST_RECORDS = 2**16
@@ -41,6 +43,7 @@ class Histogram:
       clip: L2 bound of a user's counts; longer ones are scaled down to it, which biases the result. None is the bound
         that never binds: sqrt(bins) for users, 1 for shares. Records have no such bound, so they need a clip.
       table: local table of (item, value).
+      events: makes the rows of events instead, as the task says: see ``odp.Events``; each event is one by default.
       share: part of the privacy budget, in proportion to the other queries' shares.
 
     Raises:
@@ -53,12 +56,13 @@ class Histogram:
     edges: Sequence[float] | None = None
     counts: str = "users"
     clip: float | None = None
-    table: str = "ratings"
+    table: str = _TABLE
+    events: Events | None = None
     share: float = 1.0
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        _validate.identifier(table=self.table)
+        table_of(self.table, self.events, default=_TABLE)
         _validate.one_of(_COUNTS, counts=self.counts)
         _validate.positive(share=self.share)
         ranged = self.low is not None or self.high is not None
@@ -99,7 +103,8 @@ class Histogram:
         columns, countings = statistics_pb2.StatisticsQuery, statistics_pb2.HistogramQuery
         return statistics_pb2.StatisticsQuery(
             name=name,
-            table=self.table,
+            table=table_of(self.table, self.events, default=_TABLE),
+            events=None if self.events is None else self.events.to_proto(aggregate="each"),
             column=columns.COLUMN_ITEM if edges is None else columns.COLUMN_VALUE,
             share=self.share,
             histogram=statistics_pb2.HistogramQuery(
@@ -130,6 +135,7 @@ class Mean:
       max_records: a user counts as often as it has records, but no more often than this. With 1, it is the mean of
         users' means.
       table: local table of (item, value).
+      events: makes the rows of events instead, as the task says: see ``odp.Events``; each event is one by default.
       share: part of the privacy budget, in proportion to the other queries' shares.
 
     Raises:
@@ -139,12 +145,13 @@ class Mean:
     low: float
     high: float
     max_records: int = 1
-    table: str = "ratings"
+    table: str = _TABLE
+    events: Events | None = None
     share: float = 1.0
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        _validate.identifier(table=self.table)
+        table_of(self.table, self.events, default=_TABLE)
         _validate.within(low=-1e12, high=1e12, mean_low=self.low, mean_high=self.high)
         if not self.low < self.high:
             raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
@@ -157,7 +164,8 @@ class Mean:
 
         return statistics_pb2.StatisticsQuery(
             name=name,
-            table=self.table,
+            table=table_of(self.table, self.events, default=_TABLE),
+            events=None if self.events is None else self.events.to_proto(aggregate="each"),
             column=statistics_pb2.StatisticsQuery.COLUMN_VALUE,
             share=self.share,
             mean=statistics_pb2.MeanQuery(low=self.low, high=self.high, max_records=self.max_records),

@@ -14,6 +14,7 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Grid
+from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.seam import Float64Array
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, statistics_pb2
@@ -99,6 +100,7 @@ class Part:
     kind: HistogramPart | MeanPart
     offset: int
     scale: float
+    events: EventsTerms | None = None
 
     @property
     def place(self) -> slice:
@@ -148,7 +150,8 @@ class Terms:
         for query in asked.queries:
             column, kind = _kind(query)
             scale = math.sqrt(query.share) * asked.dense.clip / kind.bound
-            parts.append(Part(query.name, query.table, column, kind, offset, scale))
+            events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
+            parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
             offset += kind.size
         return cls(tuple(parts), Grid.of(asked.dense, size=offset))
 

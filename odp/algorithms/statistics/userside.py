@@ -5,6 +5,7 @@ Every sum runs over one user's records in their order, so that a user's numbers 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +26,13 @@ class Records:
     users: int
 
 
-def vectors(terms: Terms, records: Records) -> Entries:
-    """The entries of every user's vector, in data units, within the bounds of their parts up to float rounding."""
-    found = [_part(part, records) for part in terms.parts]
+def vectors(terms: Terms, records: Records, *, of_parts: Mapping[str, Records] | None = None) -> Entries:
+    """The entries of every user's vector, in data units, within the bounds of their parts up to float rounding.
+
+    ``of_parts`` are the rows of queries, by name, that read others than ``records``.
+    """
+    own = of_parts or {}
+    found = [_part(part, own.get(part.name, records)) for part in terms.parts]
     return Entries(
         np.concatenate([entries.user for entries in found]),
         np.concatenate([entries.place for entries in found]),
