@@ -31,6 +31,7 @@ CONTRIBUTION_ID = b"odp/v1/contribution-id"
 PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
 SELECTED = b"odp/v1/selected"
+HELPER_QUERY = b"odp/v1/helper-query"
 SEALING = b"odp/v1/sealing"
 SECAGG_ADVERT = b"odp/v1/secagg/advert"
 SECAGG_SURVIVORS = b"odp/v1/secagg/survivors"
@@ -129,6 +130,17 @@ def selected_aad(model_sha256: bytes) -> bytes:
     Source: ``SelectResponse.sealed_rows`` of distributor.proto.
     """
     return SELECTED + _hash(model_sha256=model_sha256)
+
+
+def helper_query_info(model_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the helper's share of a query: opens for this model only.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes.
+
+    Source: ``SelectPrivatelyRequest.sealed_helper_query`` of retrieval.proto.
+    """
+    return HELPER_QUERY + _hash(model_sha256=model_sha256)
 
 
 def contribution_id(secret: bytes, task_sha256: bytes, round: int) -> bytes:
