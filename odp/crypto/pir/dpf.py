@@ -154,7 +154,7 @@ def generate(places: npt.ArrayLike, size: int, *, random_bytes: RandomBytes) -> 
 
 
 def evaluate(keys: Keys, size: int) -> UInt8Array:
-    """The party's share at every place, packed: uint8 [count, 16 ceil(size / 128)], place p in bit p % 8 of byte p // 8.
+    """The party's share at every place: uint8 [count, 16 ceil(size / 128)]; place p is bit p % 8 of byte p // 8.
 
     What is computed at which address depends on the count and the size alone.
     """
@@ -187,7 +187,7 @@ def _hash(key: bytes, states: UInt64Array) -> UInt64Array:
     mixed = np.empty(states.shape, dtype="<u8")
     mixed[..., 0] = states[..., 1]
     mixed[..., 1] = states[..., 0] ^ states[..., 1]
-    encrypted = Cipher(AES(key), ECB()).encryptor().update(memoryview(mixed).cast("B") if mixed.size else b"")
+    encrypted = Cipher(AES(key), ECB()).encryptor().update(mixed.tobytes())
     mixed ^= np.frombuffer(encrypted, dtype="<u8").reshape(mixed.shape)
     return mixed.astype(np.uint64, copy=False)
 

@@ -137,7 +137,7 @@ def _sizes(keys: int) -> tuple[int, int]:
     """Tables, and buckets of each: about 1.5 buckets per key, more for few keys, whose buckets collide more easily."""
     if keys <= _MOST_TABLES:
         return keys, 1  # each row has a whole table to itself
-    return _MOST_TABLES, max(-(-3 * keys // 8), 10 + -(-keys // 8))
+    return _MOST_TABLES, max(-(-3 * keys // 8), 11 + -(-keys // 8))
 
 
 def unplaced_bound(keys: int) -> float:

@@ -43,7 +43,7 @@ def _levels(rows: int, row_bytes: int) -> int:
     depth = (rows - 1).bit_length()
     least = max(0, depth - _CAP_LEVELS)
     room = -(row_bytes + least * NODE_BYTES) % _LINE
-    return min(depth, least + room // NODE_BYTES)
+    return int(min(depth, least + room // NODE_BYTES))
 
 
 def record_bytes(rows: int, row_bytes: int) -> int:
@@ -63,7 +63,7 @@ def build(rows: UInt8Array, table_sha256: bytes) -> tuple[UInt8Array, bytes]:
     records = np.zeros((count, record_bytes(count, row_bytes)), dtype=np.uint8)
     records[:, :row_bytes] = rows
     # One hash per row and node: hashlib has no call for many of them.
-    leaves = b"".join([_leaf(table_sha256, number, row) for number, row in enumerate(rows)])
+    leaves = b"".join([_leaf(table_sha256, number, row.tobytes()) for number, row in enumerate(rows)])
     nodes = np.frombuffer(leaves, dtype=np.uint8).reshape(count, NODE_BYTES)
     places = np.arange(count)
     for level in range(levels):
@@ -71,7 +71,7 @@ def build(rows: UInt8Array, table_sha256: bytes) -> tuple[UInt8Array, bytes]:
         start = row_bytes + level * NODE_BYTES
         records[:, start : start + NODE_BYTES] = nodes[(places >> level) ^ 1]
         pairs = nodes.reshape(-1, 2 * NODE_BYTES)
-        above = b"".join([_node(pair) for pair in pairs])
+        above = b"".join([_node(pair.tobytes()) for pair in pairs])
         nodes = np.frombuffer(above, dtype=np.uint8).reshape(-1, NODE_BYTES)
     return records, nodes.tobytes()
 
@@ -106,13 +106,9 @@ def _valid(record: bytes, number: int, row_bytes: int, levels: int, table: bytes
     return node == cap[place : place + NODE_BYTES] and not any(record[row_bytes + levels * NODE_BYTES :])
 
 
-def _leaf(table_sha256: bytes, number: int, row: bytes | UInt8Array) -> bytes:
-    digest = hashlib.sha256(PIR_ROW + table_sha256 + number.to_bytes(4, "big"))
-    digest.update(row)
-    return digest.digest()[:NODE_BYTES]
+def _leaf(table_sha256: bytes, number: int, row: bytes) -> bytes:
+    return hashlib.sha256(PIR_ROW + table_sha256 + number.to_bytes(4, "big") + row).digest()[:NODE_BYTES]
 
 
-def _node(children: bytes | UInt8Array) -> bytes:
-    digest = hashlib.sha256(PIR_NODE)
-    digest.update(children)
-    return digest.digest()[:NODE_BYTES]
+def _node(children: bytes) -> bytes:
+    return hashlib.sha256(PIR_NODE + children).digest()[:NODE_BYTES]
