@@ -39,6 +39,13 @@ SECAGG_SESSION = b"odp/v1/secagg/session"
 SECAGG_CHANNEL = b"odp/v1/secagg/channel"
 GRAPH_COMMITMENT = b"odp/v1/secagg/commitment"
 GRAPH_SEED = b"odp/v1/secagg/graph"
+PIR_PRG = b"odp/v1/pir/prg"
+PIR_LAYOUT = b"odp/v1/pir/layout"
+PIR_ROW = b"odp/v1/pir/row"
+PIR_NODE = b"odp/v1/pir/node"
+PIR_SHAPE = b"odp/v1/pir/shape"
+PIR_PAD = b"odp/v1/pir/pad"
+PIR_MATRIX = b"odp/v1/pir/matrix"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
 SIGNED = frozenset(
