@@ -45,7 +45,9 @@ def fetch_table(
     data = _by_blocks(services, address, model_sha256, entry, cache.latest(size), traffic)
     started = cache.started(entry.sha256, CHUNK_BYTES)
     if data is None and 0 < len(started) <= size:
-        data = _rest(services, address, model_sha256, entry, cache, started, traffic) if len(started) < size else started
+        data = (
+            _rest(services, address, model_sha256, entry, cache, started, traffic) if len(started) < size else started
+        )
         if not _is(data, entry):
             cache.give_up(entry.sha256)
             data = None

@@ -75,8 +75,8 @@ class Retrievals:
             self.two_parties.require_pinned(model.definition.broadcast.helper_key)
 
     def of(self, model: Model) -> Retrieval:
-        """The method of the task; ``asks_enclave`` tasks are not answered here."""
-        return {ALL: self.whole, PIR: self.two_parties}[method_of(model.definition)]
+        """The method of a task that does not ask the enclave (``asks_enclave``)."""
+        return self.whole if method_of(model.definition) == ALL else self.two_parties
 
 
 def asks_enclave(model: Model) -> bool:
@@ -141,5 +141,3 @@ class SealedRows:
             raise ServiceError(f"the distributor at {work.distributor} sent rows that do not open; try again") from None
         except ConfigurationError as error:
             raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
-
-

@@ -1,9 +1,9 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
 A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
-(GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit, SubmitStream). Download
-names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
-tells which version of the table the device holds.
+(GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit,
+SubmitStream). Download names a whole table and so tells nothing; where it goes on after a cut, or asks for changed
+blocks (ListBlocks), it tells which version of the table the device holds.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-
 from device_runtime.assignment import Work
 from device_runtime.services import Services, Traffic
 from odp.algorithms.seam import Int64Array, Slices
@@ -78,7 +77,7 @@ class TwoParties:
             rows = two_server.recover(secret, reply.answer)
         except two_server.WrongRowsError:
             raise ServiceError(
-                f"the distributor at {work.distributor} or its helper answered with wrong rows; nothing of them was used"
+                f"the distributor at {work.distributor} or its helper answered with wrong rows; none of them was used"
             ) from None
         except two_server.UnplacedError as error:
             raise ServiceError(f"could not ask for the rows of round {work.round}: {error}") from None
@@ -110,5 +109,3 @@ class TwoParties:
                 f"the distributor at {work.distributor} sent the shape of another table than {entry.name!r}"
             )
         return shape
-
-

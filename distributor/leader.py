@@ -138,9 +138,7 @@ class Leader:
     def shape(self, request: retrieval_pb2.GetShapeRequest) -> retrieval_pb2.GetShapeResponse:
         """What devices have to know of the keyed table. Raises NotFound and ConfigurationError as ``select``."""
         ready, _ = self._ready(request.model_sha256, request.table)
-        return retrieval_pb2.GetShapeResponse(
-            model_sha256=request.model_sha256, shape=ready.database.shape.to_bytes()
-        )
+        return retrieval_pb2.GetShapeResponse(model_sha256=request.model_sha256, shape=ready.database.shape.to_bytes())
 
     def _ready(self, model: bytes, table: str) -> tuple[Ready, HelperClient]:
         check_length("model_sha256", model, HASH_BYTES)

@@ -38,8 +38,8 @@ class Config:
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
-    ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two parties
-    for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
+    ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
+    parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
     """
 
     state: Path

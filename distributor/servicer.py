@@ -46,7 +46,7 @@ class Replication(Protocol):
         ...
 
     def ensure(self, header: ModelHeader) -> None:
-        """Returns when the other party holds the stored model, if it has to. Raises ServiceUnavailable, ServiceError."""
+        """Returns when the other party holds the stored model, if it has to. Raises ServiceError."""
         ...
 
 

@@ -71,9 +71,7 @@ class Shares:
         tables = zip(header.manifest.tables, data, strict=True)
         checked = {entry.name: table_from_bytes(entry, content) for entry, content in tables}
         keyed = keyed_entry(header.manifest)
-        dense = tuple(
-            content for entry, content in zip(header.manifest.tables, data, strict=True) if not entry.keyed
-        )
+        dense = tuple(content for entry, content in zip(header.manifest.tables, data, strict=True) if not entry.keyed)
         database = two_server.Database.of(
             checked[keyed.name].rows,
             keys=header.task.dpam.slices_per_device,

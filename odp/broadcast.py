@@ -12,6 +12,8 @@ from odp.v1 import broadcast_pb2, common_pb2
 AUTO, ALL, ENCLAVE, PIR, LWE = "auto", "all", "enclave", "pir", "lwe"
 METHODS = (AUTO, ALL, ENCLAVE, PIR, LWE)
 KEY_BYTES = 32
+#: Most rows of one request to two parties (``odp.crypto.pir.layout``).
+MOST_PIR_KEYS = 512
 
 _KEY = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 _WIRE = {
@@ -62,8 +64,8 @@ class Broadcast:
         method = self.method
         if method == LWE:
             raise ConfigurationError(
-                "Expected method='lwe' for tables that never change: a task replaces its model in every round, and each "
-                "version would cost every device a new hint; take 'enclave', 'pir' or 'all'"
+                "Expected method='lwe' for tables that never change: a task replaces its model in every round, and "
+                "each version would cost every device a new hint; take 'enclave', 'pir' or 'all'"
             )
         if method == AUTO:
             from odp.broadcast_planner import plan
@@ -90,5 +92,11 @@ def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
     if terms.method not in _WIRE.values():
         raise ConfigurationError(f"Expected broadcast.method={terms.method} to be a method that this version knows")
     wanted = KEY_BYTES if terms.method == broadcast_pb2.BroadcastTerms.METHOD_PIR else 0
+    slices = definition.dpam.slices_per_device
+    if wanted and not 1 <= slices <= MOST_PIR_KEYS:
+        raise ConfigurationError(
+            f"Expected slices_per_device={slices} to be at most {MOST_PIR_KEYS} with method='pir'; lower it, or "
+            "max_items_per_user"
+        )
     if len(terms.helper_key) != wanted:
         raise ConfigurationError(f"Expected broadcast.helper_key of {wanted} bytes, got {len(terms.helper_key)}")

@@ -111,7 +111,8 @@ def reference_values(
     witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
     quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign \\[default: all named].")] = None,
     helper_key: Annotated[
-        list[str], typer.Option(help="Public key of a helper to accept (`odp distributor helper key`); repeat for more.")
+        list[str],
+        typer.Option(help="Public key of a helper to accept (`odp distributor helper key`); repeat for more."),
     ] = [],  # noqa: B006
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:

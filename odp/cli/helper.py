@@ -46,7 +46,7 @@ def show_key(
     state: State = Path("odp-state/helper"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print the helper's public key: tasks name it (broadcast.helper_key), devices pin it (`odp enclave pin-helper`)."""
+    """Print the public key that tasks name (broadcast.helper_key) and devices pin (`odp enclave pin-helper`)."""
     from distributor.helper_program import helper_key
 
     found = helper_key(state)
@@ -58,9 +58,9 @@ def show_key(
 
 def pin_helper(
     key: Annotated[str, typer.Argument(help="Public key of the helper: 64 hex digits.")],
-    reference_values: Annotated[
-        Path, typer.Option(help="JSON file of what the devices accept.")
-    ] = Path("odp-state/reference_values.json"),
+    reference_values: Annotated[Path, typer.Option(help="JSON file of what the devices accept.")] = Path(
+        "odp-state/reference_values.json"
+    ),
 ) -> None:
     """Let devices ask a helper: adds its key to their reference values. Pin only whom the distributor does not run."""
     import dataclasses

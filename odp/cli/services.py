@@ -93,7 +93,8 @@ def run_distributor(
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7201",
     select: Selecting = "oblivious",
     helper: Annotated[
-        str | None, typer.Option(help="host:port of a helper (`odp distributor helper run`), for tasks of method 'pir'.")
+        str | None,
+        typer.Option(help="host:port of a helper (`odp distributor helper run`), for tasks of method 'pir'."),
     ] = None,
     helper_ca: Annotated[
         Path | None, typer.Option(help="PEM certificate of the helper's CA \\[default: this program's].")
