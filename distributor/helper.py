@@ -42,8 +42,8 @@ class OwnTasks:
             raise ConfigurationError(f"task {header.task.name!r} asks no helper")
         if header.task.broadcast.helper_key != self._public_key:
             raise ConfigurationError(
-                f"task {header.task.name!r} names the helper {header.task.broadcast.helper_key[:6].hex()}.., this "
-                f"one is {self._public_key[:6].hex()}..; make the task with the key that `odp distributor helper key` prints"
+                f"task {header.task.name!r} names the helper {header.task.broadcast.helper_key[:6].hex()}.., and this "
+                f"one is {self._public_key[:6].hex()}..; take the key that `odp distributor helper key` prints"
             )
 
     def ensure(self, header: ModelHeader) -> None:
