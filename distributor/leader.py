@@ -85,7 +85,10 @@ class Replicator:
             )
 
     def ensure(self, header: ModelHeader) -> None:
-        """Returns when the helper holds the model, which lies in the store. Raises ServiceUnavailable, ServiceError."""
+        """Returns when the helper holds the model, which lies in the store.
+
+        Raises ConfigurationError where the helper refuses it, ServiceUnavailable and ServiceError where it fails.
+        """
         if method_of(header.task) != PIR or self._helper is None:
             return
         model = header.model_sha256
@@ -93,6 +96,8 @@ class Replicator:
             self._helper.replicate(self._stream(model))
         except ServiceError as error:
             self._log.warning("not_replicated", model=short(model), reason=str(error))
+            if error.code is grpc.StatusCode.INVALID_ARGUMENT:
+                raise ConfigurationError(str(error)) from error
             raise
         self._log.event("replicated", model=short(model))
 
@@ -160,7 +165,10 @@ class Leader:
             return self._asked(helper, model, sealed_query)
         except NotFound:
             # A helper that lost its models, or came back on an empty folder, gets this one again.
-            self._replicator.ensure(self._models.header(model))
+            try:
+                self._replicator.ensure(self._models.header(model))
+            except ConfigurationError:  # it holds newer versions
+                raise NotFound(str(UnknownModel(model))) from None
             return self._asked(helper, model, sealed_query)
 
     def _asked(self, helper: HelperClient, model: bytes, sealed_query: bytes) -> bytes:

@@ -79,7 +79,7 @@ class ArmedServices(Services):
 class Platform:
     """Distributor, aggregator, server and device host as processes; every release that was seen must stay as it was.
 
-    With ``armed``, points inside the enclaves can be given as well (crash.py). With ``helper`` there is a fifth program.
+    With ``armed``, points inside the enclaves can be given as well (crash.py); with ``helper`` one more program runs.
     """
 
     def __init__(self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False, helper: bool = False) -> None:
