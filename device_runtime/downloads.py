@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-from device_runtime.services import Services
+from device_runtime.services import Services, Traffic
 from device_runtime.table_cache import TableCache
 from odp.blocks import BLOCK_BYTES, HASH_BYTES, block_count, block_hashes, changed_blocks
 from odp.errors import ServiceError
@@ -22,9 +22,15 @@ _FEWEST_BLOCKS = 2
 
 
 def fetch_table(
-    services: Services, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, cache: TableCache
+    services: Services,
+    address: str,
+    model_sha256: bytes,
+    entry: common_pb2.TableManifest,
+    cache: TableCache,
+    *,
+    traffic: Traffic | None = None,
 ) -> bytes:
-    """The table of ``entry``, which is in ``cache`` afterwards if it fits.
+    """The table of ``entry``, which is in ``cache`` afterwards if it fits; ``traffic`` counts what it costs.
 
     A download that ends early leaves its chunks in the cache, and the next call goes on behind them.
 
@@ -36,15 +42,17 @@ def fetch_table(
     if held is not None:
         return held
     size = entry.rows * entry.width * 4
-    data = _by_blocks(services, address, model_sha256, entry, cache.latest(size))
+    data = _by_blocks(services, address, model_sha256, entry, cache.latest(size), traffic)
     started = cache.started(entry.sha256, CHUNK_BYTES)
     if data is None and 0 < len(started) <= size:
-        data = _rest(services, address, model_sha256, entry, cache, started) if len(started) < size else started
+        data = (
+            _rest(services, address, model_sha256, entry, cache, started, traffic) if len(started) < size else started
+        )
         if not _is(data, entry):
             cache.give_up(entry.sha256)
             data = None
     if data is None:
-        data = _rest(services, address, model_sha256, entry, cache, b"")
+        data = _rest(services, address, model_sha256, entry, cache, b"", traffic)
     if not _is(data, entry):
         cache.give_up(entry.sha256)
         raise ServiceError(f"the distributor at {address} sent a wrong table {entry.name!r}: its SHA-256 is another")
@@ -58,12 +66,13 @@ def _by_blocks(
     model_sha256: bytes,
     entry: common_pb2.TableManifest,
     base: bytes | None,
+    traffic: Traffic | None,
 ) -> bytes | None:
     """The table out of ``base`` and the blocks that changed; None where that is no less, or does not give the table."""
     count = block_count(len(base)) if base is not None else 0
     if base is None or count < _FEWEST_BLOCKS:
         return None
-    wanted = services.block_list(address, model_sha256, entry)
+    wanted = services.block_list(address, model_sha256, entry, traffic)
     if len(wanted) != count * HASH_BYTES:
         return None
     changed = changed_blocks(block_hashes([base]), wanted)
@@ -75,7 +84,7 @@ def _by_blocks(
         request = distributor_pb2.DownloadRequest(
             model_sha256=model_sha256, table=entry.name, blocks=np.array(changed, dtype="<u4").tobytes()
         )
-        sent = memoryview(b"".join(services.table_chunks(address, request, sum(lengths))))
+        sent = memoryview(b"".join(services.table_chunks(address, request, sum(lengths), traffic)))
         for number, length in zip(changed, lengths, strict=True):
             data[number * BLOCK_BYTES : number * BLOCK_BYTES + length] = sent[:length]
             sent = sent[length:]
@@ -90,12 +99,13 @@ def _rest(
     entry: common_pb2.TableManifest,
     cache: TableCache,
     held: bytes,
+    traffic: Traffic | None,
 ) -> bytes:
     size = entry.rows * entry.width * 4
     request = distributor_pb2.DownloadRequest(
         model_sha256=model_sha256, table=entry.name, first_chunk=len(held) // CHUNK_BYTES
     )
-    chunks = services.table_chunks(address, request, size - len(held))
+    chunks = services.table_chunks(address, request, size - len(held), traffic)
     return held + b"".join(cache.noting(entry.sha256, held, chunks, size))
 
 

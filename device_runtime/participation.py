@@ -4,7 +4,7 @@ Steps, in this order, each of which may be the last one before the device dies:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of both enclaves         nothing private was sent
-3. ``Select``: the rows that the device needs, if any      keys encrypted, their count padded
+3. the rows that the device needs, if any                 as the task says: ``device_runtime.retrieval``
 4. the conditions again; clip, quantise, mask, encrypt     in memory
 5. the store: PREPARED, bytes to send, local parameters    one transaction
 6. the conditions again; ``Submit`` or ``SubmitStream``    the enclave counts one contribution per id
@@ -19,20 +19,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
 
-import grpc
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import Work
 from device_runtime.enclaves import Checked, Enclaves
 from device_runtime.examples import examples
 from device_runtime.gate import Gate
+from device_runtime.retrieval import Retrievals, SealedRows, asks_enclave
 from device_runtime.schema import Identity, Participation, State
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Store
@@ -41,13 +39,10 @@ from odp.algorithms.seam import Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceError
-from odp.tables import keyed_entry, padded_keys, slices_from
+from odp.errors import PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
-from odp.v1 import aggregator_pb2, distributor_pb2
+from odp.v1 import aggregator_pb2
 
-_REPLY_KEY_BYTES = 32
-_REPLY_NONCE = bytes(12)
 #: Endorsements that an assignment's proofs showed to be in the log.
 _Logged = Sequence[LoggedEndorsement]
 
@@ -69,6 +64,7 @@ class Participant:
       services: whom to talk to.
       enclaves: which enclaves were verified.
       gate: the person's decisions, the limits of devices whose person set none, and when a device may train.
+      retrievals: the ways to get rows that need no enclave; by default whole models without a cache, and no helper.
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       clock: seconds since the epoch.
@@ -78,10 +74,15 @@ class Participant:
     services: Services
     enclaves: Enclaves
     gate: Gate = dataclasses.field(default_factory=Gate)
+    retrievals: Retrievals | None = None
     records: Records | None = None
     log: LogGuard | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
+
+    @functools.cached_property
+    def _retrievals(self) -> Retrievals:
+        return self.retrievals if self.retrievals is not None else Retrievals.over(self.services)
 
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
@@ -90,7 +91,7 @@ class Participant:
           PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
           NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
-          AttestationError: an enclave's evidence was refused; nothing was sent to it.
+          AttestationError: an enclave's evidence, or the task's helper, was refused; nothing was sent to it.
           DataError: the device's data break the task's declared range; nothing was sent.
           ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
           StateError: the store cannot be used.
@@ -107,9 +108,10 @@ class Participant:
         logged: _Logged = ()
         if self.log is not None:
             logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
+        self._retrievals.require(model)
         # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
-        # fetched, nothing is ever sent to the distributor.
-        distributor = self._verified("distributor", work.distributor, logged) if model.keyed else None
+        # asked of its enclave, the distributor's evidence says nothing.
+        distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._verified("aggregator", work.aggregator, logged)
         if prepared is None:
             prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
@@ -140,7 +142,7 @@ class Participant:
         model = work.model
         identity = store.identity()
         data = examples(store, model.definition, now=self.clock())
-        if distributor is None:
+        if not model.keyed:
             nothing = np.zeros(0, dtype=np.int64)
             slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
         else:
@@ -179,42 +181,17 @@ class Participant:
         return participation
 
     def _fetch(
-        self, work: Work, keys: np.ndarray, distributor: Checked, logged: _Logged, traffic: Traffic
-    ) -> tuple[Slices, Checked]:
-        """The rows, and the enclave that gave them."""
-        try:
-            return self._select(work, keys, distributor.enclave, traffic), distributor
-        except ServiceError as error:
-            # An enclave that came back with new keys cannot open what is sealed to the old one.
-            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
-                raise
-            fresh = self._verified("distributor", work.distributor, logged, unlike=distributor.enclave.hpke_key)
-            if fresh.enclave.hpke_key == distributor.enclave.hpke_key:
-                raise
-            return self._select(work, keys, fresh.enclave, traffic), fresh
+        self, work: Work, keys: np.ndarray, distributor: Checked | None, logged: _Logged, traffic: Traffic
+    ) -> tuple[Slices, Checked | None]:
+        """The rows, and the enclave that gave them, if one did."""
+        if distributor is None:
+            return self._retrievals.of(work.model).fetch(work, keys, traffic), None
 
-    def _select(self, work: Work, keys: np.ndarray, distributor: VerifiedEnclave, traffic: Traffic) -> Slices:
-        model = work.model
-        entry = keyed_entry(model.manifest)
-        count = model.definition.dpam.slices_per_device
-        # A device without data asks for some row too: whether it has data is its own affair.
-        wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), count)
-        reply_key = self.random_bytes(_REPLY_KEY_BYTES)
-        wanted = distributor_pb2.SelectKeys(table=entry.name, keys=wire_keys, reply_key=reply_key)
-        sealed = hpke.seal(distributor.hpke_key, wanted.SerializeToString(), domains.select_info(model.model_sha256))
-        request = distributor_pb2.SelectRequest(model_sha256=model.model_sha256, sealed_keys=sealed)
-        reply = self.services.select(work.distributor, request, traffic)
-        try:
-            context = domains.selected_aad(model.model_sha256)
-            opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, context)
-            rows = distributor_pb2.SelectedRows.FromString(opened)
-            if len(rows.rows) != count * entry.width * 4:
-                raise ConfigurationError(f"Expected {count} rows, got {len(rows.rows)} bytes")
-            return slices_from(model.manifest, keys, rows)
-        except (InvalidTag, DecodeError):
-            raise ServiceError(f"the distributor at {work.distributor} sent rows that do not open; try again") from None
-        except ConfigurationError as error:
-            raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
+        def verify(unlike: bytes) -> Checked:
+            return self._verified("distributor", work.distributor, logged, unlike=unlike)
+
+        sealed = SealedRows(self.services, distributor, verify, self.random_bytes)
+        return sealed.fetch(work, keys, traffic), sealed.checked
 
     def _send(
         self,

@@ -19,9 +19,11 @@ from device_runtime.limits import Limits
 from device_runtime.participation import Participant
 from device_runtime.provision import provision
 from device_runtime.retention import Retention
+from device_runtime.retrieval import Retrievals
 from device_runtime.sensors import Sensors
 from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
+from device_runtime.table_cache import TableCache
 from device_runtime.verification import FOLDER, Records
 from odp import _validate
 from odp.datasets.ratings import Ratings
@@ -37,6 +39,8 @@ from odp.transport.state_folder import StateFolder
 ROLE = "devices"
 #: What this host's devices saw of the transparency log.
 LOG_FILE = "log-view.json"
+#: Whole tables that were downloaded.
+TABLES = "tables"
 
 _POLL_SECONDS = 0.2
 
@@ -200,6 +204,9 @@ def start(
                     services=services,
                     enclaves=Enclaves(services, reference_values, clock=clock),
                     gate=gate,
+                    retrievals=Retrievals.over(
+                        services, cache=TableCache(config.state / TABLES), helper_keys=reference_values.helper_keys
+                    ),
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     clock=clock,

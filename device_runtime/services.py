@@ -1,9 +1,9 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
 A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
-(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download
-names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
-tells which version of the table the device holds.
+(GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit,
+SubmitStream). Download names a whole table and so tells nothing; where it goes on after a cut, or asks for changed
+blocks (ListBlocks), it tells which version of the table the device holds.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from odp.v1 import (
     distributor_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
+    retrieval_pb2,
+    retrieval_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
 )
@@ -58,6 +60,7 @@ class _Peer:
     channel: grpc.Channel
     attestation: attestation_pb2_grpc.AttestationServiceStub
     distributor: distributor_pb2_grpc.DistributorServiceStub
+    retrieval: retrieval_pb2_grpc.RetrievalServiceStub
     aggregator: aggregator_pb2_grpc.AggregatorServiceStub
     server: server_pb2_grpc.ServerServiceStub
     log: log_pb2_grpc.LogServiceStub
@@ -124,6 +127,24 @@ class Services:
         )
         return reply
 
+    def table_shape(
+        self, address: str, request: retrieval_pb2.GetShapeRequest, traffic: Traffic
+    ) -> retrieval_pb2.GetShapeResponse:
+        """What has to be known of a table in order to ask two parties for rows of it."""
+        reply: retrieval_pb2.GetShapeResponse = self._call(
+            self._peer(address).retrieval.GetShape, request, address, "ask the distributor for a table's shape", traffic
+        )
+        return reply
+
+    def select_privately(
+        self, address: str, request: retrieval_pb2.SelectPrivatelyRequest, traffic: Traffic
+    ) -> retrieval_pb2.SelectPrivatelyResponse:
+        """Shares of rows, from the leader and from the helper behind it."""
+        reply: retrieval_pb2.SelectPrivatelyResponse = self._call(
+            self._peer(address).retrieval.SelectPrivately, request, address, "fetch rows from the two parties", traffic
+        )
+        return reply
+
     def submit(
         self, address: str, request: aggregator_pb2.SubmitRequest, traffic: Traffic
     ) -> aggregator_pb2.SubmitResponse:
@@ -148,31 +169,44 @@ class Services:
         traffic.down += reply.ByteSize()
         return reply
 
-    def download(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
+    def download(
+        self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
+    ) -> bytes:
         """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
         request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
-        return b"".join(self.table_chunks(address, request, entry.rows * entry.width * 4))
+        return b"".join(self.table_chunks(address, request, entry.rows * entry.width * 4, traffic))
 
-    def table_chunks(self, address: str, request: distributor_pb2.DownloadRequest, expected: int) -> Iterator[bytes]:
+    def table_chunks(
+        self, address: str, request: distributor_pb2.DownloadRequest, expected: int, traffic: Traffic | None = None
+    ) -> Iterator[bytes]:
         """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
         what = f"download table {request.table!r} from the distributor"
         left = expected
+        counted = traffic if traffic is not None else Traffic()
+        counted.up += request.ByteSize()
         replies: Iterator[distributor_pb2.DownloadResponse] = call(
             self._peer(address).distributor.Download, request, timeout=LONG_DEADLINE, what=what, address=address
         )
         for reply in read_stream(replies, what=what, address=address):
             left -= len(reply.chunk)
+            counted.down += reply.ByteSize()
             if left < 0:
                 break
             yield reply.chunk
         if left:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
 
-    def block_list(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
+    def block_list(
+        self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
+    ) -> bytes:
         """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
         reply: distributor_pb2.ListBlocksResponse = self._call(
-            self._peer(address).distributor.ListBlocks, request, address, "ask the distributor for blocks", Traffic()
+            self._peer(address).distributor.ListBlocks,
+            request,
+            address,
+            "ask the distributor for blocks",
+            traffic if traffic is not None else Traffic(),
         )
         return reply.sha256
 
@@ -201,6 +235,7 @@ class Services:
                     channel,
                     attestation_pb2_grpc.AttestationServiceStub(channel),
                     distributor_pb2_grpc.DistributorServiceStub(channel),
+                    retrieval_pb2_grpc.RetrievalServiceStub(channel),
                     aggregator_pb2_grpc.AggregatorServiceStub(channel),
                     server_pb2_grpc.ServerServiceStub(channel),
                     log_pb2_grpc.LogServiceStub(channel),

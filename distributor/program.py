@@ -8,9 +8,12 @@ from pathlib import Path
 
 import grpc
 
+from distributor.leader import NAME as RETRIEVAL
+from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
 from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
+from distributor.shares import Shares
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.enclave_start import wait_ready
@@ -18,12 +21,13 @@ from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
+from odp.transport.channel import parse_address
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import check_files, identity_for
-from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc
+from odp.transport.tls import check_files, identity_for, read_ca
+from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
 
@@ -34,7 +38,8 @@ class Config:
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
-    ``ca_folder`` (default: inside ``state``) issues the certificate.
+    ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
+    parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
     """
 
     state: Path
@@ -44,9 +49,13 @@ class Config:
     key: Path | None = None
     ca: Path | None = None
     ca_folder: Path | None = None
+    helper: str | None = None
+    helper_ca: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
+        if self.helper is not None:
+            parse_address(self.helper)
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
@@ -76,19 +85,27 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
         core = RemoteDistributor(client)
-        service = DistributorService(core, ModelStore(state.path("models")), log)
+        tls = identity_for(
+            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
+        )
+        store = ModelStore(state.path("models"))
+        helper = None
+        if config.helper is not None:
+            helper = HelperClient(config.helper, tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca))
+            undo.callback(helper.close)
+        replicator = Replicator(store, helper, log)
+        service = DistributorService(core, store, log, replication=replicator)
         service.restore()
+        leader = Leader(service, Shares(store), replicator, helper, log)
 
         def add(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(distributor_servicer(service, log), server)
+            retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(leader_servicer(leader, log), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
 
-        tls = identity_for(
-            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
-        )
-        names = [NAME, attestation_servicer.NAME]
+        names = [NAME, RETRIEVAL, attestation_servicer.NAME]
         server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
         undo.callback(server.stop)
         log.event("serving", address=server.address, image=begun.image_digest)

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 import grpc
 
@@ -37,20 +38,40 @@ MAX_DOWNLOADS = 8
 _LONGEST_NAME = 64
 
 
+class Replication(Protocol):
+    """Hands models on to somebody who must hold them too."""
+
+    def check(self, header: ModelHeader) -> None:
+        """Raises ConfigurationError, before any table is received, where the model could not be handed on."""
+        ...
+
+    def ensure(self, header: ModelHeader) -> None:
+        """Returns when the other party holds the stored model, if it has to. Raises ServiceError."""
+        ...
+
+
 class DistributorService:
     """Serves ``core`` and keeps ``store`` equal to what it holds; thread-safe.
 
-    ``stream_seconds`` bounds one Publish or Download, whatever deadline its caller set.
+    ``stream_seconds`` bounds one Publish or Download, whatever deadline its caller set. ``replication`` hands on models
+    that somebody else must hold too, before their Publish is answered.
     """
 
     def __init__(
-        self, core: Distributor, store: ModelStore, log: Log, *, stream_seconds: float = LONG_DEADLINE
+        self,
+        core: Distributor,
+        store: ModelStore,
+        log: Log,
+        *,
+        stream_seconds: float = LONG_DEADLINE,
+        replication: Replication | None = None,
     ) -> None:
         self._core = core
         self._store = store
         self._log = log
         self._lists = BlockLists(store)
         self._stream_seconds = stream_seconds
+        self._replication = replication
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
         self._publishes = threading.BoundedSemaphore(MAX_PUBLISHES)
@@ -77,7 +98,11 @@ class DistributorService:
     def publish(
         self, requests: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
     ) -> distributor_pb2.PublishResponse:
-        """Receives one model: held by disk and enclave when this returns, by neither when it raises."""
+        """Receives one model: held by disk and enclave when this returns, by neither when it raises.
+
+        But for one case: where only the handing on failed, disk and enclave keep the model, and the same Publish again
+        hands it on.
+        """
         limits = contextlib.ExitStack()
         limits.enter_context(stream_permit(self._publishes, service="distributor", what="publishes"))
         limits.enter_context(stream_time_limit(context, self._stream_seconds))
@@ -86,9 +111,12 @@ class DistributorService:
             if first is None or first.WhichOneof("part") != "header":
                 raise ConfigurationError("the first message of a publish stream must be its header")
             header = open_header(first.header.task, first.header.model)
+            if self._replication is not None:
+                self._replication.check(header)
             reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
             fields = {"model": short(header.model_sha256), "task": short(header.task_sha256)}
             if self._core.holds(header.model_sha256):
+                self._replicate(header)
                 self._log.event("publish_known", **fields)
                 return reply
             self._core.require_room(first.header.task, first.header.model)
@@ -107,6 +135,7 @@ class DistributorService:
                 reason = str(error) if isinstance(error, OdpError) else "the stream was cut"
                 self._log.warning("publish_failed", reason=reason, **fields)
                 raise
+            self._replicate(header)
             self._log.event("published", **fields)
             return reply
 
@@ -147,6 +176,15 @@ class DistributorService:
             except FileNotFoundError:
                 raise NotFound(str(UnknownModel(request.model_sha256))) from None
 
+    def holds(self, model: bytes) -> bool:
+        """Whether the model of this id is held, by disk and core."""
+        return self._core.holds(model)
+
+    def header(self, model: bytes) -> ModelHeader:
+        """The checked header of a stored model. Raises ConfigurationError where its folder is incomplete."""
+        stored = self._store.load(model)
+        return open_header(stored.task, stored.manifest)
+
     def _table(self, model: bytes, name: str) -> tuple[int, int]:
         """Place and bytes of a table of a model that is held."""
         _checked_id(model)
@@ -160,6 +198,10 @@ class DistributorService:
         one_of(names, table=name)
         index = names.index(name)
         return index, table_size(tables[index])
+
+    def _replicate(self, header: ModelHeader) -> None:
+        if self._replication is not None:
+            self._replication.ensure(header)
 
     def _manifest(self, model: bytes) -> common_pb2.ModelManifest:
         stored = self._store.load(model)

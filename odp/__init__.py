@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.statistics.config import Histogram, Mean
+    from odp.broadcast import Broadcast
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.local_events import Events
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Broadcast": "odp.broadcast",
     "DPAM": "odp.algorithms.dpam.config",
     "Events": "odp.local_events",
     "Cohort": "odp.task",
@@ -65,6 +67,7 @@ _HOME = {
 __all__ = [
     "DPAM",
     "AttestationError",
+    "Broadcast",
     "BudgetExceeded",
     "Cohort",
     "ConfigurationError",

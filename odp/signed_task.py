@@ -14,6 +14,7 @@ from odp._validate import identifier, integer, positive, within
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
+from odp.broadcast import check_broadcast
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
@@ -76,6 +77,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     sampling = sampling_of(definition)
     if sampling is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
+    check_broadcast(definition)
     algorithm = algorithm_for(definition)
     _check_aggregation(definition, dense=algorithm.statistics)
     if not algorithm.statistics:

@@ -27,6 +27,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
+from odp.broadcast import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.local_events import Events, table_of
 from odp.models.matrix_factorization import MatrixFactorization
@@ -220,6 +221,7 @@ class Task:
     Attributes:
       name: For people: [a-z0-9_.-], at most 64 characters.
       population: Devices enrol in a population; its tasks share one privacy ledger. Default: the task's name.
+      broadcast: How devices get the rows of the model that they need.
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
@@ -231,6 +233,7 @@ class Task:
     training: DPAM | ImplicitDPAM = field(default_factory=DPAM)
     cohort: Cohort = field(default_factory=Cohort)
     population: str = ""
+    broadcast: Broadcast = field(default_factory=Broadcast)
 
     def __post_init__(self) -> None:
         identifier(name=self.name)
@@ -243,6 +246,7 @@ class Task:
             ("privacy", (UserLevelDP,)),
             ("training", (DPAM, ImplicitDPAM)),
             ("cohort", (Cohort,)),
+            ("broadcast", (Broadcast,)),
         )
         for name, valid in kinds:
             value = getattr(self, name)
@@ -289,6 +293,9 @@ class Task:
         else:
             resolved = self.training.resolve(definition.model, definition.privacy, sampling_of(definition))
         definition.dpam.CopyFrom(resolved)
+        terms = self.broadcast.resolve(definition)
+        if terms is not None:
+            definition.broadcast.CopyFrom(terms)
         return definition
 
 

@@ -15,6 +15,7 @@ from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.statistics.config import Histogram, Mean
+from odp.broadcast import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.local_events import Events
 from odp.models.matrix_factorization import MatrixFactorization
@@ -29,6 +30,7 @@ _SECTIONS: dict[str, dict[str, type]] = {
     "privacy": {"user_level_dp": UserLevelDP},
     "training": dict(_TRAININGS),
     "cohort": {"cohort": Cohort},
+    "broadcast": {"broadcast": Broadcast},
 }
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}

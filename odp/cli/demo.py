@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp._validate import finite
+from odp._validate import finite, one_of
 from odp.cli.console import console, print_json
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 
@@ -51,6 +51,9 @@ def demo(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
     rank: Annotated[int | None, typer.Option(help="Width of the factors, without item features.")] = None,
+    broadcast: Annotated[
+        str, typer.Option(help="How devices get rows: enclave, all, pir (starts a helper too) or auto.")
+    ] = "enclave",
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
     state: Annotated[
@@ -60,6 +63,7 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a private model with real devices, enclaves and a server on this machine over TLS; then stop them all."""
+    from odp.broadcast import ALL, AUTO, ENCLAVE, PIR, Broadcast
     from odp.cli.device import take_users
     from odp.cli.processes import Child, Services
     from odp.cli.receipts import collect
@@ -75,6 +79,7 @@ def demo(
     if devices is not None:
         ratings = take_users(ratings, devices)
     split = random_split(ratings, seed=seed)
+    one_of((ENCLAVE, ALL, PIR, AUTO), broadcast=broadcast)
     task = _task(split, epsilon=epsilon, delta=delta, rank=rank)
     check_population(task, split.train)
     if ratings.n_users < _MINIMUM_COHORT:
@@ -97,38 +102,21 @@ def demo(
             population_epsilon=max(20.0, epsilon),
             population_delta=max(1e-5, delta),
         )
-        services = stack.enter_context(Services(root, policy=policy))
+        services = stack.enter_context(Services(root, policy=policy, helper=broadcast == PIR))
         for name, child in services.children.items():
             out.print(f"  started {name:<12} {child.address}  (process {child.process.pid}, TLS)")
         connection = stack.enter_context(connect(services.server_address, state=root))
+        asking = Broadcast(method=broadcast, helper_key=services.helper_key if broadcast == PIR else "")
+        task = dataclasses.replace(task, broadcast=asking)
         # Submitted first: a host that finds no task at all comes back only after half a minute.
         handle = connection.submit(task)
+        arguments = ["device", "run", "--population", _POPULATION, "--server", services.server_address]
+        arguments += ["--services", str(root), "--data", source, "--no-keyring", "--devices", str(ratings.n_users)]
+        arguments += ["--split-seed", str(seed), "--no-durable", "--max-epsilon", repr(epsilon)]
+        arguments += ["--max-total-epsilon", repr(epsilon), "--max-delta", repr(delta)]
         host = Child(
             "device host",
-            [
-                "device",
-                "run",
-                "--population",
-                _POPULATION,
-                "--server",
-                services.server_address,
-                "--services",
-                str(root),
-                "--data",
-                source,
-                "--no-keyring",
-                "--devices",
-                str(ratings.n_users),
-                "--split-seed",
-                str(seed),
-                "--no-durable",
-                "--max-epsilon",
-                repr(epsilon),
-                "--max-total-epsilon",
-                repr(epsilon),
-                "--max-delta",
-                repr(delta),
-            ],
+            arguments,
             state=root / "devices",
             log=root / "logs" / "devices.log",
         )
@@ -381,6 +369,8 @@ def _finish(
     """Prints the comparison, the recommendations, what was spent; writes picture and reports."""
     from rich.table import Table
 
+    from odp.broadcast import method_of
+    from odp.cli.broadcasting import broadcast_line
     from odp.cli.comparison import comparison_table, draw_progress
     from odp.simulation.baselines import baselines
     from odp.simulation.record import write_record
@@ -414,6 +404,7 @@ def _finish(
         "charges": watched.charges,
         "baselines": vars(found),
         "bytes_down_per_device": per_device,
+        "broadcast": method_of(task.definition()),
         "whole_model_bytes": whole,
         "recommendations": recommended["recommendations"],
         "picture": str(picture),
@@ -430,6 +421,7 @@ def _finish(
         "(per user, adding or removing one); "
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
+    out.print(broadcast_line(task, traffic, whole))
     for line in receipts.lines:
         out.print(line, soft_wrap=True)
     out.print(f"every charge: {output / 'privacy.txt'}; all figures: {output / 'report.json'}; picture: {picture}")

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from odp.cli.console import print_json, print_text
+from odp.cli.helper import pin_helper
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from odp.enclave.measurement import Measurement
     from odp.enclave.policy import Accumulation, EnclavePolicy, Selection
     from odp.transparency.policy import LogPolicy
@@ -107,6 +110,10 @@ def reference_values(
     ] = [],  # noqa: B006
     witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
     quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign \\[default: all named].")] = None,
+    helper_key: Annotated[
+        list[str],
+        typer.Option(help="Public key of a helper to accept (`odp distributor helper key`); repeat for more."),
+    ] = [],  # noqa: B006
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
@@ -133,8 +140,11 @@ def reference_values(
         )
     elif endorser_key or witness_key or quorum is not None:
         raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
-    write_reference_values(platform, policy, output, select=cast("Selection", select), log=log)
+    write_reference_values(platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key)
     print_text(str(output))
+
+
+app.command("pin-helper")(pin_helper)
 
 
 @app.command("endorse")
@@ -194,6 +204,7 @@ def write_reference_values(
     *,
     select: Selection = "oblivious",
     log: LogPolicy | None = None,
+    helper_keys: Sequence[str] = (),
 ) -> None:
     """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
     from odp.enclave.platform import EmulatedPlatform
@@ -206,6 +217,7 @@ def write_reference_values(
         image_digests={role: (measured.digest,) for role, measured in _measurements().items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
+        helper_keys=tuple(helper_keys),
         log=log,
     ).save(output)
 

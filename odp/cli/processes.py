@@ -22,6 +22,8 @@ from odp.errors import ServiceError
 from odp.transport import channel
 from odp.transport.state_folder import StateFolder, state_errors
 
+HELPER = "helper"
+
 _STOP_SECONDS = 10.0
 _START_SECONDS = 60.0
 #: How `odp` is run as a child: by the interpreter and the code of this process, and by no folder of where it runs.
@@ -98,7 +100,9 @@ def _serving(address: str, ca: Path) -> bool:
 
 
 class Services:
-    """Distributor, aggregator and server under one state folder; a context manager that stops what it started.
+    """Distributor, aggregator and server under one state folder, and a helper where one is asked for.
+
+    A context manager that stops what it started.
 
     Layout of the folder: ``ca/`` and ``platform/`` are shared by the three; ``distributor/``, ``aggregator/`` and
     ``server/`` are their state; ``logs/`` holds a log each; ``reference_values.json`` is what devices pin. ``log.key``,
@@ -114,8 +118,12 @@ class Services:
         policy: EnclavePolicy | None = None,
         select: Selection = "oblivious",
         witnesses: Sequence[str] = (),
+        helper: bool = False,
     ) -> None:
         """``policy`` is the aggregator's, ``select`` of the distributor's.
+
+        With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
+        shows how two would work together.
 
         ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log.
         """
@@ -123,6 +131,7 @@ class Services:
         self._witnesses = tuple(witnesses)
         self._listen = listen
         self._ports = ports
+        self._helper = helper
         self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
         self.distributor_policy = EnclavePolicy(role="distributor", select=select)
         self.children: dict[str, Child] = {}
@@ -143,14 +152,29 @@ class Services:
         """Where devices and developers connect."""
         return self.children["server"].address
 
+    @property
+    def helper_key(self) -> str:
+        """The helper's public key, 64 hex digits, once it serves."""
+        from distributor.helper_program import helper_key
+
+        return helper_key(self.root / HELPER)
+
+    @property
+    def _helper_port(self) -> int:
+        """Behind those of the others and the transparency log's witness, or any."""
+        return self._ports[0] + 4 if self._ports[0] else 0
+
     def start(self) -> Services:
-        """Starts the three and returns when all serve. On any failure, stops what was started."""
+        """Starts them and returns when all serve. On any failure, stops what was started."""
         from odp.cli.log_setup import pin_log
         from server.transparency import read_witness
 
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         try:
+            if self._helper:
+                helper = self.start_child(HELPER, self._helper_port)
+                helper.wait_serving(self.ca)
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
             for child in (distributor, aggregator):
@@ -174,14 +198,19 @@ class Services:
         from odp.cli.enclave import write_reference_values
 
         write_reference_values(
-            self.root / "platform", self.policy, self.reference_values, select=self.distributor_policy.select
+            self.root / "platform",
+            self.policy,
+            self.reference_values,
+            select=self.distributor_policy.select,
+            helper_keys=(self.helper_key,) if self._helper else (),
         )
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
-        """Starts one of the three (again: pass the port that it had)."""
+        """Starts one of them (again: pass the port that it had)."""
         from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY
 
-        arguments = [name, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
+        program = ["distributor", HELPER] if name == HELPER else [name]
+        arguments = [*program, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
         if name == "server":
             for other in ("distributor", "aggregator"):
                 arguments += [f"--{other}", self.children[other].address]
@@ -189,10 +218,12 @@ class Services:
             arguments += ["--log-key", str(self.root / LOG_KEY), "--endorsements", str(self.root / ENDORSEMENTS)]
             for witness in self._witnesses:
                 arguments += ["--witness", witness]
-        else:
+        elif name != HELPER:
             arguments += ["--platform", str(self.root / "platform")]
         if name == "distributor":
             arguments += ["--select", self.distributor_policy.select]
+            if self._helper:
+                arguments += ["--helper", self.children[HELPER].address]
         if name == "aggregator":
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from odp.cli import helper
 from odp.cli.console import console
 from odp.cli.run import parent_watch, serve_until_stopped
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
 distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
+distributor_app.add_typer(helper.app, name="helper")
 aggregator_app = typer.Typer(help="The trusted aggregator: sums, charges, adds noise, signs.", no_args_is_help=True)
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
@@ -30,6 +32,9 @@ Accumulating = Annotated[
 ]
 Selecting = Annotated[
     str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show every device's keys.")
+]
+WithHelper = Annotated[
+    bool, typer.Option("--helper", help="Start a helper too, for tasks of method 'pir' (docs/partial-broadcast.md).")
 ]
 Witnesses = Annotated[
     list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
@@ -87,6 +92,13 @@ def run_distributor(
     state: State = Path("odp-state/distributor"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7201",
     select: Selecting = "oblivious",
+    helper: Annotated[
+        str | None,
+        typer.Option(help="host:port of a helper (`odp distributor helper run`), for tasks of method 'pir'."),
+    ] = None,
+    helper_ca: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the helper's CA \\[default: this program's].")
+    ] = None,
     platform: Platform = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -103,6 +115,8 @@ def run_distributor(
             state=state,
             listen=listen,
             platform=platform,
+            helper=helper,
+            helper_ca=helper_ca,
             policy=EnclavePolicy(role="distributor", select=cast("Selection", select)),
             certificate=certificate,
             key=key,
@@ -164,6 +178,7 @@ def up(
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
     select: Selecting = "oblivious",
+    with_helper: WithHelper = False,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
@@ -188,11 +203,19 @@ def up(
     )
     out = console()
     services = Services(
-        state, listen=host, ports=ports, policy=policy, select=cast("Selection", select), witnesses=witness
+        state,
+        listen=host,
+        ports=ports,
+        policy=policy,
+        select=cast("Selection", select),
+        witnesses=witness,
+        helper=with_helper,
     )
     with services:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")
+        if with_helper:
+            out.print(f"tasks may ask the helper: broadcast.helper_key = {services.helper_key}", soft_wrap=True)
         out.print(
             f"ready at {services.server_address}: developers connect with --state {state}, devices with "
             f"--services {state}. Ctrl-C stops all."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from odp.cli.broadcasting import show_plan
 from odp.cli.console import console, print_json, print_text
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
+    from odp.broadcast import method_of
     from odp.privacy.accounting import epsilon
     from odp.privacy.events import releases_of
     from odp.task_file import load_task, render_task
@@ -129,9 +131,14 @@ def show(file: File, json: Json = False) -> None:
             f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
             f"{sampling.population_bound}, and keeps at most {sampling.cap}; every device still contributes"
         )
+    if not algorithm.statistics:
+        lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
     resolved = definition.statistics.dense if algorithm.statistics else definition.dpam
     lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
+
+
+app.command("plan")(show_plan)
 
 
 @app.command("submit")

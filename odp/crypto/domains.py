@@ -31,6 +31,7 @@ CONTRIBUTION_ID = b"odp/v1/contribution-id"
 PSEUDONYM = b"odp/v1/pseudonym"
 SELECT = b"odp/v1/select"
 SELECTED = b"odp/v1/selected"
+HELPER_QUERY = b"odp/v1/helper-query"
 SEALING = b"odp/v1/sealing"
 SECAGG_ADVERT = b"odp/v1/secagg/advert"
 SECAGG_SURVIVORS = b"odp/v1/secagg/survivors"
@@ -38,6 +39,13 @@ SECAGG_SESSION = b"odp/v1/secagg/session"
 SECAGG_CHANNEL = b"odp/v1/secagg/channel"
 GRAPH_COMMITMENT = b"odp/v1/secagg/commitment"
 GRAPH_SEED = b"odp/v1/secagg/graph"
+PIR_PRG = b"odp/v1/pir/prg"
+PIR_LAYOUT = b"odp/v1/pir/layout"
+PIR_ROW = b"odp/v1/pir/row"
+PIR_NODE = b"odp/v1/pir/node"
+PIR_SHAPE = b"odp/v1/pir/shape"
+PIR_PAD = b"odp/v1/pir/pad"
+PIR_MATRIX = b"odp/v1/pir/matrix"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
 SIGNED = frozenset(
@@ -129,6 +137,17 @@ def selected_aad(model_sha256: bytes) -> bytes:
     Source: ``SelectResponse.sealed_rows`` of distributor.proto.
     """
     return SELECTED + _hash(model_sha256=model_sha256)
+
+
+def helper_query_info(model_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the helper's share of a query: opens for this model only.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes.
+
+    Source: ``SelectPrivatelyRequest.sealed_helper_query`` of retrieval.proto.
+    """
+    return HELPER_QUERY + _hash(model_sha256=model_sha256)
 
 
 def contribution_id(secret: bytes, task_sha256: bytes, round: int) -> bytes:

@@ -58,6 +58,8 @@ class ReferenceValues:
         revoked_certificates: serial numbers (hex) of certificates that nothing may descend from.
         revoked_chips: chip ids (128 hex digits) that are refused.
         required_restrictions: what has to hold for the enclave's process, by the names of ``odp.enclave.sandbox``.
+        helper_keys: public keys (64 hex digits) of helpers that are accepted as the second of two parties that answer
+            requests for rows: run by somebody whom the person trusts not to conspire with the distributor's host.
         log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
 
     Raises:
@@ -76,6 +78,7 @@ class ReferenceValues:
     revoked_certificates: tuple[str, ...] = ()
     revoked_chips: tuple[str, ...] = ()
     required_restrictions: tuple[str, ...] = ()
+    helper_keys: tuple[str, ...] = ()
     log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +98,7 @@ class ReferenceValues:
             ("revoked_certificates", _SERIAL),
             ("revoked_chips", _CHIP),
             ("required_restrictions", _RESTRICTION),
+            ("helper_keys", _SHA256),
         ):
             object.__setattr__(self, name, tuple(_matching(_strings(getattr(self, name), name), form, name)))
 

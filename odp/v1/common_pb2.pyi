@@ -1,3 +1,4 @@
+from odp.v1 import broadcast_pb2 as _broadcast_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
@@ -10,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "cohort", "developer_key")
+    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "cohort", "developer_key", "broadcast")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +22,7 @@ class TaskDefinition(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_FIELD_NUMBER: _ClassVar[int]
     name: str
     population: str
     model: MatrixFactorizationModel
@@ -31,7 +33,8 @@ class TaskDefinition(_message.Message):
     statistics: _statistics_pb2.Statistics
     cohort: CohortTerms
     developer_key: bytes
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ...) -> None: ...
+    broadcast: _broadcast_pb2.BroadcastTerms
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")

@@ -79,13 +79,13 @@ class ArmedServices(Services):
 class Platform:
     """Distributor, aggregator, server and device host as processes; every release that was seen must stay as it was.
 
-    With ``armed``, points inside the enclaves can be given as well (crash.py).
+    With ``armed``, points inside the enclaves can be given as well (crash.py); with ``helper`` one more program runs.
     """
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False) -> None:
+    def __init__(self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False, helper: bool = False) -> None:
         policy = EnclavePolicy(role="aggregator", minimum_cohort=20)
         self._armed = armed
-        self.services = stack.enter_context((ArmedServices if armed else Services)(root, policy=policy))
+        self.services = stack.enter_context((ArmedServices if armed else Services)(root, policy=policy, helper=helper))
         self.root = root
         self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
@@ -305,6 +305,7 @@ class Platform:
             assert kept.execute("SELECT count(*) FROM contributions").fetchone() == (0,), "contributions are erased"
 
 
-def a_task(*, rank: int = 0, steps: int = 1) -> Task:
+def a_task(*, rank: int = 0, steps: int = 1, broadcast: odp.Broadcast | None = None) -> Task:
     """Two rounds at rank 0; two more per step above."""
-    return small_task(load(DATA), rank=rank, training=odp.DPAM(steps=steps) if rank else odp.DPAM())
+    training = odp.DPAM(steps=steps) if rank else odp.DPAM()
+    return small_task(load(DATA), rank=rank, training=training, broadcast=broadcast)

@@ -19,6 +19,7 @@ import odp
 import server.program
 import trusted_aggregator.enclave_process
 import trusted_aggregator.program
+from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.cli.enclave import write_reference_values
 from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.client import Connection, TaskHandle
@@ -54,12 +55,21 @@ class World:
     noise: IntegerNoise | None = None
     logs: io.StringIO = field(default_factory=io.StringIO)
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator", minimum_cohort=20))
+    with_helper: bool = False
 
     def start(self, stack: contextlib.ExitStack) -> World:
         """Starts them; they stop when ``stack`` closes."""
         shared = {"platform": self.root / "platform", "ca_folder": self.root / "ca", "listen": "127.0.0.1:0"}
+        if self.with_helper:
+            self.helper = start_helper(
+                HelperConfig(state=self.root / "helper", listen="127.0.0.1:0", ca_folder=self.root / "ca"),
+                log=self.log("helper"),
+            )
+            stack.callback(self.helper.stop)
         self.distributor = distributor.program.start(
-            distributor.program.Config(state=self.root / "distributor", **shared),
+            distributor.program.Config(
+                state=self.root / "distributor", helper=self.helper.address if self.with_helper else None, **shared
+            ),
             log=self.log("distributor"),
             launch=InThread(distributor.enclave_process.run, digest=measured(DISTRIBUTOR_ENTRY)),
         )
@@ -73,7 +83,8 @@ class World:
             ),
         )
         stack.callback(self.aggregator.stop)
-        write_reference_values(self.root / "platform", self.policy, self.reference_values)
+        keys = (self.helper_key,) if self.with_helper else ()
+        write_reference_values(self.root / "platform", self.policy, self.reference_values, helper_keys=keys)
         pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
             server.program.Config(
@@ -98,6 +109,10 @@ class World:
 
     def log(self, program: str) -> Log:
         return Log(program, stream=self.logs)
+
+    @property
+    def helper_key(self) -> str:
+        return helper_key(self.root / "helper")
 
     @property
     def ca(self) -> Path:
@@ -174,6 +189,7 @@ def small_task(
     training: odp.DPAM | odp.ImplicitDPAM | None = None,
     epsilon: float = 8.0,
     places: int = 15,
+    broadcast: odp.Broadcast | None = None,
 ) -> Task:
     """A task for a small population, of the data's kind; every user is awaited."""
     return Task(
@@ -183,4 +199,5 @@ def small_task(
         privacy=UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=places),
         training=training if training is not None else odp.DPAM(),
         cohort=Cohort(minimum=20, goal=ratings.n_users, round_seconds=600),
+        broadcast=broadcast if broadcast is not None else odp.Broadcast(),
     )

@@ -70,7 +70,9 @@ def test_a_truth_out_of_range_is_refused_without_showing_it(truth: object) -> No
         RandomizedResponse(choices=4, asked=1.0).answer(truth)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("choices", "asked"), [(1, 1.0), (2**20 + 1, 1.0), (4, 0.0), (4, 1e-9), (4, 17.0), (4, math.inf)])
+@pytest.mark.parametrize(
+    ("choices", "asked"), [(1, 1.0), (2**20 + 1, 1.0), (4, 0.0), (4, 1e-9), (4, 17.0), (4, math.inf)]
+)
 def test_questions_that_make_no_sense_are_refused(choices: int, asked: float) -> None:
     with pytest.raises(ConfigurationError):
         RandomizedResponse(choices=choices, asked=asked)

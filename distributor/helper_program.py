@@ -1,0 +1,105 @@
+"""The helper as a program: state folder, key, gRPC server."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from distributor.enclave import DistributorCore
+from distributor.helper import NAME, HelperService, OwnTasks, helper_servicer
+from distributor.model_store import ModelStore
+from distributor.servicer import WORKERS, DistributorService
+from distributor.shares import Shares
+from odp.crypto.hpke import KEY_BYTES, HpkeKey
+from odp.errors import ConfigurationError, StateError
+from odp.transport.logs import Log
+from odp.transport.running import Running
+from odp.transport.service import serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import check_files, identity_for
+from odp.v1 import retrieval_pb2_grpc
+
+ROLE = "helper"
+KEY_FILE = "helper.key"
+PUBLIC_FILE = "helper.pub"
+
+
+@dataclass(frozen=True)
+class HelperConfig:
+    """How a helper runs; fields as ``distributor.Config``."""
+
+    state: Path
+    listen: str = "127.0.0.1:7204"
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    ca_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
+
+
+def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
+    """Opens the state folder, reloads the models of an earlier run, and serves.
+
+    Raises ConfigurationError (a bad file, address or port in use) and StateError (folder in use, disk full, corrupt).
+    """
+    log = Log(ROLE) if log is None else log
+    with contextlib.ExitStack() as undo:
+        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        key = _key(state)
+        store = ModelStore(state.path("models"))
+        # The same checks of models and versions as in the distributor's enclave; nothing is sealed to this key.
+        core = DistributorCore(HpkeKey.generate())
+        models = DistributorService(core, store, log, replication=OwnTasks(key.public))
+        models.restore()
+        service = HelperService(models, Shares(store), key, log)
+
+        def add(server: grpc.Server) -> None:
+            retrieval_pb2_grpc.add_HelperServiceServicer_to_server(helper_servicer(service, log), server)
+
+        tls = identity_for(
+            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
+        )
+        server = serve(address=config.listen, identity=tls, add=add, service_names=[NAME], workers=WORKERS)
+        undo.callback(server.stop)
+        log.event("serving", address=server.address, key=key.public.hex())
+        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)
+
+
+def helper_key(state: Path) -> str:
+    """The public key (64 hex digits) of the helper of a state folder, made where there is none yet.
+
+    Raises StateError where the folder cannot be used.
+    """
+    found = _public(state)
+    if found is None:
+        with StateFolder.open(state, ROLE) as opened:
+            found = _key(opened).public.hex()
+    return found
+
+
+def _public(state: Path) -> str | None:
+    try:
+        return (state / PUBLIC_FILE).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _key(state: StateFolder) -> HpkeKey:
+    stored = state.read(KEY_FILE)
+    if stored is None:
+        key = HpkeKey.generate()
+        state.write_atomically(KEY_FILE, key.to_bytes())
+    else:
+        if len(stored) != KEY_BYTES:
+            raise StateError(f"{state.path(KEY_FILE)} does not hold a key of {KEY_BYTES} bytes; restore it from a copy")
+        try:
+            key = HpkeKey.from_bytes(stored)
+        except (ConfigurationError, ValueError) as error:
+            raise StateError(f"{state.path(KEY_FILE)} does not hold a key; restore it from a copy") from error
+    state.write_atomically(PUBLIC_FILE, key.public.hex().encode() + b"\n")
+    return key

@@ -1,0 +1,81 @@
+"""One party's shares of answers by private information retrieval, out of the models on its disk.
+
+Leader and helper hold the same tables and run the same code. A share is computed by passes over the whole table, and
+what it is computed from says nothing of the rows that were asked for without the other party's half.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from distributor.header import open_header
+from distributor.interface import UnknownModel
+from distributor.model_store import ModelStore
+from odp.broadcast import PIR, method_of
+from odp.crypto.pir import two_server
+from odp.errors import ConfigurationError
+from odp.tables import keyed_entry, table_from_bytes
+
+#: Models whose tables are kept ready; one more is read from the disk again.
+_MOST_READY = 6
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model that can be asked: its keyed table, and the bytes of its dense ones in the manifest's order."""
+
+    table: str
+    database: two_server.Database
+    dense: tuple[bytes, ...]
+
+
+class Shares:
+    """Answers from the models of ``store``; thread-safe."""
+
+    def __init__(self, store: ModelStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[bytes, Ready] = OrderedDict()
+
+    def of(self, model: bytes) -> Ready:
+        """The model of this id, its tables checked against their hashes when they are read.
+
+        Raises:
+          UnknownModel: it is not on the disk any more.
+          ConfigurationError: its task asks in another way, or a file is not what was published.
+        """
+        with self._lock:  # whoever asks for the same model waits for it
+            found = self._ready.get(model)
+            if found is None:
+                found = self._read(model)
+                self._ready[model] = found
+            self._ready.move_to_end(model)
+            while len(self._ready) > _MOST_READY:
+                self._ready.popitem(last=False)
+            return found
+
+    def _read(self, model: bytes) -> Ready:
+        try:
+            stored = self._store.load(model)
+            header = open_header(stored.task, stored.manifest)
+            if method_of(header.task) != PIR:
+                raise ConfigurationError(f"model {model[:6].hex()} is not asked by private information retrieval")
+            data = [
+                b"".join(self._store.chunks(model, index, _READ_BYTES)) for index in range(len(header.manifest.tables))
+            ]
+        except FileNotFoundError:
+            raise UnknownModel(model) from None
+        tables = zip(header.manifest.tables, data, strict=True)
+        checked = {entry.name: table_from_bytes(entry, content) for entry, content in tables}
+        keyed = keyed_entry(header.manifest)
+        dense = tuple(content for entry, content in zip(header.manifest.tables, data, strict=True) if not entry.keyed)
+        database = two_server.Database.of(
+            checked[keyed.name].rows,
+            keys=header.task.dpam.slices_per_device,
+            seed=model,
+            table_sha256=keyed.sha256,
+        )
+        return Ready(keyed.name, database, dense)

@@ -1,0 +1,80 @@
+"""The scan of a server: XOR of the rows that a share of a point function picks, bucket by bucket.
+
+Every row is read once and folded into its bucket of each layout, behind a mask of all ones or of zeros that was stored
+in memory before. Which addresses are touched in which order follows from the public layout. numba is used where it is
+installed; numpy gives the same bytes.
+
+Source: Chor et al. 1995, "Private information retrieval", section 3; masks in memory before their use, since a
+compiler may turn a mask that it sees into a branch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MASKED_ROWS", "fold", "masks"]
+
+UInt8Array = npt.NDArray[np.uint8]
+UInt16Array = npt.NDArray[np.uint16]
+UInt32Array = npt.NDArray[np.uint32]
+UInt64Array = npt.NDArray[np.uint64]
+
+#: Rows whose masks are stored at a time: they stay in the cache until they are used.
+MASKED_ROWS = 2048
+
+
+def scan(
+    records: UInt64Array, buckets: UInt16Array, bits: UInt32Array, shares: UInt8Array, count: int, *, compiled: bool
+) -> UInt64Array:
+    """The XOR of picked rows per query and bucket: uint64 [queries, count, lines, 8].
+
+    Args:
+        records: uint64 [rows, lines, 8].
+        buckets: uint16 [rows, tables], below ``count``: the bucket of a row in each layout.
+        bits: uint32 [rows, tables]: which bit of a query's share picks the row there.
+        shares: uint8 [queries, bytes], packed bits.
+        count: buckets.
+        compiled: whether numba may be used; the result is the same.
+    """
+    found = np.zeros((len(shares), count, *records.shape[1:]), dtype=np.uint64)
+    kernels = _kernels() if compiled else None
+    pick, add = (masks, fold) if kernels is None else (kernels.masks, kernels.fold)
+    stored = np.empty((MASKED_ROWS, len(shares), bits.shape[1]), dtype=np.uint64)
+    for start in range(0, len(records), MASKED_ROWS):
+        block = slice(start, min(start + MASKED_ROWS, len(records)))
+        chosen = stored[: block.stop - start]
+        pick(shares, bits[block], chosen)
+        add(records[block], buckets[block], chosen, found)
+    return found
+
+
+@functools.cache
+def _kernels() -> Any:
+    if importlib.util.find_spec("numba") is None:
+        return None
+    from odp.crypto.pir import _kernels as kernels
+
+    return kernels
+
+
+def masks(shares: UInt8Array, bits: UInt32Array, stored: UInt64Array) -> None:
+    """Fills ``stored`` [rows, queries, tables]: all bits of a word where the share has the bit, else none."""
+    picked = (shares[:, bits >> np.uint32(3)] >> (bits & np.uint32(7)).astype(np.uint8)) & np.uint8(1)
+    np.subtract(np.uint64(0), picked.transpose(1, 0, 2), out=stored, dtype=np.uint64)
+
+
+def fold(records: UInt64Array, buckets: UInt16Array, stored: UInt64Array, found: UInt64Array) -> None:
+    """XORs every row, behind its masks, into its buckets of ``found`` [queries, count, lines, 8]."""
+    for table in range(buckets.shape[1]):
+        order = np.argsort(buckets[:, table], kind="stable")
+        own = buckets[order, table].astype(np.int64)
+        starts = np.flatnonzero(np.diff(own, prepend=-1))
+        rows = records[order]
+        for query in range(len(found)):
+            masked = rows & stored[order, query, table][:, None, None]
+            found[query, own[starts]] ^= np.bitwise_xor.reduceat(masked, starts, axis=0)
