@@ -8,6 +8,7 @@ tells which version of the table the device holds.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from typing import Any
 
 import grpc
 
-from odp.errors import ServiceError
+from odp.errors import ServiceError, StaleModel
 from odp.transparency.proofs import unpacked
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
 from odp.transport.tls import read_ca
+from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -66,17 +68,21 @@ class _Peer:
 class Services:
     """Everyone that a device talks to; thread-safe, closed once.
 
-    Every method raises ServiceUnavailable when nobody answers, and ServiceError with the other party's one line.
+    Every method raises ServiceUnavailable when nobody answers, Busy when the other party has more callers than it can
+    serve even after its retry windows, StaleModel when the asked version is not served any more, and ServiceError with
+    the other party's one line otherwise.
 
     Args:
       server: ``host:port`` of the developer's server.
       ca: PEM file (or its bytes) of the authority that all services' certificates descend from.
+      patience: how retry windows are taken.
 
     Raises:
       ConfigurationError: the file is missing or no certificate, or an address is malformed.
     """
 
-    def __init__(self, server: str, ca: Path | bytes) -> None:
+    def __init__(self, server: str, ca: Path | bytes, *, patience: Patience | None = None) -> None:
+        self._patience = Patience() if patience is None else patience
         self._ca = ca if isinstance(ca, bytes) else read_ca(ca)
         self._server = server
         self._lock = threading.Lock()
@@ -119,9 +125,11 @@ class Services:
         self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
     ) -> distributor_pb2.SelectResponse:
         """Rows of a keyed table, both ways encrypted."""
-        reply: distributor_pb2.SelectResponse = self._call(
-            self._peer(address).distributor.Select, request, address, "fetch rows from the distributor", traffic
-        )
+        method = self._peer(address).distributor.Select
+        with _stale_told():
+            reply: distributor_pb2.SelectResponse = self._call(
+                method, request, address, "fetch rows from the distributor", traffic
+            )
         return reply
 
     def submit(
@@ -157,23 +165,29 @@ class Services:
         """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
         what = f"download table {request.table!r} from the distributor"
         left = expected
-        replies: Iterator[distributor_pb2.DownloadResponse] = call(
-            self._peer(address).distributor.Download, request, timeout=LONG_DEADLINE, what=what, address=address
-        )
-        for reply in read_stream(replies, what=what, address=address):
-            left -= len(reply.chunk)
-            if left < 0:
-                break
-            yield reply.chunk
+        method = self._peer(address).distributor.Download
+
+        def start() -> Iterator[distributor_pb2.DownloadResponse]:
+            replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
+            return read_stream(replies, what=what, address=address)
+
+        with _stale_told():
+            for reply in self._patience.stream(start):
+                left -= len(reply.chunk)
+                if left < 0:
+                    break
+                yield reply.chunk
         if left:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
 
     def block_list(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
         """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
-        reply: distributor_pb2.ListBlocksResponse = self._call(
-            self._peer(address).distributor.ListBlocks, request, address, "ask the distributor for blocks", Traffic()
-        )
+        method = self._peer(address).distributor.ListBlocks
+        with _stale_told():
+            reply: distributor_pb2.ListBlocksResponse = self._call(
+                method, request, address, "ask the distributor for blocks", Traffic()
+            )
         return reply.sha256
 
     def close(self) -> None:
@@ -184,7 +198,7 @@ class Services:
             peer.channel.close()
 
     def _call(self, method: Callable[..., Any], request: Any, address: str, what: str, traffic: Traffic) -> Any:
-        reply = call(method, request, timeout=SHORT_DEADLINE, what=what, address=address)
+        reply = self._patience.call(lambda: call(method, request, timeout=SHORT_DEADLINE, what=what, address=address))
         traffic.add(request, reply)
         return reply
 
@@ -207,6 +221,19 @@ class Services:
                 )
                 self._peers[address] = peer
             return peer
+
+
+@contextlib.contextmanager
+def _stale_told() -> Iterator[None]:
+    """Tells a version that is not served any more from other failures of a distributor."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        stale = StaleModel(str(error))
+        stale.code = error.code
+        raise stale from error
 
 
 def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggregator_pb2.SubmitStreamRequest]:
