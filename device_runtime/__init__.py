@@ -3,6 +3,7 @@
 from device_runtime.conditions import Conditions
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
+from device_runtime.lookup import FoundTable, Lookup
 from device_runtime.person import Person
 from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
@@ -17,8 +18,10 @@ __all__ = [
     "Conditions",
     "Config",
     "DownloadedModel",
+    "FoundTable",
     "Gate",
     "Limits",
+    "Lookup",
     "MachineSensors",
     "Participation",
     "Person",

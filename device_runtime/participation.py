@@ -41,7 +41,7 @@ from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, DataError, PrivacyError, Refusal, ServiceError
-from odp.tables import keyed_entry, padded_keys, slices_from
+from odp.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
 
@@ -207,7 +207,7 @@ class Participant:
             context = domains.selected_aad(model.model_sha256)
             opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, context)
             rows = distributor_pb2.SelectedRows.FromString(opened)
-            if len(rows.rows) != count * entry.width * 4:
+            if len(rows.rows) != count * entry_row_bytes(entry):
                 raise ConfigurationError(f"Expected {count} rows, got {len(rows.rows)} bytes")
             return slices_from(model.manifest, keys, rows)
         except (InvalidTag, DecodeError):

@@ -1,9 +1,9 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
-A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
-(GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted (Submit, SubmitStream). Download
-names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
-tells which version of the table the device holds.
+A device says six things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
+(GetEvidence), a tile of the log (GetHashes), which rows it wants, encrypted (Select), and its contribution, encrypted
+(Submit, SubmitStream). Download names a whole table and so tells nothing; where it goes on after a cut, or asks for
+changed blocks (ListBlocks), it tells which version of the table the device holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from odp.errors import ServiceError, StaleModel
+from odp.tables import entry_bytes
 from odp.transparency.proofs import unpacked
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
 from odp.transport.tls import read_ca
@@ -34,6 +35,8 @@ from odp.v1 import (
     log_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
+    table_pb2,
+    table_pb2_grpc,
 )
 
 # An untrusted server names the addresses: it must not make a device hold ever more connections.
@@ -63,6 +66,7 @@ class _Peer:
     aggregator: aggregator_pb2_grpc.AggregatorServiceStub
     server: server_pb2_grpc.ServerServiceStub
     log: log_pb2_grpc.LogServiceStub
+    table: table_pb2_grpc.TableServiceStub
 
 
 class Services:
@@ -104,6 +108,15 @@ class Services:
             self._peer(self._server).server.GetModel, request, self._server, "ask the server for its model", Traffic()
         )
         return reply
+
+    def public_table(self, name: str) -> table_pb2.PublishedTable:
+        """The newest version of a public table; says its name and nothing else."""
+        request = table_pb2.GetTableRequest(name=name)
+        reply: table_pb2.GetTableResponse = self._call(
+            self._peer(self._server).table.GetTable, request, self._server, f"ask the server for table {name!r}",
+            Traffic(),
+        )  # fmt: skip
+        return reply.table
 
     def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
         """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
@@ -159,7 +172,7 @@ class Services:
     def download(self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest) -> bytes:
         """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
         request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
-        return b"".join(self.table_chunks(address, request, entry.rows * entry.width * 4))
+        return b"".join(self.table_chunks(address, request, entry_bytes(entry)))
 
     def table_chunks(self, address: str, request: distributor_pb2.DownloadRequest, expected: int) -> Iterator[bytes]:
         """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
@@ -218,6 +231,7 @@ class Services:
                     aggregator_pb2_grpc.AggregatorServiceStub(channel),
                     server_pb2_grpc.ServerServiceStub(channel),
                     log_pb2_grpc.LogServiceStub(channel),
+                    table_pb2_grpc.TableServiceStub(channel),
                 )
                 self._peers[address] = peer
             return peer

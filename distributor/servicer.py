@@ -14,13 +14,14 @@ from collections.abc import Iterator
 import grpc
 
 from distributor.downloads import BlockLists, pieces
-from distributor.header import ModelHeader, open_header, table_size
+from distributor.header import ModelHeader, open_header
 from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
 from odp._validate import identifier, one_of
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.signed_task import HASH_BYTES, check_length
+from odp.tables import entry_bytes
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
@@ -164,7 +165,7 @@ class DistributorService:
         names = [table.name for table in tables]
         one_of(names, table=name)
         index = names.index(name)
-        return index, table_size(tables[index])
+        return index, entry_bytes(tables[index])
 
     def _manifest(self, model: bytes) -> common_pb2.ModelManifest:
         stored = self._store.load(model)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.public_table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.statistics import Statistics
     from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
@@ -50,6 +51,7 @@ _HOME = {
     "RatingsData": "odp.task",
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.statistics",
+    "Table": "odp.public_table",
     "Task": "odp.task",
     "UserLevelDP": "odp.task",
     "connect": "odp.client",
@@ -84,6 +86,7 @@ __all__ = [
     "ServiceUnavailable",
     "StateError",
     "Statistics",
+    "Table",
     "Task",
     "UserLevelDP",
     "connect",
