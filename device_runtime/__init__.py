@@ -5,6 +5,7 @@ from device_runtime.conditions import Conditions
 from device_runtime.gate import Gate
 from device_runtime.keys import AtRest, HostKey, at_rest, host_key
 from device_runtime.limits import Limits
+from device_runtime.lookup import FoundTable, Lookup
 from device_runtime.person import Person
 from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
@@ -25,9 +26,11 @@ __all__ = [
     "Config",
     "DownloadedModel",
     "Event",
+    "FoundTable",
     "Gate",
     "HostKey",
     "Limits",
+    "Lookup",
     "MachineSensors",
     "Participation",
     "Person",

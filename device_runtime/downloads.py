@@ -14,6 +14,7 @@ from device_runtime.services import Services, Traffic
 from device_runtime.table_cache import TableCache
 from odp.blocks import BLOCK_BYTES, HASH_BYTES, block_count, block_hashes, changed_blocks
 from odp.errors import ServiceError
+from odp.tables import entry_bytes
 from odp.transport.channel import CHUNK_BYTES
 from odp.v1 import common_pb2, distributor_pb2
 
@@ -41,7 +42,7 @@ def fetch_table(
     held = cache.find(entry.sha256)
     if held is not None:
         return held
-    size = entry.rows * entry.width * 4
+    size = entry_bytes(entry)
     data = _by_blocks(services, address, model_sha256, entry, cache.latest(size), traffic)
     started = cache.started(entry.sha256, CHUNK_BYTES)
     if data is None and 0 < len(started) <= size:
@@ -101,7 +102,7 @@ def _rest(
     held: bytes,
     traffic: Traffic | None,
 ) -> bytes:
-    size = entry.rows * entry.width * 4
+    size = entry_bytes(entry)
     request = distributor_pb2.DownloadRequest(
         model_sha256=model_sha256, table=entry.name, first_chunk=len(held) // CHUNK_BYTES
     )

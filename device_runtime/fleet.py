@@ -40,6 +40,7 @@ from odp.errors import (
     PrivacyError,
     ServiceError,
     ServiceUnavailable,
+    StaleModel,
     StateError,
     StoreDamaged,
     TransparencyError,
@@ -344,6 +345,9 @@ class Fleet:
                     with sweep.lock:
                         sweep.settled += 1
                         sweep.failures_in_a_row = 0
+        except StaleModel:
+            # Newer versions replaced the model while devices were at it: all of them check in again, for what is new.
+            sweep.stop.set()
         except (ServiceUnavailable, AttestationError, TransparencyError) as error:
             what = "failed"
             sweep.end(outage=error)

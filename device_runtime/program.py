@@ -35,6 +35,7 @@ from odp.transport.channel import parse_address
 from odp.transport.logs import Log
 from odp.transport.service import stop_event
 from odp.transport.state_folder import StateFolder
+from odp.transport.turns import Patience
 
 ROLE = "devices"
 #: What this host's devices saw of the transparency log.
@@ -184,7 +185,7 @@ def start(
     reference_values = ReferenceValues.load(config.reference_values)
     if reference_values.log is None:
         events.warning("no_log_required", reference_values=str(config.reference_values))
-    services = Services(config.server, config.ca)
+    services = Services(config.server, config.ca, patience=Patience(wait=stopped.wait))
     try:
         state = StateFolder.open(config.state, ROLE)
         try:

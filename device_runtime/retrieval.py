@@ -27,7 +27,7 @@ from odp.broadcast import ALL, ENCLAVE, PIR, method_of
 from odp.crypto import domains, hpke
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, ServiceError
-from odp.tables import keyed_entry, padded_keys, slices_from
+from odp.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
 from odp.v1 import distributor_pb2
 
 _REPLY_KEY_BYTES = 32
@@ -134,7 +134,7 @@ class SealedRows:
             context = domains.selected_aad(model.model_sha256)
             opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, context)
             rows = distributor_pb2.SelectedRows.FromString(opened)
-            if len(rows.rows) != count * entry.width * 4:
+            if len(rows.rows) != count * entry_row_bytes(entry):
                 raise ConfigurationError(f"Expected {count} rows, got {len(rows.rows)} bytes")
             return slices_from(model.manifest, keys, rows)
         except (InvalidTag, DecodeError):

@@ -1,13 +1,14 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
-A device says five things to the outside: its population (CheckIn, GetModel), a nonce (GetEvidence), a tile of the log
-(GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit,
-SubmitStream). Download names a whole table and so tells nothing; where it goes on after a cut, or asks for changed
-blocks (ListBlocks), it tells which version of the table the device holds.
+A device says six things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
+(GetEvidence), a tile of the log (GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its
+contribution, encrypted (Submit, SubmitStream). Download names a whole table and so tells nothing; where it goes on
+after a cut, or asks for changed blocks (ListBlocks), it tells which version of the table the device holds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from typing import Any
 
 import grpc
 
-from odp.errors import ServiceError
+from odp.errors import ServiceError, StaleModel
+from odp.tables import entry_bytes
 from odp.transparency.proofs import unpacked
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
 from odp.transport.tls import read_ca
+from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -34,6 +37,8 @@ from odp.v1 import (
     retrieval_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
+    table_pb2,
+    table_pb2_grpc,
 )
 
 # An untrusted server names the addresses: it must not make a device hold ever more connections.
@@ -64,22 +69,27 @@ class _Peer:
     aggregator: aggregator_pb2_grpc.AggregatorServiceStub
     server: server_pb2_grpc.ServerServiceStub
     log: log_pb2_grpc.LogServiceStub
+    table: table_pb2_grpc.TableServiceStub
 
 
 class Services:
     """Everyone that a device talks to; thread-safe, closed once.
 
-    Every method raises ServiceUnavailable when nobody answers, and ServiceError with the other party's one line.
+    Every method raises ServiceUnavailable when nobody answers, Busy when the other party has more callers than it can
+    serve even after its retry windows, StaleModel when the asked version is not served any more, and ServiceError with
+    the other party's one line otherwise.
 
     Args:
       server: ``host:port`` of the developer's server.
       ca: PEM file (or its bytes) of the authority that all services' certificates descend from.
+      patience: how retry windows are taken.
 
     Raises:
       ConfigurationError: the file is missing or no certificate, or an address is malformed.
     """
 
-    def __init__(self, server: str, ca: Path | bytes) -> None:
+    def __init__(self, server: str, ca: Path | bytes, *, patience: Patience | None = None) -> None:
+        self._patience = Patience() if patience is None else patience
         self._ca = ca if isinstance(ca, bytes) else read_ca(ca)
         self._server = server
         self._lock = threading.Lock()
@@ -102,6 +112,15 @@ class Services:
         )
         return reply
 
+    def public_table(self, name: str) -> table_pb2.PublishedTable:
+        """The newest version of a public table; says its name and nothing else."""
+        request = table_pb2.GetTableRequest(name=name)
+        reply: table_pb2.GetTableResponse = self._call(
+            self._peer(self._server).table.GetTable, request, self._server, f"ask the server for table {name!r}",
+            Traffic(),
+        )  # fmt: skip
+        return reply.table
+
     def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
         """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
         request = log_pb2.GetHashesRequest(level=level, start=start, count=count)
@@ -122,9 +141,11 @@ class Services:
         self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
     ) -> distributor_pb2.SelectResponse:
         """Rows of a keyed table, both ways encrypted."""
-        reply: distributor_pb2.SelectResponse = self._call(
-            self._peer(address).distributor.Select, request, address, "fetch rows from the distributor", traffic
-        )
+        method = self._peer(address).distributor.Select
+        with _stale_told():
+            reply: distributor_pb2.SelectResponse = self._call(
+                method, request, address, "fetch rows from the distributor", traffic
+            )
         return reply
 
     def table_shape(
@@ -174,7 +195,7 @@ class Services:
     ) -> bytes:
         """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
         request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
-        return b"".join(self.table_chunks(address, request, entry.rows * entry.width * 4, traffic))
+        return b"".join(self.table_chunks(address, request, entry_bytes(entry), traffic))
 
     def table_chunks(
         self, address: str, request: distributor_pb2.DownloadRequest, expected: int, traffic: Traffic | None = None
@@ -184,15 +205,19 @@ class Services:
         left = expected
         counted = traffic if traffic is not None else Traffic()
         counted.up += request.ByteSize()
-        replies: Iterator[distributor_pb2.DownloadResponse] = call(
-            self._peer(address).distributor.Download, request, timeout=LONG_DEADLINE, what=what, address=address
-        )
-        for reply in read_stream(replies, what=what, address=address):
-            left -= len(reply.chunk)
-            counted.down += reply.ByteSize()
-            if left < 0:
-                break
-            yield reply.chunk
+        method = self._peer(address).distributor.Download
+
+        def start() -> Iterator[distributor_pb2.DownloadResponse]:
+            replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
+            return read_stream(replies, what=what, address=address)
+
+        with _stale_told():
+            for reply in self._patience.stream(start):
+                left -= len(reply.chunk)
+                counted.down += reply.ByteSize()
+                if left < 0:
+                    break
+                yield reply.chunk
         if left:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
 
@@ -201,13 +226,12 @@ class Services:
     ) -> bytes:
         """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
-        reply: distributor_pb2.ListBlocksResponse = self._call(
-            self._peer(address).distributor.ListBlocks,
-            request,
-            address,
-            "ask the distributor for blocks",
-            traffic if traffic is not None else Traffic(),
-        )
+        counted = traffic if traffic is not None else Traffic()
+        method = self._peer(address).distributor.ListBlocks
+        with _stale_told():
+            reply: distributor_pb2.ListBlocksResponse = self._call(
+                method, request, address, "ask the distributor for blocks", counted
+            )
         return reply.sha256
 
     def close(self) -> None:
@@ -218,7 +242,7 @@ class Services:
             peer.channel.close()
 
     def _call(self, method: Callable[..., Any], request: Any, address: str, what: str, traffic: Traffic) -> Any:
-        reply = call(method, request, timeout=SHORT_DEADLINE, what=what, address=address)
+        reply = self._patience.call(lambda: call(method, request, timeout=SHORT_DEADLINE, what=what, address=address))
         traffic.add(request, reply)
         return reply
 
@@ -239,9 +263,23 @@ class Services:
                     aggregator_pb2_grpc.AggregatorServiceStub(channel),
                     server_pb2_grpc.ServerServiceStub(channel),
                     log_pb2_grpc.LogServiceStub(channel),
+                    table_pb2_grpc.TableServiceStub(channel),
                 )
                 self._peers[address] = peer
             return peer
+
+
+@contextlib.contextmanager
+def _stale_told() -> Iterator[None]:
+    """Tells a version that is not served any more from other failures of a distributor."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        stale = StaleModel(str(error))
+        stale.code = error.code
+        raise stale from error
 
 
 def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggregator_pb2.SubmitStreamRequest]:

@@ -24,7 +24,7 @@ from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad
 from odp.enclave.policy import Selection
 from odp.errors import ConfigurationError, OdpError, StateError
-from odp.tables import keyed_entry, table_from_bytes
+from odp.tables import entry_row_bytes, keyed_entry, table_from_bytes
 from odp.v1 import common_pb2, distributor_pb2
 
 #: Versions of one task that stay selectable: a device that checked in just before a release still finds its model.
@@ -37,6 +37,7 @@ CAPACITY_BYTES = 8 * 2**30
 BATCH = 8
 
 _REPLY_KEY_BYTES = 32
+_WORD_BYTES = 4
 # One key encrypts one reply, so that a constant nonce never meets the same key with another plaintext: models are
 # immutable, and a replayed request gets the same bytes again.
 _NONCE = bytes(12)
@@ -48,7 +49,8 @@ _MALFORMED = "malformed select request"
 class _Model:
     header: ModelHeader
     table: str  # name of the keyed table
-    rows: npt.NDArray[np.float32]  # [rows, width] of it
+    rows: npt.NDArray[np.float32]  # [rows, words] of it as written, filled up to words of 4 bytes: not always numbers
+    row_bytes: int  # of each of them as written
     scanned: ScannedTable | None  # the same; None where nothing can be selected
     slices: int  # keys per request
     sealed_bytes: int | None  # length of every well-formed request; without a keyed table none is well formed
@@ -98,7 +100,7 @@ class DistributorCore:
     ) -> tuple[bytes, ...]:
         """Verifies a model and makes it selectable; answers the ids of the models that it replaced.
 
-        ``tables`` holds each declared table's rows * width float32, little-endian, row-major. Idempotent.
+        ``tables`` holds each declared table's bytes. Idempotent.
 
         Raises SignatureError and ConfigurationError as ``open_header``; ConfigurationError also where a table is
         missing, undeclared, of another length or hash, or holds a value that is not finite, and where the version is
@@ -288,8 +290,16 @@ class Upload:
 
 
 def _sealed(model: _Model, rows: npt.NDArray[np.float32], reply_key: bytes) -> bytes:
-    plaintext = distributor_pb2.SelectedRows(rows=rows.tobytes(), dense=model.dense).SerializeToString()
+    written = np.ascontiguousarray(rows).view(np.uint8)[:, : model.row_bytes].tobytes()
+    plaintext = distributor_pb2.SelectedRows(rows=written, dense=model.dense).SerializeToString()
     return AESGCM(reply_key).encrypt(_NONCE, plaintext, selected_aad(model.header.model_sha256))
+
+
+def _words(data: bytes | bytearray, row_bytes: int) -> npt.NDArray[np.float32]:
+    """The rows of a table as words of 4 bytes [rows, words]; zeros fill up the last word of each."""
+    written = np.frombuffer(data, dtype=np.uint8).reshape(-1, row_bytes)
+    rest = -row_bytes % _WORD_BYTES
+    return np.ascontiguousarray(np.pad(written, ((0, 0), (0, rest))) if rest else written).view(np.float32)
 
 
 def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _Model:
@@ -300,17 +310,22 @@ def _verified(header: ModelHeader, tables: Mapping[str, bytes | bytearray]) -> _
     dense = tuple(bytes(tables[table.name]) for table in verified.values() if not table.keyed)
     if len(dense) == len(verified):
         nothing = np.zeros((0, 0), np.float32)
-        return _Model(header, table="", rows=nothing, scanned=None, slices=0, sealed_bytes=None, dense=dense)
+        return _Model(
+            header, table="", rows=nothing, row_bytes=0, scanned=None, slices=0, sealed_bytes=None, dense=dense
+        )
     keyed = verified[keyed_entry(header.manifest).name]
-    slices = header.task.dpam.slices_per_device
+    slices = header.slices
+    size = entry_row_bytes(keyed_entry(header.manifest))
+    words = _words(tables[keyed.name], size)
     request = distributor_pb2.SelectKeys(
         table=keyed.name, keys=bytes(slices * _KEY_DTYPE.itemsize), reply_key=bytes(_REPLY_KEY_BYTES)
     )
     return _Model(
         header=header,
         table=keyed.name,
-        rows=keyed.rows,
-        scanned=ScannedTable(keyed.rows),
+        rows=words,
+        row_bytes=size,
+        scanned=ScannedTable(words),
         slices=slices,
         sealed_bytes=request.ByteSize() + hpke.OVERHEAD,
         dense=dense,

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
-from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
-from odp.tables import keyed_entry
+from odp.public_table import check_entries, is_table, open_published
+from odp.signed_task import model_sha256, open_manifest, task_sha256
+from odp.tables import entry_bytes, entry_row_bytes, keyed_entry
 from odp.v1 import common_pb2
 
 #: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
 MAX_REPLY_BYTES = 15 * 2**20
 #: Largest model, all tables together.
 MAX_MODEL_BYTES = 2**30
-
-_VALUE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,12 @@ class ModelHeader:
         """Length of all tables together."""
         return sum(self.table_bytes)
 
+    @property
+    def slices(self) -> int:
+        """Rows of one request."""
+        task = self.task
+        return int(task.table.rows_per_request if is_table(task) else task.dpam.slices_per_device)
+
 
 def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> ModelHeader:
     """Checks a publish header: both signatures of the task's developer, the task's hash, and the tables' declarations.
@@ -50,17 +55,19 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
     keyed table, every other task has one), where the tables together exceed 1 GiB, or where a reply to Select would
     not fit one message.
     """
-    definition = open_task(signed_task)
+    definition = open_published(signed_task)
     manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
     keyed = sum(table.keyed for table in manifest.tables)
-    if keyed != (0 if algorithm_for(definition).statistics else 1):
+    if is_table(definition):
+        check_entries(definition, manifest)
+    elif keyed != (0 if algorithm_for(definition).statistics else 1):
         raise ConfigurationError(f"Expected exactly one keyed table in the manifest, none for statistics (got {keyed})")
     header = ModelHeader(
         model_sha256=model_sha256(signed_manifest),
         task_sha256=task_sha256(signed_task),
         task=definition,
         manifest=manifest,
-        table_bytes=tuple(table_size(table) for table in manifest.tables),
+        table_bytes=tuple(entry_bytes(table) for table in manifest.tables),
     )
     if header.total_bytes > MAX_MODEL_BYTES:
         raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
@@ -77,11 +84,6 @@ def _reply_bytes(header: ModelHeader) -> int:
     """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
     if not any(table.keyed for table in header.manifest.tables):
         return 0
-    dense = header.total_bytes - sum(table_size(table) for table in header.manifest.tables if table.keyed)
-    row = keyed_entry(header.manifest).width * _VALUE_BYTES
-    return header.task.dpam.slices_per_device * row + dense
-
-
-def table_size(table: common_pb2.TableManifest) -> int:
-    """Bytes of a declared table."""
-    return table.rows * table.width * _VALUE_BYTES
+    dense = header.total_bytes - sum(entry_bytes(table) for table in header.manifest.tables if table.keyed)
+    row = entry_row_bytes(keyed_entry(header.manifest))
+    return header.slices * row + dense

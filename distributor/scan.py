@@ -11,8 +11,9 @@ a mask of 0 or 2^32 - 1 is stored first, then applied to all words by AND, and t
 same masks pick one of the g rows in the end. Per key 2 m w operations for m rows, at the speed of a matrix product.
 
 The product is exact: of a sum one term is 1 times a value, and all others are 0 times a finite value, which is a zero
-and changes no value but -0. A block that holds -0, or values below the smallest normal one (which a processor may round
-to 0 or handle more slowly), is multiplied as its 16-bit halves, integers, at three times the cost. Which of the two
+and changes no value but -0. A block that holds -0, words that are no finite numbers (of rows in another encoding), or
+values below the smallest normal one (which a processor may round to 0 or handle more slowly), is multiplied as its
+16-bit halves, integers, at three times the cost. Which of the two
 depends on the table, which is public.
 
 What still shows: keys per request, requests per pass, rows, width.
@@ -43,7 +44,7 @@ class ScannedTable:
     """A table whose rows are read by whole passes over it.
 
     Args:
-      rows: float32 [m, w], finite, C-contiguous; kept, not copied.
+      rows: float32 [m, w], C-contiguous; kept, not copied. Words that are no numbers are taken as any others.
     """
 
     def __init__(self, rows: Float32Array) -> None:
@@ -106,4 +107,4 @@ def in_range(keys: UInt32Array, rows: int) -> bool:
 
 def _products_are_exact(rows: Float32Array) -> bool:
     small = np.abs(rows) < np.finfo(np.float32).tiny
-    return not bool(np.any(small & (rows.view(np.uint32) != 0)))
+    return bool(np.isfinite(rows).all()) and not bool(np.any(small & (rows.view(np.uint32) != 0)))

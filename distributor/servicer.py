@@ -15,25 +15,29 @@ from typing import Protocol
 import grpc
 
 from distributor.downloads import BlockLists, pieces
-from distributor.header import ModelHeader, open_header, table_size
+from distributor.header import ModelHeader, open_header
 from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
 from odp._validate import identifier, one_of
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.signed_task import HASH_BYTES, check_length
+from odp.tables import entry_bytes
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
-from odp.transport.streams import stream_permit, stream_time_limit
+from odp.transport.streams import stream_time_limit
+from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 
 NAME = "odp.v1.DistributorService"
-#: Threads of the server. Streams may hold theirs for minutes, so that their number is limited and the other threads
-#: answer Select whatever the streams do.
-WORKERS = 16
+ROLE = "distributor"
+#: Calls at work at once, and in the queue. Streams may hold a thread for minutes, and whoever waits holds one too: the
+#: threads are more than all of them together, so that whatever the fleet does, somebody answers that it is busy.
 MAX_PUBLISHES = 2
-MAX_DOWNLOADS = 8
+MAX_DOWNLOADS, WAITING_DOWNLOADS = 8, 16
+MAX_SELECTS, WAITING_SELECTS = 16, 16
+WORKERS = MAX_PUBLISHES + MAX_DOWNLOADS + WAITING_DOWNLOADS + MAX_SELECTS + WAITING_SELECTS + 6
 
 _LONGEST_NAME = 64
 
@@ -74,8 +78,9 @@ class DistributorService:
         self._replication = replication
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
-        self._publishes = threading.BoundedSemaphore(MAX_PUBLISHES)
-        self._downloads = threading.BoundedSemaphore(MAX_DOWNLOADS)
+        self._publishes = Turns(at_once=MAX_PUBLISHES, waiting=0, service=ROLE, what="publishes")
+        self._downloads = Turns(at_once=MAX_DOWNLOADS, waiting=WAITING_DOWNLOADS, service=ROLE, what="downloads")
+        self._selects = Turns(at_once=MAX_SELECTS, waiting=WAITING_SELECTS, service=ROLE, what="selections")
 
     def restore(self) -> None:
         """Installs every stored model again; the enclave verifies each. Call once, before serving.
@@ -104,7 +109,7 @@ class DistributorService:
         hands it on.
         """
         limits = contextlib.ExitStack()
-        limits.enter_context(stream_permit(self._publishes, service="distributor", what="publishes"))
+        limits.enter_context(self._publishes.turn())
         limits.enter_context(stream_time_limit(context, self._stream_seconds))
         with limits:
             first = next(requests, None)
@@ -143,7 +148,8 @@ class DistributorService:
         """Carries sealed keys to the enclave and sealed rows back."""
         model = _checked_id(request.model_sha256)
         try:
-            sealed_rows = self._core.select(model, request.sealed_keys)
+            with self._selects.turn():
+                sealed_rows = self._core.select(model, request.sealed_keys)
         except UnknownModel as error:
             raise NotFound(str(error)) from None
         self._log.event("select", model=short(model), bytes_in=len(request.sealed_keys), bytes_out=len(sealed_rows))
@@ -155,7 +161,7 @@ class DistributorService:
         """Checks the request at once; the iterator reads what it asks for, in chunks of at most 1 MiB."""
         index, size = self._table(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(stream_permit(self._downloads, service="distributor", what="downloads"))
+        permit.enter_context(self._downloads.turn())
         permit.enter_context(stream_time_limit(context, self._stream_seconds))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
@@ -170,7 +176,7 @@ class DistributorService:
     def list_blocks(self, request: distributor_pb2.ListBlocksRequest) -> distributor_pb2.ListBlocksResponse:
         """The hashes of a table's blocks."""
         index, _ = self._table(request.model_sha256, request.table)
-        with stream_permit(self._downloads, service="distributor", what="downloads"):
+        with self._downloads.turn():
             try:
                 return distributor_pb2.ListBlocksResponse(sha256=self._lists.of(request.model_sha256, index))
             except FileNotFoundError:
@@ -197,7 +203,7 @@ class DistributorService:
         names = [table.name for table in tables]
         one_of(names, table=name)
         index = names.index(name)
-        return index, table_size(tables[index])
+        return index, entry_bytes(tables[index])
 
     def _replicate(self, header: ModelHeader) -> None:
         if self._replication is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.local_events import Events
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.public_table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.statistics import Statistics
     from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
@@ -54,6 +55,7 @@ _HOME = {
     "RatingsData": "odp.task",
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.statistics",
+    "Table": "odp.public_table",
     "Task": "odp.task",
     "UserLevelDP": "odp.task",
     "connect": "odp.client",
@@ -90,6 +92,7 @@ __all__ = [
     "ServiceUnavailable",
     "StateError",
     "Statistics",
+    "Table",
     "Task",
     "UserLevelDP",
     "connect",

@@ -10,6 +10,7 @@ Example::
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
@@ -28,11 +29,13 @@ from odp.crypto.signing import SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, ServiceError
+from odp.public_table import OpenedTable, Table, open_version
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
-from odp.tables import broadcast_from
+from odp.tables import broadcast_from, entry_bytes
 from odp.task import Task
 from odp.transport import channel
 from odp.transport.tls import CA_FILE, read_ca
+from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -43,6 +46,8 @@ from odp.v1 import (
     distributor_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
+    table_pb2,
+    table_pb2_grpc,
 )
 
 if TYPE_CHECKING:
@@ -142,6 +147,7 @@ class Connection:
         self._metadata = [("authorization", f"Bearer {token}")]
         self._channel = channel.connect(address, ca)
         self._stub = server_pb2_grpc.ServerServiceStub(self._channel)
+        self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
     def submit(self, task: Task | Statistics) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
@@ -258,6 +264,63 @@ class Connection:
             now=time.time() if now is None else now,
         )
 
+    def publish_table(self, table: Table) -> OpenedTable:
+        """Publishes a public table, or its next version; the same content again changes nothing.
+
+        Signed by the server, sent to the distributor, and announced to devices last: what is cut in the middle is
+        finished by publishing again, and devices go on with the version before.
+
+        Raises:
+          ConfigurationError: the server or distributor answers with another table.
+        """
+        signed = channel.call(
+            self._tables.SignTable,
+            table.request(),
+            timeout=channel.SHORT_DEADLINE,
+            what=f"sign the table {table.name!r}",
+            address=self.address,
+            metadata=self._metadata,
+        ).table
+        opened = open_version(signed.definition, signed.manifest, name=table.name)
+        content = table.content
+        if hashlib.sha256(content).digest() != opened.entry.sha256:
+            raise ConfigurationError(f"the server at {self.address} signed other content for table {table.name!r}")
+        address = signed.distributor_address
+        what = f"publish the table {table.name!r} to the distributor"
+        with channel.connect(address, self._ca) as distributor:
+            stub = distributor_pb2_grpc.DistributorServiceStub(distributor)
+            reply = Patience().call(
+                lambda: channel.call(
+                    stub.Publish,
+                    _publish_parts(signed, content),
+                    timeout=channel.LONG_DEADLINE,
+                    what=what,
+                    address=address,
+                )
+            )
+        if reply.model_sha256 != opened.model_sha256:
+            raise ConfigurationError(f"could not {what}: {address} acknowledged another table")
+        channel.call(
+            self._tables.AnnounceTable,
+            table_pb2.AnnounceTableRequest(name=table.name, model_sha256=opened.model_sha256),
+            timeout=channel.SHORT_DEADLINE,
+            what=f"announce the table {table.name!r}",
+            address=self.address,
+            metadata=self._metadata,
+        )
+        return opened
+
+    def table(self, name: str) -> OpenedTable:
+        """The newest announced version of a public table, its signatures checked."""
+        told = channel.call(
+            self._tables.GetTable,
+            table_pb2.GetTableRequest(name=name),
+            timeout=channel.SHORT_DEADLINE,
+            what=f"ask for the table {name!r}",
+            address=self.address,
+        ).table
+        return open_version(told.definition, told.manifest, name=name)
+
     def ledger(self, status: server_pb2.TaskStatus) -> aggregator_pb2.GetLedgerResponse:
         """Everything that the task's population was ever charged, as the aggregator's enclave signed it."""
         address = status.aggregator_address
@@ -291,6 +354,13 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _publish_parts(signed: table_pb2.PublishedTable, content: bytes) -> Iterator[distributor_pb2.PublishRequest]:
+    header = distributor_pb2.PublishHeader(task=signed.definition, model=signed.manifest)
+    yield distributor_pb2.PublishRequest(header=header)
+    for start in range(0, len(content), channel.CHUNK_BYTES):
+        yield distributor_pb2.PublishRequest(chunk=content[start : start + channel.CHUNK_BYTES])
 
 
 def _release_of_statistics(status: server_pb2.TaskStatus) -> common_pb2.SignedRelease:
@@ -328,7 +398,7 @@ def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, si
 
 def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:
     """The bytes of a table. Raises ServiceError as soon as there are more than its manifest says."""
-    size, data = entry.rows * entry.width * 4, bytearray()
+    size, data = entry_bytes(entry), bytearray()
     for reply in replies:
         data += reply.chunk
         if len(data) > size:

@@ -12,7 +12,9 @@
     ├── TransparencyError       the transparency log, or what it has to hold, was not accepted: nothing was sent
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
     ├── ServiceError            another party answered with an error
+    │   ├── StaleModel          the model's version is not served any more: check in again
     │   └── ServiceUnavailable  another party could not be reached, or did not answer in time
+    │       ├── Busy              it has more callers than it can serve: come back within its retry window
     │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
         ├── DiskFull            there is no room for what has to be stored: free some, then start again
@@ -109,6 +111,19 @@ class ServiceError(OdpError):
 
 class ServiceUnavailable(ServiceError):
     """Another party could not be reached at its address, or did not answer before the deadline."""
+
+
+class StaleModel(ServiceError):
+    """The version of a model or table is not served any more: newer ones replaced it; check in again."""
+
+
+class Busy(ServiceUnavailable):
+    """Another party has more callers than it can serve now: come back in ``low_seconds`` to ``high_seconds``."""
+
+    def __init__(self, message: str, low_seconds: float, high_seconds: float) -> None:
+        super().__init__(message)
+        self.low_seconds = low_seconds
+        self.high_seconds = high_seconds
 
 
 class CertificateError(ServiceUnavailable):

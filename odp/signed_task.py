@@ -17,6 +17,7 @@ from odp.algorithms.release import sampling_of
 from odp.broadcast import check_broadcast
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, verify
+from odp.encoding import encoding_of
 from odp.errors import ConfigurationError
 from odp.v1 import aggregator_pb2, common_pb2
 
@@ -147,6 +148,7 @@ def open_manifest(
         identifier(table=table.name)
         integer(low=1, high=MOST_ITEMS, rows=table.rows)
         integer(low=1, high=2**16, width=table.width)
+        encoding_of(table.encoding)
         check_length("table sha256", table.sha256, HASH_BYTES)
     return manifest
 

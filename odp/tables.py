@@ -1,4 +1,4 @@
-"""Model tables between arrays, bytes and manifests (odp/v1/common.proto: float32 little-endian, row-major)."""
+"""Tables between arrays, bytes and manifests, each in its encoding (``odp.encoding``)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from odp.algorithms.seam import Broadcast, Slices, Table
+from odp.encoding import decoded, encoded, encoding_of, number_of, row_bytes
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, distributor_pb2
 
 
 def table_bytes(table: Table) -> bytes:
     """The wire form of a table."""
-    return np.ascontiguousarray(table.rows, dtype="<f4").tobytes()
+    return encoded(table.rows, table.encoding)
+
+
+def entry_row_bytes(entry: common_pb2.TableManifest) -> int:
+    """Bytes of one row of a declared table."""
+    return row_bytes(entry.width, encoding_of(entry.encoding))
+
+
+def entry_bytes(entry: common_pb2.TableManifest) -> int:
+    """Bytes of a declared table."""
+    return int(entry.rows * entry_row_bytes(entry))
 
 
 def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelManifest:
@@ -29,6 +40,7 @@ def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelMa
                 width=table.rows.shape[1],
                 sha256=hashlib.sha256(table_bytes(table)).digest(),
                 keyed=table.keyed,
+                encoding=number_of(table.encoding),
             )
             for table in broadcast.tables
         ],
@@ -37,16 +49,15 @@ def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelMa
 
 def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -> Table:
     """The table of a manifest entry. Raises ConfigurationError unless length and SHA-256 are the manifest's."""
-    if len(data) != entry.rows * entry.width * 4:
-        raise ConfigurationError(
-            f"table {entry.name!r}: expected {entry.rows * entry.width * 4} bytes, got {len(data)}"
-        )
+    if len(data) != entry_bytes(entry):
+        raise ConfigurationError(f"table {entry.name!r}: expected {entry_bytes(entry)} bytes, got {len(data)}")
     if hashlib.sha256(data).digest() != entry.sha256:
         raise ConfigurationError(f"table {entry.name!r}: its bytes do not have the manifest's SHA-256")
-    rows = np.frombuffer(data, dtype="<f4").reshape(entry.rows, entry.width)
-    if not np.isfinite(rows).all():
-        raise ConfigurationError(f"table {entry.name!r} holds a value that is not finite")
-    return Table(entry.name, rows, entry.keyed)
+    encoding = encoding_of(entry.encoding)
+    try:
+        return Table(entry.name, decoded(data, entry.width, encoding), entry.keyed, encoding)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"table {entry.name!r} cannot be used: {error}") from error
 
 
 def broadcast_from(manifest: common_pb2.ModelManifest, tables: Mapping[str, bytes]) -> Broadcast:
@@ -79,11 +90,13 @@ def slices_from(manifest: common_pb2.ModelManifest, keys: np.ndarray, selected: 
     Raises ConfigurationError where rows or dense tables do not have the manifest's shape, or are not finite.
     """
     entry = keyed_entry(manifest)
-    if len(selected.rows) % (entry.width * 4) or len(selected.rows) < len(keys) * entry.width * 4:
+    size = entry_row_bytes(entry)
+    if len(selected.rows) % size or len(selected.rows) < len(keys) * size:
         raise ConfigurationError(f"selected rows of {entry.name!r} have a wrong length of {len(selected.rows)} bytes")
-    rows = np.frombuffer(selected.rows, dtype="<f4").reshape(-1, entry.width)[: len(keys)]
-    if not np.isfinite(rows).all():
-        raise ConfigurationError(f"selected rows of {entry.name!r} hold a value that is not finite")
+    try:
+        rows = decoded(selected.rows[: len(keys) * size], entry.width, encoding_of(entry.encoding))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"selected rows of {entry.name!r} cannot be used: {error}") from error
     dense_entries = [table for table in manifest.tables if not table.keyed]
     if len(selected.dense) != len(dense_entries):
         raise ConfigurationError(f"Expected {len(dense_entries)} dense tables, got {len(selected.dense)}")

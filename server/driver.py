@@ -25,7 +25,7 @@ from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.seam import Broadcast, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
-from odp.errors import AttestationError, ConfigurationError, OdpError, PrivacyError, ServiceError, StateError
+from odp.errors import AttestationError, Busy, ConfigurationError, OdpError, PrivacyError, ServiceError, StateError
 from odp.models.item_features import item_features_from
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order
 from odp.tables import manifest_for, table_bytes
@@ -317,6 +317,8 @@ class Driver:
         failures = self._retries[task.sha256].failures + 1 if task.sha256 in self._retries else 1
         # Bounded before the power is taken: a service may be away for days.
         seconds = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16))
+        if isinstance(error, Busy):
+            seconds = max(seconds, min(error.low_seconds, _LONGEST_RETRY_SECONDS))
         self._retries[task.sha256] = _Retry(failures, self._monotonic() + seconds)
         reason = "see step_failed" if error is None else str(error)
         self._log.warning(

@@ -24,7 +24,7 @@ from odp.transport.running import Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for, read_ca
-from odp.v1 import log_pb2_grpc, server_pb2_grpc
+from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient, WitnessClient
 from server.driver import Driver
@@ -33,6 +33,9 @@ from server.log_servicer import log_servicer
 from server.releases import attested_signing_key
 from server.servicer import NAME, servicer
 from server.storage import Storage
+from server.tables import FOLDER as TABLE_FOLDER
+from server.tables import NAME as TABLE_NAME
+from server.tables import TableBook, table_servicer
 from server.transparency import KnownWitness, LogKeeper, read_witness
 
 ROLE = "server"
@@ -163,17 +166,21 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             aggregator_address=config.aggregator,
             log=log,
         )
+        answering_tables = table_servicer(
+            TableBook(state.path(TABLE_FOLDER), key), token=token, distributor_address=config.distributor, log=log
+        )
         undo.callback(driver.stop)
 
         def add(server: grpc.Server) -> None:
             server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server)
             log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(files, log), server)
+            table_pb2_grpc.add_TableServiceServicer_to_server(answering_tables, server)
 
         service = serve(
             address=config.listen,
             identity=identity,
             add=add,
-            service_names=[NAME, LOG_NAME],
+            service_names=[NAME, LOG_NAME, TABLE_NAME],
             workers=_WORKERS,
         )
         undo.callback(service.stop)

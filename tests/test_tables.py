@@ -73,7 +73,7 @@ def test_a_value_that_is_not_finite_is_refused_although_it_was_signed(value: flo
     rows = _ROWS.copy()
     rows[3, 1] = value
     broadcast = Broadcast(5, (Table("items", rows, True),))
-    with pytest.raises(ConfigurationError, match="'items' holds a value that is not finite"):
+    with pytest.raises(ConfigurationError, match="'items' cannot be used: a value is not finite"):
         broadcast_from(manifest_for(broadcast, bytes(32)), {"items": table_bytes(broadcast.keyed)})
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from odp.encoding import Encoding
 from odp.errors import ContributionRefused, Refusal
 
 if TYPE_CHECKING:
@@ -37,11 +38,15 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Table:
-    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole."""
+    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
+
+    ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.encoding.rounded``).
+    """
 
     name: str
     rows: Float32Array
     keyed: bool
+    encoding: Encoding = "float32"
 
 
 @dataclass(frozen=True)

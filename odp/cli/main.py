@@ -23,6 +23,7 @@ from odp.cli import (
     report,
     services,
     simulate,
+    table,
     task,
     tune,
     witness,
@@ -44,6 +45,7 @@ app.command("report")(report.report)
 app.command("tune")(tune.tune)
 app.command("up")(services.up)
 app.add_typer(task.app, name="task")
+app.add_typer(table.app, name="table")
 app.add_typer(services.server_app, name="server")
 app.add_typer(services.distributor_app, name="distributor")
 app.add_typer(services.aggregator_app, name="aggregator")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from odp.errors import CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
+from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
 from odp.transport.tls import read_ca
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -34,6 +34,9 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _LONGEST_DETAILS = 400
 #: Trailing metadata of a status that a service chose itself; without it, the status is gRPC's own (nobody answered).
 SAID_BY_SERVICE = "odp-error"
+#: Trailing metadata of RESOURCE_EXHAUSTED: when to come back, in milliseconds from now, as ``LOW-HIGH``.
+RETRY_WINDOW = "odp-retry-ms"
+_WINDOW = re.compile(r"([0-9]{1,7})-([0-9]{1,7})")
 _Reply = TypeVar("_Reply")
 
 
@@ -63,8 +66,9 @@ def call(
 ) -> _Reply:
     """Calls a unary method (or starts a stream) with a deadline.
 
-    Raises ServiceUnavailable when nobody answers in time, CertificateError when the certificate is wrong, and
-    ServiceError with the other party's one-line explanation otherwise; ``what`` completes the sentence "could not ..".
+    Raises ServiceUnavailable when nobody answers in time, Busy when the other party gives a retry window,
+    CertificateError when the certificate is wrong, and ServiceError with the other party's one-line explanation
+    otherwise; ``what`` completes the sentence "could not ..".
     """
     try:
         return method(request, timeout=timeout, metadata=metadata)
@@ -84,8 +88,11 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
     """The ServiceError of a grpc.RpcError. Its attribute ``code`` is the grpc.StatusCode."""
     code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
     details = _one_line(error.details() or "") if callable(getattr(error, "details", None)) else ""
-    if code == grpc.StatusCode.UNAVAILABLE and _said_by_service(error):
-        result: ServiceError = ServiceUnavailable(f"could not {what}: {details}")
+    window = _retry_window(error) if code == grpc.StatusCode.RESOURCE_EXHAUSTED else None
+    if window is not None:
+        result: ServiceError = Busy(f"could not {what}: {details}", *window)
+    elif code == grpc.StatusCode.UNAVAILABLE and _said_by_service(error):
+        result = ServiceUnavailable(f"could not {what}: {details}")
     elif code == grpc.StatusCode.DEADLINE_EXCEEDED:
         result = ServiceUnavailable(f"could not {what}: {address} did not answer in time; try again")
     elif code == grpc.StatusCode.UNAVAILABLE and "CERTIFICATE_VERIFY_FAILED" in details:
@@ -116,5 +123,17 @@ def _one_line(details: str) -> str:
 
 
 def _said_by_service(error: Any) -> bool:
+    return SAID_BY_SERVICE in _trailing(error)
+
+
+def _retry_window(error: Any) -> tuple[float, float] | None:
+    """(low, high) seconds of the other party's words; None where they are no window."""
+    match = _WINDOW.fullmatch(str(_trailing(error).get(RETRY_WINDOW, "")))
+    if match is None or int(match[1]) > int(match[2]):
+        return None
+    return int(match[1]) / 1e3, int(match[2]) / 1e3
+
+
+def _trailing(error: Any) -> dict[str, str | bytes]:
     trailing = error.trailing_metadata() if callable(getattr(error, "trailing_metadata", None)) else None
-    return any(key == SAID_BY_SERVICE for key, _ in trailing or ())
+    return dict(trailing or ())

@@ -16,13 +16,14 @@ from grpc_reflection.v1alpha import reflection
 from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
+    Busy,
     ConfigurationError,
     OdpError,
     PrivacyError,
     ServiceUnavailable,
     TransparencyError,
 )
-from odp.transport.channel import MAX_MESSAGE_BYTES, SAID_BY_SERVICE, parse_address
+from odp.transport.channel import MAX_MESSAGE_BYTES, RETRY_WINDOW, SAID_BY_SERVICE, parse_address
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
 
@@ -145,7 +146,10 @@ def abort(context: grpc.ServicerContext, error: OdpError) -> NoReturn:
         (code for kind, code in _CODES if isinstance(error, kind)),
         grpc.StatusCode.INTERNAL,
     )
-    context.set_trailing_metadata(((SAID_BY_SERVICE, "1"),))
+    said: tuple[tuple[str, str], ...] = ((SAID_BY_SERVICE, "1"),)
+    if isinstance(error, Busy):
+        said += ((RETRY_WINDOW, f"{round(1e3 * error.low_seconds)}-{round(1e3 * error.high_seconds)}"),)
+    context.set_trailing_metadata(said)
     context.abort(code, str(error))
     raise error
 
@@ -158,5 +162,6 @@ _CODES: list[tuple[type[OdpError], grpc.StatusCode]] = [
     (PrivacyError, grpc.StatusCode.FAILED_PRECONDITION),
     (TransparencyError, grpc.StatusCode.FAILED_PRECONDITION),
     (AttestationError, grpc.StatusCode.FAILED_PRECONDITION),
+    (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ServiceUnavailable, grpc.StatusCode.UNAVAILABLE),
 ]

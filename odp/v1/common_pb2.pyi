@@ -1,5 +1,7 @@
 from odp.v1 import broadcast_pb2 as _broadcast_pb2
+from odp.v1 import encoding_pb2 as _encoding_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
+from odp.v1 import public_table_pb2 as _public_table_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -11,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "cohort", "developer_key", "broadcast")
+    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "table", "cohort", "developer_key", "broadcast")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +22,7 @@ class TaskDefinition(_message.Message):
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     DPAM_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
@@ -31,10 +34,11 @@ class TaskDefinition(_message.Message):
     privacy: PrivacyTerms
     dpam: DpamTraining
     statistics: _statistics_pb2.Statistics
+    table: _public_table_pb2.PublicTable
     cohort: CohortTerms
     developer_key: bytes
     broadcast: _broadcast_pb2.BroadcastTerms
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")
@@ -87,7 +91,7 @@ class PrivacyTerms(_message.Message):
     def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., max_items_per_user: _Optional[int] = ...) -> None: ...
 
 class DpamTraining(_message.Message):
-    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "bias_vector_clip", "factor_vector_clip", "unobserved_weight", "gramian_noise", "head_items", "item_grams")
+    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "bias_vector_clip", "factor_vector_clip", "unobserved_weight", "gramian_noise", "head_items", "item_grams", "items_encoding")
     class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WEIGHTING_UNSPECIFIED: _ClassVar[DpamTraining.Weighting]
@@ -119,6 +123,7 @@ class DpamTraining(_message.Message):
     GRAMIAN_NOISE_FIELD_NUMBER: _ClassVar[int]
     HEAD_ITEMS_FIELD_NUMBER: _ClassVar[int]
     ITEM_GRAMS_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_ENCODING_FIELD_NUMBER: _ClassVar[int]
     steps: int
     row_clip: float
     bias_target_clip: float
@@ -142,7 +147,8 @@ class DpamTraining(_message.Message):
     gramian_noise: float
     head_items: int
     item_grams: bool
-    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ...) -> None: ...
+    items_encoding: _encoding_pb2.TableEncoding
+    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ..., items_encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
     __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation")
@@ -193,18 +199,20 @@ class SignedManifest(_message.Message):
     def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class TableManifest(_message.Message):
-    __slots__ = ("name", "rows", "width", "sha256", "keyed")
+    __slots__ = ("name", "rows", "width", "sha256", "keyed", "encoding")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     width: int
     sha256: bytes
     keyed: bool
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., width: _Optional[int] = ..., sha256: _Optional[bytes] = ..., keyed: _Optional[bool] = ...) -> None: ...
+    encoding: _encoding_pb2.TableEncoding
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., width: _Optional[int] = ..., sha256: _Optional[bytes] = ..., keyed: _Optional[bool] = ..., encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("task_sha256", "round", "model_sha256", "tensors", "charges", "epsilon_spent", "epsilon_remaining", "contributions")

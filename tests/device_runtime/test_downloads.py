@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.seam import Broadcast, Table
 from odp.blocks import BLOCK_BYTES
 from odp.crypto import HpkeKey, SigningKey
-from odp.errors import ServiceError
+from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed_task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
@@ -34,6 +36,7 @@ from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
+from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 
 ROWS, WIDTH = 20_011, 32  # 2.4 chunks, 39.1 blocks
@@ -91,7 +94,7 @@ class Published:
             identity=identity,
             add=lambda server: distributor_pb2_grpc.add_DistributorServiceServicer_to_server(Counting(), server),
             service_names=[servicer.NAME],
-            workers=4,
+            workers=servicer.WORKERS,
         )
         self.address, self.ca = self.server.address, identity.ca_pem
         self.services = Services(self.address, self.ca)
@@ -309,3 +312,69 @@ class TestCache:
     def age(folder: Path) -> None:
         for path in folder.iterdir():
             os.utime(path, ns=(path.stat().st_atime_ns - 10**9, path.stat().st_mtime_ns - 10**9))
+
+
+def test_a_fleet_that_downloads_at_once_is_served_by_retry_windows_and_nobody_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "MAX_DOWNLOADS", 2)
+    monkeypatch.setattr(servicer, "WAITING_DOWNLOADS", 2)
+    published, sent_away, waits = Published(tmp_path), threading.Event(), []
+    try:
+        table = rows(1)
+        model, entry = published.publish(table, 0)
+
+        def hold(chunk: bytes) -> bytes:
+            assert sent_away.wait(20.0)
+            return chunk
+
+        def wait(seconds: float) -> bool:
+            waits.append(seconds)
+            sent_away.set()
+            return threading.Event().wait(seconds / 50)
+
+        published.spoil = hold
+        clients = Services(published.address, published.ca, patience=Patience(wait=wait))
+        with ThreadPoolExecutor(20) as devices:
+            found = list(devices.map(lambda _: clients.download(published.address, model, entry), range(20)))
+        clients.close()
+    finally:
+        published.close()
+    assert all(data == table.tobytes() for data in found)
+    assert waits  # nobody had a first chunk before somebody was sent away
+
+
+def test_a_device_reports_a_distributor_that_stays_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer, "MAX_DOWNLOADS", 1)
+    monkeypatch.setattr(servicer, "WAITING_DOWNLOADS", 0)
+    published, begun, end = Published(tmp_path), threading.Event(), threading.Event()
+    try:
+        model, entry = published.publish(rows(1), 0)
+
+        def hold(chunk: bytes) -> bytes:
+            begun.set()
+            assert end.wait(20.0)
+            return chunk
+
+        published.spoil = hold
+        clients = Services(published.address, published.ca, patience=Patience(tries=3, wait=lambda _: False))
+        with ThreadPoolExecutor(1) as other:
+            first = other.submit(published.services.download, published.address, model, entry)
+            assert begun.wait(20.0)
+            with pytest.raises(Busy, match="busy with other downloads"):
+                clients.download(published.address, model, entry)
+            end.set()
+            assert len(first.result()) == SIZE
+        clients.close()
+    finally:
+        end.set()
+        published.close()
+
+
+def test_a_version_that_newer_ones_replaced_is_told_apart_from_a_failure(published: Published) -> None:
+    models = [published.publish(rows(number), number) for number in range(4)]
+    with pytest.raises(StaleModel, match="check in again for a newer version"):
+        published.services.download(published.address, *models[0])
+    with pytest.raises(StaleModel):
+        published.services.block_list(published.address, *models[0])
+    assert published.services.download(published.address, *models[3]) == rows(3).tobytes()

@@ -146,6 +146,18 @@ def test_a_round_that_closes_in_the_middle_ends_the_sweep(world: Any) -> None:
     assert len(world.server.requests) < 12
 
 
+def test_devices_whose_model_was_replaced_meanwhile_check_in_again_and_nothing_is_reported(world: Any) -> None:
+    world.fill([3] * 4)
+    world.distributor.gone = 2
+    host = Host(world, count=4, until_finished=False)
+    host.events = [lambda: None] * 3 + [host.stop.set]
+    host.run()
+    assert states(world, 4) == [[State.SENT]] * 4
+    assert world.distributor.gone == 0
+    assert [(entry["devices_in"], entry["failed"]) for entry in host.written()["rounds"]] == [(4, 0)]
+    assert not any(word in world.log_text.getvalue() for word in ("outage", "device_failed"))
+
+
 def test_an_outage_is_one_line_and_growing_pauses_whatever_the_number_of_devices(world: Any) -> None:
     world.fill([3] * 10)
     world.aggregator.script = ["unavailable"] * 12

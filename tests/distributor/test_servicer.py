@@ -392,7 +392,7 @@ def test_stalled_publishers_do_not_stop_devices(host: Host, developer: Any, kit:
     streams = [Stalled(developer.model(version)) for version in (1, 2)]
     calls = [host.stub.Publish.future(iter(stream), timeout=SECONDS) for stream in streams]
     host.lines.wait_for("publishing", count=3)
-    busy = refused(lambda: host.publish(developer.model(3).stream()), grpc.StatusCode.UNAVAILABLE)
+    busy = refused(lambda: host.publish(developer.model(3).stream()), grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert "busy" in busy
     question = kit.ask(held, KEY.public, range(8))
     kit.answered_rows(held, question, host.select(question))
@@ -425,3 +425,46 @@ def test_two_publishes_of_one_model_at_once_both_succeed(host: Host, developer: 
     calls = [host.stub.Publish.future(model.stream(chunk=10), timeout=SECONDS) for _ in range(2)]
     assert [call.result().model_sha256 for call in calls] == [model.id] * 2
     assert host.folders() == [model.id.hex()]
+
+
+def test_downloads_beyond_the_queue_are_told_when_to_come_back(
+    host: Host, developer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = developer.model()
+    host.publish(model.stream())
+    begin, begun = threading.Event(), threading.Semaphore(0)
+
+    def held(*_: Any) -> Iterator[bytes]:
+        begun.release()
+        begin.wait(SECONDS)
+        yield model.tables["items"]
+
+    monkeypatch.setattr(servicer, "pieces", held)
+    request = distributor_pb2.DownloadRequest(model_sha256=model.id, table="items")
+    calls = [host.stub.Download(request, timeout=SECONDS) for _ in range(servicer.MAX_DOWNLOADS)]
+    for _ in calls:
+        assert begun.acquire(timeout=SECONDS)
+    refusals, windows = 0, set()
+    queued = [host.stub.Download(request, timeout=SECONDS) for _ in range(servicer.WAITING_DOWNLOADS + 3)]
+    answers: list[bytes] = []
+    failures: list[grpc.RpcError] = []
+
+    def read(call: Any) -> None:
+        try:
+            answers.append(b"".join(reply.chunk for reply in call))
+        except grpc.RpcError as error:
+            failures.append(error)
+            if len(failures) == 3:
+                begin.set()
+
+    threads = [threading.Thread(target=read, args=(call,)) for call in [*calls, *queued]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    for error in failures:
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        refusals += 1
+        windows.add(dict(error.trailing_metadata())["odp-retry-ms"])
+    assert (refusals, len(windows)) == (3, 3)
+    assert answers == [model.tables["items"]] * (servicer.MAX_DOWNLOADS + servicer.WAITING_DOWNLOADS)

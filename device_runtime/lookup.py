@@ -1,0 +1,175 @@
+"""Rows of a public table by keys that follow from the device's private data: federated select.
+
+Who learns what is as in training (docs/partial-broadcast.md): the server the table's name, the distributor's host which
+table is asked, its enclave the keys, nobody else anything. Every request asks for ``rows_per_request`` rows; more keys
+go in several requests, and then their number in units of it shows: ``requests`` fixes that number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.protobuf.message import DecodeError
+
+from device_runtime.enclaves import Enclaves
+from device_runtime.services import Services, Traffic
+from odp import _validate
+from odp.algorithms.seam import Float32Array, Int64Array, Slices
+from odp.crypto import domains, hpke
+from odp.errors import ConfigurationError, ServiceError
+from odp.public_table import OpenedTable, open_version
+from odp.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
+from odp.transport.channel import parse_address
+from odp.v1 import common_pb2, distributor_pb2
+
+_REPLY_KEY_BYTES = 32
+_REPLY_NONCE = bytes(12)
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A published table's newest version, its signatures checked, and where to ask for rows."""
+
+    opened: OpenedTable
+    distributor: str
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: keys are below it."""
+        return int(self.opened.entry.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """Fetches rows from distributors whose enclaves were verified; thread-safe.
+
+    ``random_bytes`` is the source of reply keys, each used once.
+    """
+
+    services: Services
+    enclaves: Enclaves
+    random_bytes: Callable[[int], bytes] = os.urandom
+
+    def find(self, name: str, *, developer_key: bytes | None = None) -> FoundTable:
+        """The newest version of a table, as the server says; says its name and nothing else.
+
+        ``developer_key`` is the key that must have signed it; None takes the server's word for the developer.
+
+        Raises:
+          SignatureError, ConfigurationError: it is not what its developer signed, or another developer's.
+          ServiceError: the server does not have it.
+          ServiceUnavailable: nobody answers.
+        """
+        _validate.identifier(name=name)
+        told = self.services.public_table(name)
+        opened = open_version(told.definition, told.manifest, name=name)
+        if developer_key is not None and opened.developer_key != developer_key:
+            raise ConfigurationError(f"table {name!r} is signed by another developer than the one that was expected")
+        parse_address(told.distributor_address)
+        return FoundTable(opened, told.distributor_address)
+
+    def select(
+        self,
+        table: FoundTable,
+        keys: npt.ArrayLike,
+        *,
+        requests: int | None = None,
+        traffic: Traffic | None = None,
+    ) -> Float32Array:
+        """The rows float32 [k, width] of ``keys`` int [k], in their order; repeated keys are allowed.
+
+        ``requests`` requests are made whatever the keys are, each for ``rows_per_request`` rows; None makes as many as
+        the number of distinct keys needs, at least one, which tells that number roughly.
+
+        Raises:
+          ConfigurationError: a key is no row of the table, or the keys do not fit ``requests``.
+          AttestationError: the enclave's evidence was refused; nothing was sent to it.
+          StaleModel: newer versions replaced the table: ``find`` it again.
+          ServiceError: the distributor sent something else than the rows.
+          ServiceUnavailable: nobody answers, or the distributor stays busy.
+        """
+        wanted = np.asarray(keys, dtype=np.int64).reshape(-1)
+        if wanted.size and not (wanted.min() >= 0 and wanted.max() < table.rows):
+            raise ConfigurationError(f"Expected keys of table {table.opened.name!r} to be from 0 to {table.rows - 1}")
+        distinct, places = np.unique(wanted, return_inverse=True)
+        each = table.opened.rows_per_request
+        needed = max(1, -(-len(distinct) // each))
+        count = needed if requests is None else requests
+        _validate.integer(low=1, high=2**16, requests=count)
+        if needed > count:
+            raise ConfigurationError(f"Expected at most {count * each} distinct keys, got {len(distinct)}")
+        traffic = Traffic() if traffic is None else traffic
+        parts = [
+            self.rows(
+                table.distributor,
+                table.opened.model_sha256,
+                table.opened.manifest,
+                distinct[number * each : (number + 1) * each],
+                count=each,
+                traffic=traffic,
+            ).rows
+            for number in range(count)
+        ]
+        found: Float32Array = np.concatenate(parts)[places.reshape(-1)]
+        return found
+
+    def rows(
+        self,
+        address: str,
+        model: bytes,
+        manifest: common_pb2.ModelManifest,
+        keys: Int64Array,
+        *,
+        count: int,
+        traffic: Traffic,
+    ) -> Slices:
+        """One request for ``count`` rows of a manifest's keyed table; ``keys`` are distinct, ascending, at most so
+        many. The dense tables come with it. Raises as ``select``."""
+        checked = self.enclaves.verified("distributor", address)
+        try:
+            return self._ask(address, model, manifest, keys, count, checked.enclave.hpke_key, traffic)
+        except ServiceError as error:
+            # An enclave that came back with new keys cannot open what is sealed to the old one.
+            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            old = checked.enclave.hpke_key
+            fresh = self.enclaves.verified("distributor", address, unlike=old).enclave.hpke_key
+            if fresh == old:
+                raise
+            return self._ask(address, model, manifest, keys, count, fresh, traffic)
+
+    def _ask(
+        self,
+        address: str,
+        model: bytes,
+        manifest: common_pb2.ModelManifest,
+        keys: Int64Array,
+        count: int,
+        hpke_key: bytes,
+        traffic: Traffic,
+    ) -> Slices:
+        entry = keyed_entry(manifest)
+        # Whoever needs no row asks for some row too: whether it needs one is its own affair.
+        wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), count)
+        reply_key = self.random_bytes(_REPLY_KEY_BYTES)
+        wanted = distributor_pb2.SelectKeys(table=entry.name, keys=wire_keys, reply_key=reply_key)
+        sealed = hpke.seal(hpke_key, wanted.SerializeToString(), domains.select_info(model))
+        request = distributor_pb2.SelectRequest(model_sha256=model, sealed_keys=sealed)
+        reply = self.services.select(address, request, traffic)
+        try:
+            opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, domains.selected_aad(model))
+            selected = distributor_pb2.SelectedRows.FromString(opened)
+            if len(selected.rows) != count * entry_row_bytes(entry):
+                raise ConfigurationError(f"Expected {count} rows, got {len(selected.rows)} bytes")
+            return slices_from(manifest, keys, selected)
+        except (InvalidTag, DecodeError):
+            raise ServiceError(f"the distributor at {address} sent rows that do not open; try again") from None
+        except ConfigurationError as error:
+            raise ServiceError(f"the distributor at {address} sent unusable rows: {error}") from error

@@ -1,0 +1,98 @@
+"""`odp table`: public tables that devices look rows up in, without telling which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from odp.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from odp.encoding import Encoding
+    from odp.public_table import OpenedTable
+
+app = typer.Typer(help="Publish public tables, whose rows devices look up privately.", no_args_is_help=True)
+
+Server = Annotated[str, typer.Option(help="host:port of the server.")]
+State = Annotated[Path, typer.Option(help="State folder of `odp up`: gives the CA and the operator's token.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_LARGEST_FILE = 2**30
+
+
+@app.command("publish")
+def publish(
+    file: Annotated[Path, typer.Argument(help="Rows: a matrix as .npy, or as .csv of numbers without a header.")],
+    name: Annotated[str, typer.Option(help="Name of the table; publishing again makes its next version.")],
+    encoding: Annotated[str, typer.Option(help="float32, float16 or int8 (a scale per row).")] = "float32",
+    rows_per_request: Annotated[int, typer.Option(help="Rows that a device asks for at a time.")] = 64,
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Publish a table of public rows: key i is row i of the file."""
+    from odp.client import connect
+    from odp.public_table import Table
+
+    table = Table(name, _rows(file), cast("Encoding", encoding), rows_per_request)
+    with connect(server, state=state) as connection:
+        _say(connection.publish_table(table), "published", json)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="Name of the table.")],
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Show the newest version of a table, after a check of its signatures."""
+    from odp.client import connect
+
+    with connect(server, state=state) as connection:
+        _say(connection.table(name), "is", json)
+
+
+def _say(opened: OpenedTable, what: str, json: bool) -> None:
+    from odp.encoding import encoding_of
+    from odp.tables import entry_bytes
+
+    entry = opened.entry
+    found: dict[str, Any] = {
+        "name": opened.name,
+        "version": opened.version,
+        "rows": entry.rows,
+        "width": entry.width,
+        "encoding": encoding_of(entry.encoding),
+        "bytes": entry_bytes(entry),
+        "rows_per_request": opened.rows_per_request,
+        "sha256": entry.sha256.hex(),
+        "developer_key": opened.developer_key.hex(),
+    }
+    if json:
+        print_json(found)
+        return
+    console().print(
+        f"table {opened.name} {what} version {opened.version}: {entry.rows} rows x {entry.width} as "
+        f"{found['encoding']}, {found['bytes']} bytes; devices ask for {opened.rows_per_request} rows at a time"
+    )
+
+
+def _rows(file: Path) -> Any:
+    import numpy as np
+
+    from odp.errors import ConfigurationError
+
+    try:
+        if file.stat().st_size > _LARGEST_FILE:
+            raise ConfigurationError(f"{file} is larger than 1 GiB, the most that a distributor takes")
+        if file.suffix == ".npy":
+            return np.load(file, allow_pickle=False)
+        if file.suffix == ".csv":
+            return np.loadtxt(file, delimiter=",", dtype=np.float32, ndmin=2)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {file}: {error.strerror or 'not such a file'}") from error
+    except (ValueError, EOFError) as error:
+        raise ConfigurationError(f"{file} does not hold a matrix of numbers") from error
+    raise ConfigurationError(f"Expected {file} to end in .npy or .csv")

@@ -1,0 +1,194 @@
+"""TableService: the developer's server signs public tables and tells devices of them.
+
+The bytes of a table go from the developer to the distributor; the server holds signatures alone. A version is signed
+first, published, and announced last, so that devices are never told of one that the distributor does not have.
+
+::
+
+    tables/<name>       serialized TableRecord, replaced atomically
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from pathlib import Path
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from odp import _validate
+from odp.crypto.signing import SigningKey
+from odp.encoding import encoding_of
+from odp.errors import ConfigurationError, StateError
+from odp.public_table import OpenedTable, check_shape, open_version, sign_table, sign_version
+from odp.signed_task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound, Unauthenticated, answers
+from odp.transport.state_folder import state_errors, write_atomically
+from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
+
+NAME = "odp.v1.TableService"
+FOLDER = "tables"
+#: Names that one server keeps.
+MOST_TABLES = 10_000
+
+_BEARER = "Bearer "
+
+
+class TableBook:
+    """The signed versions of every table of a server, on its disk; thread-safe."""
+
+    def __init__(self, folder: Path, key: SigningKey) -> None:
+        """Makes ``folder`` where it is missing. Raises StateError."""
+        self._folder = folder
+        self._key = key
+        self._lock = threading.Lock()
+        with state_errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def sign(self, request: table_pb2.SignTableRequest) -> table_pb2.TableRecord:
+        """Signs the next version; content that was signed last gets its version again.
+
+        Raises:
+          ConfigurationError: a field is out of its range, or the name is taken by a table of other requests.
+          StateError: the folder cannot be used.
+        """
+        check_shape(request.name, request.rows_per_request)
+        _validate.integer(low=1, high=MOST_ITEMS, rows=request.rows)
+        _validate.integer(low=1, high=2**16, width=request.width)
+        encoding_of(request.encoding)
+        check_length("sha256", request.sha256, HASH_BYTES)
+        definition = sign_table(request.name, request.rows_per_request, self._key)
+        entry = common_pb2.TableManifest(
+            name=request.name,
+            rows=request.rows,
+            width=request.width,
+            sha256=request.sha256,
+            keyed=True,
+            encoding=request.encoding,
+        )
+        with self._lock:
+            known = self._read(request.name)
+            version = 0
+            if known is not None:
+                last = self._opened(known, request.name, known.signed)
+                if known.definition != definition:
+                    raise ConfigurationError(
+                        f"Expected rows_per_request={request.rows_per_request} to be {last.rows_per_request}, as in "
+                        f"the versions of table {request.name!r} before; give the other table another name"
+                    )
+                if last.entry == entry:
+                    return known
+                version = last.version + 1
+            record = table_pb2.TableRecord(definition=definition)
+            if known is not None and known.HasField("announced"):
+                record.announced.CopyFrom(known.announced)
+            record.signed.CopyFrom(sign_version(definition, version, entry, self._key))
+            self._write(request.name, record)
+            return record
+
+    def announce(self, name: str, model: bytes) -> OpenedTable:
+        """Lets devices know of the version that was signed last. Idempotent.
+
+        Raises:
+          NotFound: no table of this name was signed.
+          ConfigurationError: ``model`` is not the version that was signed last.
+          StateError: the folder cannot be used.
+        """
+        _validate.identifier(name=name)
+        check_length("model_sha256", model, HASH_BYTES)
+        with self._lock:
+            record = self._read(name)
+            if record is None:
+                raise NotFound(f"table {name!r} was never signed here; publish it")
+            opened = self._opened(record, name, record.signed)
+            if opened.model_sha256 != model:
+                raise ConfigurationError(
+                    f"Expected model_sha256={short(model)} to be {short(opened.model_sha256)}, the version of table "
+                    f"{name!r} that was signed last; publish again"
+                )
+            if record.announced != record.signed:
+                record.announced.CopyFrom(record.signed)
+                self._write(name, record)
+            return opened
+
+    def newest(self, name: str) -> table_pb2.TableRecord:
+        """The record of a table that was announced. Raises NotFound, ConfigurationError, StateError."""
+        _validate.identifier(name=name)
+        with self._lock:
+            record = self._read(name)
+        if record is None or not record.HasField("announced"):
+            raise NotFound(f"table {name!r} was not published here; `odp table publish` does that")
+        return record
+
+    def _opened(self, record: table_pb2.TableRecord, name: str, manifest: common_pb2.SignedManifest) -> OpenedTable:
+        try:
+            return open_version(record.definition, manifest, name=name)
+        except ConfigurationError as error:
+            raise StateError(f"{self._folder / name} is damaged; restore it from a backup, or remove it") from error
+
+    def _read(self, name: str) -> table_pb2.TableRecord | None:
+        with state_errors(self._folder):
+            try:
+                data = (self._folder / name).read_bytes()
+            except FileNotFoundError:
+                return None
+        try:
+            return table_pb2.TableRecord.FromString(data)
+        except DecodeError as error:
+            raise StateError(f"{self._folder / name} is damaged; restore it from a backup, or remove it") from error
+
+    def _write(self, name: str, record: table_pb2.TableRecord) -> None:
+        with state_errors(self._folder):
+            path = self._folder / name
+            if not path.exists() and sum(1 for _ in self._folder.iterdir()) >= MOST_TABLES:
+                raise ConfigurationError(
+                    f"this server has {MOST_TABLES} tables already; remove files of {self._folder}"
+                )
+            write_atomically(path, record.SerializeToString())
+
+
+def table_servicer(
+    book: TableBook, *, token: str, distributor_address: str, log: Log
+) -> table_pb2_grpc.TableServiceServicer:
+    """``book`` as gRPC methods; signing and announcing need the operator's ``token``."""
+    expected = f"{_BEARER}{token}".encode()
+
+    def require_operator(context: grpc.ServicerContext) -> None:
+        given = next((value for key, value in context.invocation_metadata() if key == "authorization"), "")
+        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected):
+            raise Unauthenticated("this call needs the operator's token of this server")
+
+    def told(record: table_pb2.TableRecord, manifest: common_pb2.SignedManifest) -> table_pb2.PublishedTable:
+        return table_pb2.PublishedTable(
+            definition=record.definition, manifest=manifest, distributor_address=distributor_address
+        )
+
+    class Servicer(table_pb2_grpc.TableServiceServicer):
+        @answers(log)
+        def SignTable(
+            self, request: table_pb2.SignTableRequest, context: grpc.ServicerContext
+        ) -> table_pb2.SignTableResponse:
+            require_operator(context)
+            record = book.sign(request)
+            log.event("table_signed", name=request.name, model=short(model_sha256(record.signed)))
+            return table_pb2.SignTableResponse(table=told(record, record.signed))
+
+        @answers(log)
+        def AnnounceTable(
+            self, request: table_pb2.AnnounceTableRequest, context: grpc.ServicerContext
+        ) -> table_pb2.AnnounceTableResponse:
+            require_operator(context)
+            opened = book.announce(request.name, request.model_sha256)
+            log.event("table_announced", name=request.name, version=opened.version)
+            return table_pb2.AnnounceTableResponse()
+
+        @answers(log)
+        def GetTable(
+            self, request: table_pb2.GetTableRequest, context: grpc.ServicerContext
+        ) -> table_pb2.GetTableResponse:
+            record = book.newest(request.name)
+            return table_pb2.GetTableResponse(table=told(record, record.announced))
+
+    return Servicer()
