@@ -206,6 +206,7 @@ def write_reference_values(
         image_digests={role: (measured.digest,) for role, measured in _measurements().items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
+        allow_test_noise=aggregator_policy.test_noise_seed is not None,
         log=log,
     ).save(output)
 

@@ -31,6 +31,12 @@ Accumulating = Annotated[
 Selecting = Annotated[
     str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show every device's keys.")
 ]
+TestNoise = Annotated[
+    int | None,
+    typer.Option(
+        help="TESTS ONLY, PROTECTS NOBODY: noise from this seed instead of secret noise. Devices refuse it by default."
+    ),
+]
 Witnesses = Annotated[
     list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
 ]
@@ -121,6 +127,7 @@ def run_aggregator(
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
+    test_noise_seed: TestNoise = None,
     platform: Platform = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -138,6 +145,7 @@ def run_aggregator(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        test_noise_seed=test_noise_seed,
     )
     running = start(
         Config(
