@@ -32,7 +32,7 @@ class TestNoise:
 
 
 def noise_of(policy: EnclavePolicy) -> Callable[[int], IntegerNoise]:
-    """The noise of each round, by its number: exact Gaussians, of the operating system's randomness unless in a test."""
+    """The noise of each round, by its number: exact Gaussians of the system's randomness, or of a test's seed."""
     seed = policy.test_noise_seed
     if seed is None:
         exact = GaussianNoise(OperatingSystemNoise())

@@ -50,8 +50,8 @@ class EnclavePolicy:
         role: what the enclave is for.
         select: how the distributor reads rows. "oblivious": by passes over the whole table, which are the same for all
             keys; "direct": faster, and shows every device's keys to whoever watches the enclave's memory accesses.
-        test_noise_seed: FOR TESTS ONLY. None: exact noise that nobody can repeat. A number: noise that anybody who reads
-            the policy can compute and subtract, so that a run can be repeated to the byte. Such a policy protects nobody;
+        test_noise_seed: FOR TESTS ONLY. None: exact noise that nobody can repeat. A number: noise that a reader of the
+            policy can compute and subtract, so that a run can be repeated to the byte. Such a policy protects nobody;
             a verifier refuses it unless its reference values say ``allow_test_noise``.
 
     Raises:

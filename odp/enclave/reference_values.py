@@ -51,7 +51,7 @@ class ReferenceValues:
         policy_sha256: role -> SHA-256 of accepted policies, 64 hex digits.
         allow_emulated: True accepts platforms without hardware protection. For development and tests.
         allow_debug: True accepts enclaves whose memory a debugger may read.
-        allow_test_noise: True accepts enclaves whose noise comes from a seed in their policy: nobody is protected by it. For
+        allow_test_noise: True accepts enclaves whose noise comes from a seed in their policy: it protects nobody. For
             tests that have to be repeatable to the byte.
         max_age_seconds: evidence older than this is refused, whatever its own expiry says.
         image_validity: measurement -> when it may be accepted; a listed one without an entry may be always.

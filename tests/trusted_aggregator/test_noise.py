@@ -22,6 +22,6 @@ def test_noise_without_a_seed_never_repeats() -> None:
 
 
 def test_noise_of_a_seed_has_the_declared_spread() -> None:
-    """20,000 draws: their standard deviation is within 5 % of 30, ten of its own standard errors (false alarm < 1e-20)."""
+    """20,000 draws: their standard deviation is within 5 % of 30: ten of its standard errors, false alarm < 1e-20."""
     sample = noise_of(EnclavePolicy(role="aggregator", test_noise_seed=3))(1).sample(30.0, 20_000)
     assert abs(float(np.std(sample)) / 30.0 - 1.0) < 0.05
