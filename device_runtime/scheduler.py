@@ -143,6 +143,10 @@ class Scheduler:
         rows = self._all(f"SELECT {_COLUMNS} FROM jobs WHERE started IS NULL ORDER BY due, name LIMIT 1")
         return _job(rows[0]) if rows else None
 
+    def now(self) -> float:
+        """Seconds since the epoch, by the scheduler's clock."""
+        return self._clock()
+
     def wait(self, job: Job) -> float:
         """Seconds until ``job`` is due, at least 0."""
         return max(job.due - self._clock(), 0.0)
@@ -235,12 +239,13 @@ class Scheduler:
         )  # fmt: skip
 
     def _open(self) -> sqlite3.Connection:
-        connection = None
+        place = ":memory:" if self._path is None else self._path
         try:
             # One thread at a time, not always the same one: a host is made in one and runs in another.
-            connection = sqlite3.connect(
-                ":memory:" if self._path is None else self._path, isolation_level=None, check_same_thread=False
-            )
+            connection = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from error
+        try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, _FORMAT):
                 raise StateError(
@@ -249,9 +254,11 @@ class Scheduler:
             for statement in _CREATE if version == 0 else ():
                 connection.execute(statement)
         except sqlite3.DatabaseError as error:
-            if connection is not None:
-                connection.close()
+            connection.close()
             raise self._unusable(error) from error
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _remembered(self) -> float:
