@@ -45,6 +45,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.distributor",
         "rows by scan and by whole download: bytes and processor time per device, beside memory and bare gRPC",
     ),
+    "device": ("benchmarks.device", "a participation, a store, a cold start, and thousands of devices in one host"),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

@@ -6,6 +6,7 @@
     unmetered = true                # the network costs nothing per byte
     free_megabytes_at_least = 500
     windows = ["22:00-07:00"]       # local time; one of them
+    thermal_at_most = "warm"        # nominal, warm or hot; or degrees Celsius
     hours_between = 24              # since the last contribution
     examples_at_least = 10          # in the local table
 
@@ -30,6 +31,8 @@ _LARGEST_FILE = 1 << 16
 _MEGABYTE = 10**6
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 _MINUTES = 24 * 60
+#: Degrees Celsius up to which a device counts as such. Phones throttle from about 45 on, laptops from about 95.
+THERMAL_STATES = {"nominal": 60.0, "warm": 80.0, "hot": 95.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,7 @@ class Conditions:
     unmetered: bool = False
     free_megabytes_at_least: float | None = None
     windows: tuple[str, ...] = ()
+    thermal_at_most: str | float | None = None
     hours_between: float | None = None
     examples_at_least: int | None = None
 
@@ -56,6 +60,10 @@ class Conditions:
         for name, high in (("battery_at_least", 1.0), ("free_megabytes_at_least", 1e9), ("hours_between", 1e5)):
             if getattr(self, name) is not None:
                 _validate.within(low=0.0, high=high, **{name: getattr(self, name)})
+        if isinstance(self.thermal_at_most, str):
+            _validate.one_of(THERMAL_STATES, thermal_at_most=self.thermal_at_most)
+        elif self.thermal_at_most is not None:
+            _validate.within(low=-50.0, high=150.0, thermal_at_most=self.thermal_at_most)
         if self.examples_at_least is not None:
             _validate.integer(low=0, high=2**31, examples_at_least=self.examples_at_least)
         if not isinstance(self.windows, tuple) or len(self.windows) > 48:
@@ -133,6 +141,11 @@ def readings(
                 lambda: _number(sensors.free_bytes() / _MEGABYTE, room, "{:.0f} MB"),
             )
         )
+    heat = conditions.thermal_at_most
+    if heat is not None:
+        most = THERMAL_STATES[heat] if isinstance(heat, str) else heat
+        wanted = f"at most {heat} ({most:g} °C)" if isinstance(heat, str) else f"at most {most:g} °C"
+        asked.append(("thermal", wanted, lambda: _cool(sensors.temperature(), most)))
     if conditions.windows:
         asked.append(("time", " or ".join(conditions.windows), lambda: _in_window(conditions.windows, local(now))))
     hours = conditions.hours_between
@@ -168,6 +181,11 @@ def _flag(value: bool, yes: str, no: str) -> tuple[bool, str]:
 
 def _number(value: float, least: float, form: str) -> tuple[bool, str]:
     return value >= least, form.format(value)
+
+
+def _cool(degrees: float, most: float) -> tuple[bool, str]:
+    state = next((name for name, limit in THERMAL_STATES.items() if degrees <= limit), "critical")
+    return degrees <= most, f"{degrees:.0f} °C, {state}"
 
 
 def _in_window(windows: tuple[str, ...], local: time.struct_time) -> tuple[bool, str]:

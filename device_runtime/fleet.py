@@ -6,7 +6,10 @@ that cannot be used is one outage for the whole host: one line in the log, one g
 
 What a device sent is known from its store. The host keeps in memory which devices have settled which round, so that a
 device with nothing to do costs nothing. A device that is paused, or whose training conditions are not met, rests: it is
-looked at again now and then, and a host whose devices all rest asks nobody for anything.
+looked at again now and then, and a host whose devices all rest asks nobody for anything; one that is to end with its
+task does not wait for them for ever.
+
+When the host checks in next is a job of its scheduler: a window that the server asked for holds over a restart, too.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.housekeeping import Housekeeping
 from device_runtime.participation import Outcome, Participant
 from device_runtime.recovery import repair, set_aside_path
+from device_runtime.scheduler import Job, Scheduler
 from device_runtime.schema import State
 from device_runtime.services import Traffic
 from device_runtime.statistics import FILE, Statistics
@@ -60,6 +64,10 @@ _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
 _QUIET_SECONDS = 120.0
+#: A host that is to end with its task, and whose devices all rest for so long, ends with an error.
+RESTING_SECONDS = 3600.0
+#: The host's job: to look at what the server offers.
+CHECK_IN = "check-in"
 #: How long a device rests before its person's decisions and its conditions are looked at again.
 REST_SECONDS = 30.0
 
@@ -96,6 +104,8 @@ class Fleet:
       threads: how many take part at once.
       durable: whether what a device sent survives a power cut (see ``Store.open``).
       until_finished: return once the task that was seen has no round left.
+      jobs: plans check-ins and keeps them over restarts; without it they are kept in memory.
+      end_after: seconds after which ``run`` returns, or raises where it was to end with its task.
       keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
       housekeeping: forgets what is past its period, in between; None forgets nothing.
       stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
@@ -120,6 +130,8 @@ class Fleet:
         until_finished: bool = False,
         keep_running: bool = False,
         housekeeping: Housekeeping | None = None,
+        jobs: Scheduler | None = None,
+        end_after: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         uniform: Callable[[float, float], float] | None = None,
@@ -138,6 +150,10 @@ class Fleet:
         self._clock = clock
         self._wait = wait if wait is not None else stop.wait
         self._uniform = uniform if uniform is not None else SystemRandom().uniform
+        self._jobs = jobs
+        self._end_after = end_after
+        self._rest_reason: NotNow | None = None
+        self._rest_since: float | None = None
         self._reader = AssignmentReader(population)
         self._lock = threading.Lock()
         self._settled: dict[tuple[bytes, int], bytearray] = {}
@@ -162,9 +178,14 @@ class Fleet:
           StateError: the state folder cannot be used, for example because the disk is full.
           AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
             nothing was sent to it.
+          NotNow: the host was to end with its task, and its devices all rested for too long, or its time was over.
         """
         self._recover()
         self._log.event("devices_started", devices=len(self._devices), population=self._population)
+        started = self._clock()
+        left = self._first_wait()
+        if left:
+            self._wait(left)
         with futures.ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="device") as pool:
             while not self._stop.is_set():
                 try:
@@ -179,6 +200,8 @@ class Fleet:
                 if pause is None:
                     self.statistics.finish()
                     self._log.event("devices_finished", population=self._population)
+                    break
+                if self._is_over(started):
                     break
                 if pause > 0 and self._wait(pause):
                     break
@@ -216,7 +239,9 @@ class Fleet:
         """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
         rest = self._rest()
         if rest is not None:
+            self._rest_since = self._clock() if self._rest_since is None else self._rest_since
             return rest
+        self._rest_since = None
         traffic = Traffic()
         answer = self._participant.services.check_in(self._population, traffic)
         work = self._read(answer)
@@ -234,6 +259,8 @@ class Fleet:
         if not pending:
             self._recovered_from_outage()
             return self._next_pause()
+        if self._jobs is not None:
+            self._jobs.begin(CHECK_IN)
         sweep = self._sweep(pool, pending)
         counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
         self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
@@ -269,7 +296,39 @@ class Fleet:
                 return None
         low = min(float(window.min_seconds), _LONGEST_RETRY_SECONDS)
         high = min(max(float(window.max_seconds), low), _LONGEST_RETRY_SECONDS)
-        return max(self._uniform(low, high), _FIRST_PAUSE)
+        if self._jobs is None:
+            return max(self._uniform(low, high), _FIRST_PAUSE)
+        self._jobs.look_at_the_clock()
+        planned = self._jobs.failed(CHECK_IN, retry=(low, high))
+        return max(self._jobs.wait(planned) if planned is not None else low, _FIRST_PAUSE)
+
+    def _first_wait(self) -> float:
+        """Seconds that are left of a window that the server asked for before the last restart."""
+        if self._jobs is None:
+            return 0.0
+        job = self._jobs.add(Job(name=CHECK_IN, due=self._jobs.now(), retry=(_FIRST_PAUSE, _LONGEST_PAUSE)))
+        left = min(self._jobs.wait(job), _LONGEST_RETRY_SECONDS)
+        if self._jobs.interrupted:
+            self._log.event("resumed", jobs=len(self._jobs.interrupted))
+        if left:
+            self._log.event("waiting", seconds=round(left, 1))
+        return left
+
+    def _is_over(self, started: float) -> bool:
+        """Whether the host's time is over. Raises NotNow where it was to end with its task."""
+        now = self._clock()
+        resting = 0.0 if self._rest_since is None else now - self._rest_since
+        over = self._end_after is not None and now - started >= self._end_after
+        if not over and not (self._until_finished and self._end_after is None and resting >= RESTING_SECONDS):
+            return False
+        if not self._until_finished:
+            self._log.event("time_is_over", seconds=round(now - started))
+            return True
+        reason: str = ""
+        names: tuple[str, ...] = ()
+        if self._rest_since is not None and self._rest_reason is not None:
+            reason, names = f": all devices rest: {self._rest_reason}", self._rest_reason.names
+        raise NotNow(f"not finished after {now - started:.0f} s{reason}", *names)
 
     def _next_pause(self) -> float:
         """A pause that grows while one and the same round has nothing to do."""
@@ -432,6 +491,7 @@ class Fleet:
         """One line per reason for the whole host, until a device wakes."""
         with self._lock:
             self._resting[device - self._devices.start] = max(self._clock(), 0.0) + REST_SECONDS
+            self._rest_reason = error
             telling = error.names not in self._rests_told
             self._rests_told.add(error.names)
         if telling:

@@ -20,6 +20,7 @@ from device_runtime.participation import Participant
 from device_runtime.provision import provision
 from device_runtime.retention import Retention
 from device_runtime.retrieval import Retrievals
+from device_runtime.scheduler import Scheduler
 from device_runtime.sensors import Sensors
 from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
@@ -42,6 +43,8 @@ ROLE = "devices"
 LOG_FILE = "log-view.json"
 #: Whole tables that were downloaded.
 TABLES = "tables"
+#: When the host does what next.
+JOBS_FILE = "jobs.sqlite"
 
 _POLL_SECONDS = 0.2
 
@@ -66,6 +69,7 @@ class Config:
       limits: for devices whose person set none of their own.
       conditions: when devices may train; by default at any time.
       until_finished: end when the task has no round left.
+      end_after: end after so many seconds; with ``until_finished`` that is an error.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
 
     Raises:
@@ -87,6 +91,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     conditions: Conditions = field(default_factory=Conditions)
     until_finished: bool = False
+    end_after: float | None = None
     keep_running: bool = False
 
     def __post_init__(self) -> None:
@@ -96,16 +101,21 @@ class Config:
         if self.count is not None:
             _validate.integer(low=1, high=2**20, count=self.count)
         _validate.integer(low=1, high=64, threads=self.threads)
+        if self.end_after is not None:
+            _validate.within(low=1.0, high=1e9, end_after=self.end_after)
 
 
 class Running:
     """A device host at work. It listens on nothing, so it has no address."""
 
-    def __init__(self, fleet: Fleet, stop: threading.Event, services: Services, state: StateFolder) -> None:
+    def __init__(
+        self, fleet: Fleet, stop: threading.Event, services: Services, state: StateFolder, jobs: Scheduler
+    ) -> None:
         self._fleet = fleet
         self._stop = stop
         self._services = services
         self._state = state
+        self._jobs = jobs
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
         self._thread.start()
@@ -119,6 +129,7 @@ class Running:
 
         Raises:
           StateError: the state folder became unusable.
+          NotNow: the host was to end with its task, and its devices rested for too long, or its time was over.
           AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
             nothing was sent to it.
         """
@@ -146,6 +157,7 @@ class Running:
             self._error = error
         finally:
             self._services.close()
+            self._jobs.close()
             self._state.close()
 
 
@@ -198,6 +210,9 @@ def start(
                 events.event("devices_filled", devices=count, new=filled)
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())
+            jobs = Scheduler(
+                state.root / JOBS_FILE, clock=clock, told=lambda what, seconds: events.warning(what, seconds=seconds)
+            )
             fleet = Fleet(
                 state=state,
                 population=config.population,
@@ -217,6 +232,8 @@ def start(
                 threads=config.threads,
                 durable=config.durable,
                 until_finished=config.until_finished,
+                end_after=config.end_after,
+                jobs=jobs,
                 keep_running=config.keep_running,
                 housekeeping=Housekeeping(
                     state.root, config.retention, log=events, durable=config.durable, clock=clock
@@ -230,7 +247,7 @@ def start(
     except BaseException:
         services.close()
         raise
-    return Running(fleet, stopped, services, state)
+    return Running(fleet, stopped, services, state, jobs)
 
 
 def log_guard(

@@ -40,6 +40,10 @@ class Sensors(Protocol):
         """Free room on the disk of its store."""
         ...
 
+    def temperature(self) -> float:
+        """Of its hottest part that anybody measures, in degrees Celsius."""
+        ...
+
 
 class MachineSensors:
     """This machine's own readings: battery by psutil where that is installed, the rest by the operating system.
@@ -82,6 +86,22 @@ class MachineSensors:
         except OSError as error:
             raise Unreadable((error.strerror or "the folder is missing").lower()) from None
 
+    def temperature(self) -> float:
+        """As ``Sensors``."""
+        try:
+            import psutil
+        except ImportError:
+            raise Unreadable("psutil is not installed") from None
+        try:
+            found = psutil.sensors_temperatures()
+        except (AttributeError, OSError, RuntimeError):
+            found = {}
+        # Absent sensors show 0, and some broken ones a number that nothing survives.
+        read = [one.current for part in found.values() for one in part if one.current and 0.0 < one.current < 150.0]
+        if not read:
+            raise Unreadable("the system shows no temperature")
+        return float(max(read))
+
 
 def _battery() -> Any:
     """What psutil says: ``percent`` and ``power_plugged``."""
@@ -107,6 +127,7 @@ class SimulatedSensors:
     charge: float | None = 1.0
     is_unmetered: bool | None = True
     free: int | None = 2**40
+    heat: float | None = 30.0
 
     def idle(self) -> bool:
         """As ``Sensors``."""
@@ -127,6 +148,10 @@ class SimulatedSensors:
     def free_bytes(self) -> int:
         """As ``Sensors``."""
         return int(_told(self.free))
+
+    def temperature(self) -> float:
+        """As ``Sensors``."""
+        return float(_told(self.heat))
 
 
 def _told(value: float | None) -> float:

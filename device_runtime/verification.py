@@ -234,6 +234,8 @@ class _Record:
     def enclave(self, role: str) -> str:
         found = self.verified(role)
         kind = "emulated" if found.emulated else "in hardware"
+        if found.policy.test_noise_seed is not None:
+            kind += ", TEST NOISE that protects nobody"
         return f"{kind}, code {found.image_digest[:19]}.., policy {found.policy.sha256.hex()[:12]}.."
 
     def recipient(self, line: Participation) -> str:

@@ -26,11 +26,12 @@ from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
-from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
+from odp.privacy.mechanisms import IntegerNoise
 from odp.signed_task import open_order
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator import records as names
 from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
+from trusted_aggregator.noise import noise_of
 from trusted_aggregator.opened_task import OpenedTask
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import signed_release
@@ -53,7 +54,8 @@ class AggregatorCore:
     Args:
         identity: keys, policy and counters of this enclave.
         noise: what is added to the sums; the default draws exact Gaussians from the operating system's randomness.
-            An object of the same process is the only way to another noise (rule P23).
+            An object of the same process is the only way to another noise (rule P23), but for a policy with a
+            ``test_noise_seed``, which evidence shows and devices refuse unless told otherwise.
 
     Raises:
         ConfigurationError: the policy is of another role.
@@ -63,7 +65,7 @@ class AggregatorCore:
         if identity.policy.role != "aggregator":
             raise ConfigurationError(f"Expected a policy of role 'aggregator', got role={identity.policy.role!r}")
         self._identity = identity
-        self._noise = GaussianNoise(OperatingSystemNoise()) if noise is None else noise
+        self._noise_of = noise_of(identity.policy) if noise is None else lambda round: noise
         self._sealer = Sealer(identity.sealing_key)
         self._admin = threading.RLock()
         self._lookup = threading.Lock()
@@ -138,7 +140,7 @@ class AggregatorCore:
             self._require_may_open(given, parsed.round)
             self._announce(given)
             query = given.queries[parsed.round]
-            noise = draw_round_noise(query, self._noise, model_sha256=parsed.model_sha256)
+            noise = draw_round_noise(query, self._noise_of(parsed.round), model_sha256=parsed.model_sha256)
             opened = Round(
                 task_sha256=given.sha256,
                 order=parsed,

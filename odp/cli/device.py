@@ -65,6 +65,12 @@ def run(
         typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
     ] = True,
     until_finished: Annotated[bool, typer.Option(help="End when the population's task is finished.")] = False,
+    end_after: Annotated[
+        float | None,
+        typer.Option(
+            "--for", help="End after so many seconds; with --until-finished an unfinished task is then an error."
+        ),
+    ] = None,
     keep_running: Annotated[
         bool,
         typer.Option("--keep-running", help="Ask on where a service's certificate or evidence is refused, not end."),
@@ -98,6 +104,7 @@ def run(
         ),
         conditions=Conditions.load(conditions) if conditions is not None else Conditions(),
         until_finished=until_finished,
+        end_after=end_after,
         keep_running=keep_running,
     )
     running = start(config, ratings=_ratings(data, devices, split_seed))

@@ -218,6 +218,7 @@ def write_reference_values(
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
         helper_keys=tuple(helper_keys),
+        allow_test_noise=aggregator_policy.test_noise_seed is not None,
         log=log,
     ).save(output)
 

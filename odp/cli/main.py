@@ -19,6 +19,7 @@ from odp.cli import (
     demo,
     device,
     enclave,
+    fleet,
     privacy,
     report,
     services,
@@ -51,6 +52,7 @@ app.add_typer(services.distributor_app, name="distributor")
 app.add_typer(services.aggregator_app, name="aggregator")
 app.add_typer(device.app, name="device")
 app.add_typer(enclave.app, name="enclave")
+app.add_typer(fleet.app, name="fleet")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(audit.app, name="audit")
 app.add_typer(witness.app, name="witness")

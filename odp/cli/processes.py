@@ -229,6 +229,8 @@ class Services:
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]
             arguments += ["--accumulation", self.policy.accumulation]
+            if self.policy.test_noise_seed is not None:
+                arguments += ["--test-noise-seed", str(self.policy.test_noise_seed)]
         child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
         self.children[name] = child
         return child

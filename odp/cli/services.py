@@ -36,6 +36,12 @@ Selecting = Annotated[
 WithHelper = Annotated[
     bool, typer.Option("--helper", help="Start a helper too, for tasks of method 'pir' (docs/partial-broadcast.md).")
 ]
+TestNoise = Annotated[
+    int | None,
+    typer.Option(
+        help="TESTS ONLY, PROTECTS NOBODY: noise from this seed instead of secret noise. Devices refuse it by default."
+    ),
+]
 Witnesses = Annotated[
     list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
 ]
@@ -135,6 +141,7 @@ def run_aggregator(
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
+    test_noise_seed: TestNoise = None,
     platform: Platform = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -152,6 +159,7 @@ def run_aggregator(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        test_noise_seed=test_noise_seed,
     )
     running = start(
         Config(

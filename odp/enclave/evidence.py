@@ -75,6 +75,7 @@ class Reason(enum.StrEnum):
     IMAGE_NOT_VALID = "image_not_valid"
     EVENT_LOG = "event_log"
     UNRESTRICTED = "unrestricted"
+    TEST_NOISE_NOT_ALLOWED = "test_noise_not_allowed"
 
 
 def report_data(*, nonce: bytes, hpke_key: bytes, signing_key: bytes, policy: bytes) -> bytes:

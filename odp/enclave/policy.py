@@ -33,6 +33,8 @@ _KINDS: dict[str, type] = {
     "role": str,
     "select": str,
 }
+#: Keys that a policy may leave out: it then has the default, and another program's reader need not know the key.
+_OPTIONAL: dict[str, type] = {"test_noise_seed": int}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,9 @@ class EnclavePolicy:
         role: what the enclave is for.
         select: how the distributor reads rows. "oblivious": by passes over the whole table, which are the same for all
             keys; "direct": faster, and shows every device's keys to whoever watches the enclave's memory accesses.
+        test_noise_seed: FOR TESTS ONLY. None: exact noise that nobody can repeat. A number: noise that a reader of the
+            policy can compute and subtract, so that a run can be repeated to the byte. Such a policy protects nobody;
+            a verifier refuses it unless its reference values say ``allow_test_noise``.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -59,6 +64,7 @@ class EnclavePolicy:
     population_delta: float = 1e-5
     role: Role
     select: Selection = "oblivious"
+    test_noise_seed: int | None = None
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=_LARGEST_COHORT, minimum_cohort=self.minimum_cohort)
@@ -68,13 +74,18 @@ class EnclavePolicy:
         _validate.one_of(ROLES, role=self.role)
         _validate.one_of(ACCUMULATIONS, accumulation=self.accumulation)
         _validate.one_of(SELECTIONS, select=self.select)
+        if self.test_noise_seed is not None:
+            _validate.integer(low=0, high=2**63 - 1, test_noise_seed=self.test_noise_seed)
         # 20 and 20.0 are one policy, so they must have one hash.
         object.__setattr__(self, "population_epsilon", float(self.population_epsilon))
         object.__setattr__(self, "population_delta", float(self.population_delta))
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: keys sorted, no spaces, ASCII, every field present."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":")).encode("ascii")
+        """Canonical JSON: keys sorted, no spaces, ASCII, every field present but a ``test_noise_seed`` of None."""
+        values = dataclasses.asdict(self)
+        if self.test_noise_seed is None:
+            del values["test_noise_seed"]
+        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode("ascii")
 
     @property
     def sha256(self) -> bytes:
@@ -96,12 +107,12 @@ class EnclavePolicy:
             raise ConfigurationError("Expected the enclave policy to be JSON in ASCII") from None
         if not isinstance(values, dict):
             raise ConfigurationError("Expected the enclave policy to be a JSON object")
-        _validate.known_keys(values, _KINDS, where="the enclave policy")
+        _validate.known_keys(values, [*_KINDS, *_OPTIONAL], where="the enclave policy")
         missing = [name for name in _KINDS if name not in values]
         if missing:
             raise ConfigurationError(f"Missing key {missing[0]!r} in the enclave policy")
-        for name, kind in _KINDS.items():
-            if type(values[name]) is not kind:
+        for name, kind in (_KINDS | _OPTIONAL).items():
+            if name in values and type(values[name]) is not kind:
                 raise ConfigurationError(f"Expected {name} in the enclave policy to be of type {kind.__name__}")
         policy = cls(**values)
         if policy.to_bytes() != data:

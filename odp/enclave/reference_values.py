@@ -51,6 +51,8 @@ class ReferenceValues:
         policy_sha256: role -> SHA-256 of accepted policies, 64 hex digits.
         allow_emulated: True accepts platforms without hardware protection. For development and tests.
         allow_debug: True accepts enclaves whose memory a debugger may read.
+        allow_test_noise: True accepts enclaves whose noise comes from a seed in their policy: it protects nobody. For
+            tests that have to be repeatable to the byte.
         max_age_seconds: evidence older than this is refused, whatever its own expiry says.
         image_validity: measurement -> when it may be accepted; a listed one without an entry may be always.
         withdrawn_images: measurements that are refused from now on, listed or not.
@@ -71,6 +73,7 @@ class ReferenceValues:
     policy_sha256: Mapping[str, tuple[str, ...]]
     allow_emulated: bool
     allow_debug: bool = False
+    allow_test_noise: bool = False
     max_age_seconds: float = 3600.0
     image_validity: Mapping[str, Validity] = dataclasses.field(default_factory=dict)
     withdrawn_images: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ class ReferenceValues:
             chain.read_root(pem)
         object.__setattr__(self, "image_digests", _per_role(self.image_digests, _DIGEST, "image_digests"))
         object.__setattr__(self, "policy_sha256", _per_role(self.policy_sha256, _SHA256, "policy_sha256"))
-        for name in ("allow_emulated", "allow_debug"):
+        for name in ("allow_emulated", "allow_debug", "allow_test_noise"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to be true or false")
         _validate.within(low=1, high=_LONGEST_AGE_SECONDS, max_age_seconds=self.max_age_seconds)

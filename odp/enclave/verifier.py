@@ -12,7 +12,7 @@ token is believed before the chain and the signature hold.
 6. the caller's own nonce                  ``wrong_nonce``
 7. debug status, emulation, firmware       ``debug_enabled``, ``emulated_not_allowed``, ``tcb_outdated``
 8. role, code and policy                   ``wrong_role``, ``image_withdrawn``, ``wrong_image``, ``image_not_valid``,
-                                           ``wrong_policy``
+                                           ``wrong_policy``, ``test_noise_not_allowed``
 9. keys, nonce and policy bound together   ``key_binding``
 10. what happened since the launch         ``event_log``, ``unrestricted``
 
@@ -229,4 +229,10 @@ def _check_policy(policy: bytes, role: Role, reference_values: ReferenceValues) 
         raise AttestationError(Reason.WRONG_POLICY, f"its policy is listed but cannot be read: {error}") from None
     if accepted.role != role:
         raise AttestationError(Reason.WRONG_ROLE, f"its policy is for role {accepted.role!r}, wanted {role!r}")
+    if accepted.test_noise_seed is not None and not reference_values.allow_test_noise:
+        raise AttestationError(
+            Reason.TEST_NOISE_NOT_ALLOWED,
+            "its policy adds noise from a seed, which protects nobody; set allow_test_noise in the reference values to "
+            "accept that in a test",
+        )
     return accepted

@@ -5,6 +5,7 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ charging = true
 battery_at_least = 0.5
 unmetered = true
 free_megabytes_at_least = 500
+thermal_at_most = "warm"
 windows = ["22:00-07:00", "12:30-13:00"]
 hours_between = 24
 examples_at_least = 10
@@ -43,7 +45,7 @@ def policy(tmp_path: Path, text: str) -> Conditions:
 def test_a_device_that_meets_everything_may_train(tmp_path: Path) -> None:
     found = readings(policy(tmp_path, EVERYTHING), SimulatedSensors(), STANDING, now=DAY, local=at("23:10"))
     assert [one.name for one in found] == [
-        "idle", "charging", "battery", "network", "storage", "time", "separation", "examples",
+        "idle", "charging", "battery", "network", "storage", "thermal", "time", "separation", "examples",
     ]  # fmt: skip
     require(found)
 
@@ -56,6 +58,8 @@ def test_a_device_that_meets_everything_may_train(tmp_path: Path) -> None:
         ("battery", {"charge": 0.49}, DAY, "23:10", STANDING, "49%"),
         ("network", {"is_unmetered": False}, DAY, "23:10", STANDING, "metered"),
         ("storage", {"free": 499_000_000}, DAY, "23:10", STANDING, "499 MB"),
+        ("thermal", {"heat": 80.5}, DAY, "23:10", STANDING, "80 °C, hot"),
+        ("thermal", {"heat": 96.0}, DAY, "23:10", STANDING, "96 °C, critical"),
         ("time", {}, DAY, "07:00", STANDING, "07:00"),
         ("separation", {}, DAY - 1, "23:10", STANDING, "24.0 h"),
         ("separation", {}, -1.0, "23:10", STANDING, "the clock went back"),
@@ -76,7 +80,7 @@ def test_a_condition_that_is_not_met_is_named_with_its_reading(
     ("sensor", "name"),
     [
         ("is_idle", "idle"), ("is_charging", "charging"), ("charge", "battery"), ("is_unmetered", "network"),
-        ("free", "storage"),
+        ("free", "storage"), ("heat", "thermal"),
     ],
 )  # fmt: skip
 def test_a_sensor_that_cannot_be_read_is_a_condition_that_is_not_met(tmp_path: Path, sensor: str, name: str) -> None:
@@ -94,7 +98,7 @@ def test_the_policy_of_the_documentation_is_one(tmp_path: Path) -> None:
 
 
 def test_no_conditions_ask_no_sensor() -> None:
-    broken = SimulatedSensors(is_idle=None, is_charging=None, charge=None, is_unmetered=None, free=None)
+    broken = SimulatedSensors(is_idle=None, is_charging=None, charge=None, is_unmetered=None, free=None, heat=None)
     assert readings(Conditions(), broken, Standing(examples=0, last=None), now=0.0) == ()
 
 
@@ -121,6 +125,9 @@ def test_a_window_holds_from_its_start_up_to_its_end_also_over_midnight(start: i
         ('windows = "22:00-07:00"', "list"),
         ("windows = [7]", "HH:MM-HH:MM"),
         ("hours_between = nan", "hours_between"),
+        ('thermal_at_most = "warn"', "did you mean 'warm'"),
+        ("thermal_at_most = 500", "thermal_at_most"),
+        ("thermal_at_most = true", "thermal_at_most"),
         ('examples_at_least = "x"', "examples_at_least"),
         ("idle = ", "TOML"),
         ("\x00", "TOML"),
@@ -182,3 +189,32 @@ def test_without_psutil_the_battery_is_unreadable(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(__import__("sys").modules, "psutil", None)
     with pytest.raises(Unreadable, match="not installed"):
         MachineSensors(tmp_path).battery()
+
+
+@pytest.mark.parametrize(
+    ("most", "met"), [("nominal", False), ("warm", True), ("hot", True), (71.9, False), (72, True)]
+)
+def test_heat_is_compared_with_a_state_or_with_degrees(most: str | float, met: bool) -> None:
+    found = readings(Conditions(thermal_at_most=most), SimulatedSensors(heat=72.0), STANDING, now=DAY)
+    assert [(one.name, one.met, one.read) for one in found] == [("thermal", met, "72 °C, warm")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "degrees"),
+    [
+        ({"cpu": [41.0, 67.5], "disk": [30.0]}, 67.5),
+        ({"cpu": [0.0, None]}, None),
+        ({"cpu": [255.0, 50.0]}, 50.0),
+        ({}, None),
+    ],
+)
+def test_the_temperature_is_the_hottest_that_psutil_shows_or_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, list[float | None]], degrees: float | None
+) -> None:
+    shown = {name: [SimpleNamespace(current=value) for value in values] for name, values in parts.items()}
+    monkeypatch.setattr("psutil.sensors_temperatures", lambda: shown, raising=False)
+    if degrees is None:
+        with pytest.raises(Unreadable, match="shows no temperature"):
+            MachineSensors(tmp_path).temperature()
+    else:
+        assert MachineSensors(tmp_path).temperature() == degrees

@@ -14,10 +14,11 @@ from device_runtime import program
 from device_runtime.conditions import Conditions
 from device_runtime.fleet import REST_SECONDS, Fleet
 from device_runtime.limits import Limits
+from device_runtime.scheduler import Scheduler
 from device_runtime.schema import State
 from device_runtime.sensors import SimulatedSensors
 from device_runtime.store import Store, store_path
-from odp.errors import AttestationError, ConfigurationError, DiskFull, ServiceUnavailable, StateError
+from odp.errors import AttestationError, ConfigurationError, DiskFull, NotNow, ServiceUnavailable, StateError
 from odp.transport.state_folder import StateFolder
 
 
@@ -32,9 +33,12 @@ class Host:
         limits: Limits | None = None,
         until_finished: bool = True,
         keep_running: bool = False,
+        jobs: Scheduler | None = None,
+        end_after: float | None = None,
     ) -> None:
         self.world = world
         self.now = 0.0
+        self.most_pauses = 100
         self.pauses: list[float] = []
         self.events: list[Callable[[], None]] = []
         self.stop = threading.Event()
@@ -42,11 +46,12 @@ class Host:
         self.fleet = Fleet(
             state=self.state, population="people", participant=world.participant(limits=limits), first=0, count=count,
             stop=self.stop, log=world.log, until_finished=until_finished, keep_running=keep_running,
+            jobs=jobs, end_after=end_after,
             clock=lambda: self.now, wait=self.pause, uniform=lambda low, high: (low + high) / 2,
         )  # fmt: skip
 
     def pause(self, seconds: float) -> bool:
-        assert len(self.pauses) < 100, "the host never ends"
+        assert len(self.pauses) < self.most_pauses, "the host never ends"
         self.pauses.append(seconds)
         self.now += seconds
         if self.events:
@@ -450,3 +455,52 @@ def test_an_unforeseen_error_of_one_device_is_logged_without_its_message(
     assert [entry["devices_in"] for entry in host.written()["rounds"]] == [2, 2, 2]
     assert world.log_text.getvalue().count("device_crashed") == 1
     assert "private" not in world.log_text.getvalue()
+
+
+def test_a_host_that_is_to_end_with_its_task_does_not_wait_for_ever_for_devices_that_rest(world: Any) -> None:
+    world.fill([3] * 2)
+    host = Host(world, count=2)
+    host.fleet._participant = world.participant(
+        conditions=Conditions(charging=True), sensors=lambda path: SimulatedSensors(is_charging=False)
+    )
+    host.most_pauses = 200
+    with pytest.raises(NotNow, match=r"not finished after 36\d\d s: all devices rest: charging: on battery"):
+        host.run()
+    assert world.server.requests == []
+
+
+def test_a_host_ends_when_its_time_is_over_as_an_error_only_where_it_was_to_finish(world: Any) -> None:
+    world.fill([3])
+    world.server.assignment = None
+    for until_finished in (False, True):
+        host = Host(world, count=1, until_finished=until_finished, end_after=60.0)
+        if until_finished:
+            with pytest.raises(NotNow, match="not finished after 6"):
+                host.run()
+        else:
+            host.run()
+        assert 60.0 <= host.now <= 70.0
+
+
+def test_a_window_that_the_server_asked_for_holds_over_a_restart(world: Any, tmp_path: Path) -> None:
+    world.fill([3])
+    world.server.assignment = None
+    now = [1000.0]
+
+    def jobs() -> Scheduler:
+        clock = lambda: now[0]  # noqa: E731
+        return Scheduler(tmp_path / "jobs", clock=clock, monotonic=clock, uniform=lambda low, high: high)
+
+    with jobs() as first:
+        host = Host(world, count=1, until_finished=False, jobs=first)
+        host.events = [host.stop.set]
+        host.run()
+    assert host.pauses == [7.0]
+    now[0] += 3.0
+    with jobs() as second:
+        host = Host(world, count=1, until_finished=False, jobs=second)
+        host.stop.clear()
+        host.events = [host.stop.set]
+        host.run()
+    assert host.pauses == [4.0]
+    assert len(world.server.requests) == 1, "the restarted host asked nobody before its time"

@@ -67,3 +67,18 @@ def test_any_other_spelling_or_value_is_refused(data: bytes) -> None:
 def test_a_misspelt_role_names_the_nearest_one() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'aggregator'"):
         EnclavePolicy(role="agregator")  # type: ignore[arg-type]
+
+
+def test_a_seed_for_test_noise_is_a_key_of_its_own_and_an_exact_policy_has_none() -> None:
+    exact, seeded = EnclavePolicy(role="aggregator"), EnclavePolicy(role="aggregator", test_noise_seed=7)
+    assert b"noise" not in exact.to_bytes()
+    assert b'"test_noise_seed":7' in seeded.to_bytes()
+    assert EnclavePolicy.from_bytes(seeded.to_bytes()) == seeded
+    assert exact.sha256 != seeded.sha256
+
+
+@pytest.mark.parametrize("seed", [b"null", b"-1", b'"7"', b"true", b"9223372036854775808", b"7.0"])
+def test_a_seed_that_is_no_seed_is_refused(seed: bytes) -> None:
+    data = EnclavePolicy(role="aggregator", test_noise_seed=7).to_bytes().replace(b":7}", b":" + seed + b"}")
+    with pytest.raises(ConfigurationError):
+        EnclavePolicy.from_bytes(data)

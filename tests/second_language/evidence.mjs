@@ -62,7 +62,7 @@ export function verifyEvidence({ token, policy, event_log, nonce, role, values, 
   const validity = values.image_validity?.[claims.image_digest] ?? {};
   const until = validity.not_after ?? 2 ** 40;
   require_((validity.not_before ?? 0) <= now && now < until, 'image_not_valid', 'its code is not accepted now');
-  const terms = readPolicy(policy, role, values.policy_sha256[role] ?? []);
+  const terms = readPolicy(policy, role, values.policy_sha256[role] ?? [], values.allow_test_noise);
   const keys = [claims.hpke_key, claims.signing_key];
   const bound = createHash('sha512').update(domain('report', sha256(nonce), ...keys, sha256(policy))).digest();
   require_(bound.equals(claims.report_data), 'key_binding', 'the report does not bind these keys');
@@ -205,7 +205,7 @@ function readClaims(values) {
   return claims;
 }
 
-function readPolicy(data, role, listed) {
+function readPolicy(data, role, listed, allowTestNoise) {
   require_(listed.includes(sha256(data).toString('hex')), 'wrong_policy', 'its policy is not listed');
   let policy = {};
   try {
@@ -213,8 +213,10 @@ function readPolicy(data, role, listed) {
   } catch {
     // refused below
   }
-  require_(Object.keys(policy).join() === POLICY_KEYS.join(), 'wrong_policy', 'its policy cannot be read');
+  const { test_noise_seed: seed, ...rest } = policy;
+  require_(Object.keys(rest).join() === POLICY_KEYS.join(), 'wrong_policy', 'its policy cannot be read');
   require_(policy.role === role, 'wrong_role', 'its policy is for another role');
+  require_(seed === undefined || allowTestNoise === true, 'test_noise_not_allowed', 'its noise protects nobody');
   return policy;
 }
 

@@ -262,6 +262,12 @@ def evidence_cases(rig: Rig, other: Rig) -> Iterator[tuple[ReferenceValues, dict
         token = rig.sign(rig.claims(), {**parts(rig.token())[0], "x5c": sent})
         yield case(token=token, pinned=pinning(roots=(chains.pem(made[0]),)))
 
+    for allowed in (False, True):
+        testing = EnclavePolicy(role="aggregator", test_noise_seed=7).to_bytes()
+        listed = {"aggregator": (hashlib.sha256(testing).hexdigest(),)}
+        pinned = pinning(policy_sha256=listed, allow_test_noise=allowed)
+        yield case(token=rig.token(policy=testing), policy=testing, pinned=pinned)
+
     # Forms.
     head, body, signature = rig.token().split(".")
     yield case(token=f"{head}.{body}.{other.token().split('.')[2]}")

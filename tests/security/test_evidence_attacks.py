@@ -10,11 +10,12 @@ import dataclasses
 import hashlib
 
 import pytest
-from enclave.test_verifier import NOW, POLICIES, Rig, encode, reason, report
+from enclave.test_verifier import NONCE, NOW, POLICIES, Rig, encode, reason, report
 
 from odp.enclave.evidence import Reason
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,7 @@ OTHER_POLICIES = {
     "R9 a huge epsilon": dataclasses.replace(STRICT, population_epsilon=1e300),
     "R9 a larger delta": dataclasses.replace(STRICT, population_delta=2e-5),
     "R9 sums that show the items": dataclasses.replace(STRICT, accumulation="direct"),
+    "R9 noise that anybody can subtract": dataclasses.replace(STRICT, test_noise_seed=7),
     "R9 reads that show the keys": dataclasses.replace(STRICT, select="direct"),
     "R9 a stricter policy is another policy too": dataclasses.replace(STRICT, minimum_cohort=10**6),
     "R9 the role of the distributor": EnclavePolicy(role="distributor"),
@@ -100,3 +102,16 @@ def test_r11_whoever_pins_nothing_accepts_nothing(rig: Rig) -> None:
 
 def test_the_genuine_evidence_is_accepted_so_that_each_attack_fails_for_its_own_reason(rig: Rig) -> None:
     assert rig.verify().policy == STRICT
+
+
+def test_r9_noise_that_anybody_can_subtract_is_refused_even_where_its_policy_is_listed(rig: Rig) -> None:
+    policy = dataclasses.replace(STRICT, test_noise_seed=7).to_bytes()
+    listed = dataclasses.replace(rig.pinned, policy_sha256={"aggregator": (hashlib.sha256(policy).hexdigest(),)})
+    launched = rig.launched("aggregator", policy=policy).evidence(NONCE)
+
+    def verify(pinned: ReferenceValues) -> VerifiedEnclave:
+        return rig.verify(launched.token, policy=policy, event_log=launched.event_log, reference_values=pinned)
+
+    assert reason(lambda: verify(rig.pinned)) == Reason.WRONG_POLICY
+    assert reason(lambda: verify(listed)) == Reason.TEST_NOISE_NOT_ALLOWED
+    assert verify(dataclasses.replace(listed, allow_test_noise=True)).policy.test_noise_seed == 7

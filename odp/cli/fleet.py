@@ -1,0 +1,105 @@
+"""`odp fleet`: thousands of simulated devices against the real services, with faults that a seed decides."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from odp.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from odp.cli.fleet_run import FleetRun
+
+app = typer.Typer(help="Simulate fleets of devices with faults, against real services.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `run` a subcommand."""
+
+
+@app.command("run")
+def run(
+    scenario: Annotated[Path, typer.Option(help="TOML file: data, task, faults, networks, clocks.")],
+    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: all users of the data].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides everything that is random about the devices.")] = 1,
+    test_noise: Annotated[
+        bool,
+        typer.Option(
+            "--test-noise",
+            help="TESTS ONLY, PROTECTS NOBODY: noise from the seed too, so that the model repeats to the byte.",
+        ),
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=8, help="That play the devices \\[default: one per processor].")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Keep stores and logs in this new folder \\[default: removed at the end].")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 3600.0,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from odp.cli.fleet_run import run_fleet
+
+    out = console()
+    if test_noise:
+        out.print("[bold red]TEST NOISE[/bold red]: the noise follows from the seed. This run protects nobody.")
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-fleet-"))) if state is None else state
+        bar = stack.enter_context(
+            Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=out
+            )
+        )
+        shown = bar.add_task("starting")
+
+        def progress(round: int, done: int, of: int) -> None:
+            bar.update(shown, description=f"round {round}", completed=done, total=of)
+
+        found = run_fleet(
+            scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, processes=processes,
+            timeout=timeout, told=out.print, progress=progress,
+        )  # fmt: skip
+    _show(out, found)
+    if json_output:
+        print_json(found.to_json())
+
+
+def _show(out: Console, found: FleetRun) -> None:
+    from rich.table import Table
+
+    table = Table("round", "counted", "rests", "up", "down", "CPU", "time", "simulated")
+    for entry in found.rounds:
+        table.add_row(
+            str(entry["round"]),
+            f"{entry['counted']:,}",
+            f"{entry['rests']:,}",
+            f"{entry['bytes_up'] / 1e6:.1f} MB",
+            f"{entry['bytes_down'] / 1e6:.1f} MB",
+            f"{entry['processor_seconds']:.1f} s",
+            f"{entry['seconds']:.1f} s",
+            f"{entry['simulated_hours']:.1f} h",
+        )
+    out.print(table)
+    for name, title in (("injected", "injected faults"), ("refused", "contributions refused")):
+        kinds = sorted({kind for entry in found.rounds for kind in entry[name]})
+        listed = Table(title, *(f"round {entry['round']}" for entry in found.rounds))
+        for kind in kinds:
+            listed.add_row(kind.replace("_", " "), *(f"{entry[name].get(kind, 0):,}" for entry in found.rounds))
+        if kinds:
+            out.print(listed)
+    out.print(
+        f"{found.devices:,} devices, {found.malicious} of them malicious, in {found.processes} processes and "
+        f"{found.seconds:.0f} s; "
+        f"ε spent {found.epsilon:.4f}; noise: {found.noise}"
+    )
+    out.print(f"model {found.model_sha256}")

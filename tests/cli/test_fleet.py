@@ -1,0 +1,158 @@
+"""`odp fleet run` as a person runs it: real services, real processes, twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_runtime import State, Store, store_path
+from odp.enclave.reference_values import ReferenceValues
+
+DEVICES, ROUNDS = 120, 3
+SCENARIO = f"""
+[data]
+source = "synthetic:n_users={DEVICES},n_items=30,ratings_per_user=10,seed=7"
+[task]
+rank = 2
+steps = 1
+max_items_per_user = 10
+minimum_cohort = 20
+[faults]
+drop_outs = 0.2
+crashes = 0.05
+malicious = 0.05
+[network]
+latency_ms = [20, 400]
+kilobits_per_second = [500, 50000]
+lost_answers = 0.05
+[clocks]
+skew_seconds = 120
+jumps = 0.05
+[conditions]
+charging = true
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: its JSON, its stderr, and the folder that it left."""
+
+    found: dict[str, Any]
+    shown: str
+    root: Path
+
+    def log(self) -> str:
+        return "".join(file.read_text() for file in sorted((self.root / "logs").glob("devices-*.log")))
+
+
+def fleet(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "odp.cli.main", "fleet", "run", *arguments],
+        capture_output=True, text=True, timeout=180, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """The same seed in one process and in two."""
+    folder = tmp_path_factory.mktemp("fleet")
+    scenario = folder / "scenario.toml"
+    scenario.write_text(SCENARIO)
+    done = []
+    for processes in (1, 2):
+        root = folder / f"state-{processes}"
+        finished = fleet(
+            "--scenario", str(scenario), "--seed", "5", "--test-noise", "--processes", str(processes),
+            "--state", str(root), "--json",
+        )  # fmt: skip
+        assert finished.returncode == 0, finished.stderr
+        done.append(Run(json.loads(finished.stdout.splitlines()[-1]), finished.stderr, root))
+    return done
+
+
+def test_one_seed_gives_one_model_to_the_byte_however_many_processes_play_the_devices(runs: list[Run]) -> None:
+    one, two = (run.found for run in runs)
+    assert one["model_sha256"] == two["model_sha256"]
+    changing = {"seconds", "processor_seconds", "rests", "simulated_hours"}
+    for first, second in zip(one["rounds"], two["rounds"], strict=True):
+        assert {name: first[name] for name in first.keys() - changing} == {
+            name: second[name] for name in second.keys() - changing
+        }
+    assert (one["processes"], two["processes"]) == (1, 2)
+
+
+def test_every_fault_of_the_plan_happened_and_every_honest_device_was_counted(runs: list[Run]) -> None:
+    for entry in runs[1].found["rounds"]:
+        injected = {
+            name: count for name, count in entry["injected"].items() if name not in ("clock_jump", "lost_answer")
+        }
+        assert injected == {
+            "crash": 6, "drop_out": 24, "malformed": 2, "out_of_bounds": 2, "replayed": 1, "wrong_round": 1,
+        }  # fmt: skip
+        refused = {"malformed": 2, "out_of_bounds": 2, "wrong_round": 1, "replay: already_contributed": 1}
+        assert entry["refused"] == refused
+        assert entry["counted"] == entry["devices_in"] == DEVICES - 24 - 5
+        assert entry["bytes_up"] > 91 * 500
+    total = Counter[str]()
+    for entry in runs[1].found["rounds"]:
+        total.update(entry["injected"])
+    assert total["clock_jump"] > 3
+    assert total["lost_answer"] > 3
+
+
+def test_the_devices_own_ledgers_agree_with_the_aggregator(runs: list[Run]) -> None:
+    """Also of those that died, lost an answer, or whose clock jumped."""
+    states = Counter[State]()
+    for device in range(DEVICES):
+        with Store.open(store_path(runs[0].root, device)) as store:
+            states.update(line.state for line in store.ledger())
+    counted = sum(entry["counted"] for entry in runs[0].found["rounds"])
+    assert states[State.SENT] == counted
+    assert states[State.REFUSED] == 5 * ROUNDS
+
+
+def test_every_line_about_a_fault_says_that_it_was_injected(runs: list[Run]) -> None:
+    lines = runs[1].log().splitlines()
+    about = [line for line in lines if re.search(r"fault|refused|replay|failed", line)]
+    injected = sum(sum(entry["injected"].values()) for entry in runs[1].found["rounds"])
+    assert len(about) > injected > 90
+    assert all(" injected=true" in line for line in about)
+    rest = [line for line in lines if line not in about]
+    assert rest
+    assert not any("injected" in line for line in rest)
+
+
+def test_the_log_of_a_seed_is_the_same_line_by_line(runs: list[Run]) -> None:
+    """Simulated times included; but for the devices that close a round, of which each process has one."""
+    first, second = (Counter(line for line in run.log().splitlines() if "injected_fault" in line) for run in runs)
+    assert sum(((first - second) + (second - first)).values()) <= 2 * ROUNDS
+
+
+def test_test_noise_is_said_and_needs_reference_values_that_allow_it(runs: list[Run]) -> None:
+    assert runs[0].shown.count("TEST NOISE") == 2
+    assert "protects nobody" in runs[0].found["noise"]
+    values = ReferenceValues.load(runs[0].root / "reference_values.json")
+    assert values.allow_test_noise
+
+
+def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text(SCENARIO)
+    for arguments, message in (
+        (("--devices", "9999"), "devices=9999 to be from 1 to 120"),
+        (("--devices", "25"), "minimum_cohort=20 of 25 devices"),
+        (("--state", str(tmp_path)), "to be empty"),
+    ):
+        finished = fleet("--scenario", str(scenario), *arguments)
+        assert finished.returncode == 1
+        assert message in " ".join(finished.stderr.split())
