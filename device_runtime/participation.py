@@ -39,6 +39,7 @@ from device_runtime.verification import Records
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
+from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, DataError, PrivacyError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
@@ -48,7 +49,7 @@ from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
 _REPLY_KEY_BYTES = 32
 _REPLY_NONCE = bytes(12)
 #: Endorsements that an assignment's proofs showed to be in the log.
-_Logged = Sequence[LoggedEndorsement]
+Logged = Sequence[LoggedEndorsement]
 
 
 class Outcome(enum.Enum):
@@ -70,6 +71,7 @@ class Participant:
       gate: the person's decisions, the limits of devices whose person set none, and when a device may train.
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
+      roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
     """
@@ -79,6 +81,7 @@ class Participant:
     gate: Gate = dataclasses.field(default_factory=Gate)
     records: Records | None = None
     log: LogGuard | None = None
+    roster: frozenset[bytes] | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
 
@@ -98,23 +101,50 @@ class Participant:
         prepared = store.participation(task, work.round)
         if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
             return Outcome.SETTLED
+        logged = self.admitted(store, work)
+        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
+        # fetched, nothing is ever sent to the distributor.
+        distributor = self._verified("distributor", work.distributor, logged) if model.keyed else None
+        aggregator = self.verified_aggregator(work, logged)
+        if prepared is None:
+            prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
+        return self._send(store, work, prepared, distributor, aggregator, logged, traffic)
+
+    def admitted(self, store: Store, work: Work) -> Logged:
+        """Returns if the person's decisions and the transparency log let the device take part now.
+
+        Raises PrivacyError, NotNow, TransparencyError as ``take_part``.
+        """
+        model = work.model
         try:
             self.gate.task(store, model.terms, work.round)
         except PrivacyError:
             store.declined(model.signed_task, model.terms, work.round)
             raise
-        logged: _Logged = ()
-        if self.log is not None:
-            logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
-        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
-        # fetched, nothing is ever sent to the distributor.
-        distributor = self._verified("distributor", work.distributor, logged) if model.keyed else None
-        aggregator = self._verified("aggregator", work.aggregator, logged)
-        if prepared is None:
-            prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
-        return self._send(store, work, prepared, distributor, aggregator, logged, traffic)
+        if self.log is None:
+            return ()
+        return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
 
-    def _verified(self, role: str, address: str, logged: _Logged, *, unlike: bytes | None = None) -> Checked:
+    def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
+        """The aggregator's enclave, verified. Raises AttestationError, TransparencyError."""
+        return self._verified("aggregator", work.aggregator, logged)
+
+    def recorded(self, work: Work, aggregator: Checked) -> bytes:
+        """The hash of what was verified; it is on the disk."""
+        return self._record(work, aggregator)
+
+    def roster_for(self, roster_sha256: bytes) -> frozenset[bytes] | None:
+        """Who may take part in a task's sessions: the pinned roster; None where neither task nor device has one.
+
+        Raises PrivacyError where the task names another roster than the device holds.
+        """
+        if roster_sha256 and (self.roster is None or hash_of(self.roster) != roster_sha256):
+            raise PrivacyError(
+                "the task names another roster of devices than the one pinned here: give it with --roster"
+            )
+        return self.roster
+
+    def _verified(self, role: str, address: str, logged: Logged, *, unlike: bytes | None = None) -> Checked:
         """The enclave behind ``address``: its evidence was accepted, and it is endorsed in the log."""
         checked = self.enclaves.verified(role, address, unlike=unlike)
         if self.log is not None:
@@ -133,7 +163,7 @@ class Participant:
         work: Work,
         distributor: Checked | None,
         aggregator: Checked,
-        logged: _Logged,
+        logged: Logged,
         traffic: Traffic,
     ) -> Participation:
         model = work.model
@@ -178,7 +208,7 @@ class Participant:
         return participation
 
     def _fetch(
-        self, work: Work, keys: np.ndarray, distributor: Checked, logged: _Logged, traffic: Traffic
+        self, work: Work, keys: np.ndarray, distributor: Checked, logged: Logged, traffic: Traffic
     ) -> tuple[Slices, Checked]:
         """The rows, and the enclave that gave them."""
         try:
@@ -222,7 +252,7 @@ class Participant:
         prepared: Participation,
         distributor: Checked | None,
         aggregator: Checked,
-        logged: _Logged,
+        logged: Logged,
         traffic: Traffic,
     ) -> Outcome:
         self.gate.again(store, work.model.terms)

@@ -10,10 +10,11 @@ session. A charged session that cannot be unmasked any more leaves its round wit
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,12 +23,14 @@ from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.secure_aggregation.session import MOST_ATTEMPTS, Configuration
+from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.signed_task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.orders import ordered
 from trusted_aggregator.secagg_session import LiveSession, Pace, Phase, Survivors
 
 _FILE = "secagg-{task}-{round}"
@@ -46,6 +49,7 @@ class _Open:
     attempt: int
     session: LiveSession | None = None
     charged: bool = False
+    closing: threading.Lock = field(default_factory=threading.Lock)
 
 
 class SecAggRounds:
@@ -80,15 +84,16 @@ class SecAggRounds:
         self._rounds: dict[Key, _Open] = {}
 
     def keep(self, key: Key, request: aggregator_pb2.OpenRoundRequest) -> bool:
-        """Writes down a round that is about to be opened, where its task is aggregated so; whether it is. Idempotent."""
+        """Writes down a round that is about to be opened, if it is of SecAgg+; whether it was not there before."""
         definition = open_task(request.task)
-        if definition.cohort.aggregation != common_pb2.CohortTerms.AGGREGATION_SECAGG:
+        if not is_secagg(definition):
             return False
         with self._lock:
-            if key not in self._rounds:
-                data = request.SerializeToString()
-                self._write(key, data, attempt=-1)
-                self._rounds[key] = _opened(definition, request, data, attempt=-1)
+            if key in self._rounds:
+                return False
+            data = request.SerializeToString()
+            self._write(key, data, attempt=-1)
+            self._rounds[key] = _opened(definition, request, data, attempt=-1)
         return True
 
     def restore(self, key: Key) -> None:
@@ -104,6 +109,24 @@ class SecAggRounds:
             raise StateError(f"{_name(key)} of the state folder is damaged; restore the state folder") from error
         with self._lock:
             self._rounds[key] = opened
+
+    def keep_only(self, keys: Collection[Key]) -> None:
+        """Erases what was written down of all other rounds."""
+        names = {_name(key) for key in keys}
+        for path in self._state.root.glob(_FILE.format(task="*", round="*")):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def closing(self, key: Key) -> Iterator[None]:
+        """Held by whoever closes the round: a second one waits, and finds it closed."""
+        with self._lock:
+            opened = self._rounds.get(key)
+        if opened is None:
+            yield
+            return
+        with opened.closing:
+            yield
 
     def holds(self, key: Key) -> bool:
         """Whether the round is open here and of SecAgg+."""
@@ -200,10 +223,20 @@ class SecAggRounds:
         self._state.write_atomically(_name(key), (attempt + 1).to_bytes(_ATTEMPT_BYTES, "big") + request)
 
 
-def key_of(request: aggregator_pb2.OpenRoundRequest) -> Key:
-    """(task, round) of an order to open. Raises ConfigurationError, SignatureError."""
-    order = aggregator_pb2.RoundOrder.FromString(request.order)
-    return task_sha256(request.task), order.round
+@contextlib.contextmanager
+def kept(rounds: SecAggRounds | None, request: aggregator_pb2.OpenRoundRequest) -> Iterator[None]:
+    """Around the opening of a round: it is written down before, and forgotten where the opening is refused.
+
+    Raises ConfigurationError, SignatureError where task or order are malformed.
+    """
+    key = task_sha256(request.task), ordered(request.order)[1]
+    new = rounds is not None and rounds.keep(key, request)
+    try:
+        yield
+    except BaseException:
+        if rounds is not None and new:
+            rounds.forget(key)
+        raise
 
 
 def _opened(
