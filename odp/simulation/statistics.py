@@ -16,7 +16,7 @@ from odp.algorithms.statistics.terms import RELEASE, ROUND, Terms
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import DistributedRelease, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.noise import NoNoise, SeededNoise
 from odp.statistics import Statistics
@@ -39,7 +39,7 @@ class StatisticsRun:
     exact: Results = field(repr=False)
     epsilon: float
     delta: float
-    charges: tuple[GaussianRelease, ...]
+    charges: tuple[GaussianRelease | DistributedRelease, ...]
     seconds: float
 
     def draw(self, path: str | Path) -> None:
