@@ -104,7 +104,7 @@ class Grid:
 
     @classmethod
     def chosen(cls, *, size: int, clip: float, noise_std: float, maximum: int, sharers: int = 0) -> Grid:
-        """The finest grid whose sums fit 32 bits; with ``sharers``, one that gives each of them some 1,024 steps of noise.
+        """The finest grid whose sums fit 32 bits; with ``sharers``, one that gives each some 1,024 steps of noise.
 
         Raises:
           ConfigurationError: a number is out of range, or no grid is fine enough for the size and the noise and coarse
