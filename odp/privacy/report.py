@@ -13,7 +13,15 @@ from typing import Any
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting, composition
-from odp.privacy.events import ADJACENCY, Event, GaussianRelease, SampledRound, Sampling, releases_of
+from odp.privacy.events import (
+    ADJACENCY,
+    DistributedRelease,
+    Event,
+    GaussianRelease,
+    SampledRound,
+    Sampling,
+    releases_of,
+)
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 
 _UNIT = (
@@ -276,7 +284,12 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
 
 
 def _row(
-    release: GaussianRelease, draw: Sampling | None, *, planned: int | None, done: int, share: float
+    release: GaussianRelease | DistributedRelease,
+    draw: Sampling | None,
+    *,
+    planned: int | None,
+    done: int,
+    share: float,
 ) -> dict[str, Any]:
     return {
         **release.to_json(),

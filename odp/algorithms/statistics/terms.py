@@ -150,7 +150,7 @@ class Terms:
             scale = math.sqrt(query.share) * asked.dense.clip / kind.bound
             parts.append(Part(query.name, query.table, column, kind, offset, scale))
             offset += kind.size
-        return cls(tuple(parts), Grid.of(asked.dense, size=offset))
+        return cls(tuple(parts), Grid.of(asked.dense, size=offset, sharers=definition.cohort.secagg.sharers))
 
     def check_round(self, round: int) -> None:
         """Raises ConfigurationError unless the task has this round."""
