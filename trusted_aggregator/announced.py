@@ -2,7 +2,7 @@
 
 The devices add the noise, each a share of it, and the host unmasks their sum: what the enclave guarantees of such a
 round is its ledger. It is told which survivors can be unmasked, charges for exactly these once, and signs one release,
-of the sum that comes under the same name. The signature says that the round was charged; that the sum is the devices' is
+of the sum that comes under that name. The signature says that the round was charged; that the sum is the devices' is
 the host's word, and that it is noisy is the devices'.
 """
 
