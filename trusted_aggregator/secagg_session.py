@@ -22,6 +22,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import hmac
+import math
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class LiveSession:
     Args:
         configuration: what is summed.
         goal: the session begins as soon as so many clients are here.
-        patience: or, with the minimum, after so many seconds.
+        patience: or, with the minimum, so many seconds after the first of them.
         pace: how long the steps take.
         clock: seconds that only grow.
         roster: identities that may take part; None accepts any.
@@ -148,7 +149,8 @@ class LiveSession:
         self._members: dict[bytes, _Member] = {}
         self._told = _Told()
         self._stage = Stage.ADVERTS
-        self._deadline = clock() + patience
+        self._patience = patience
+        self._deadline = math.inf
         self._phase = Phase.RUNNING
         self._survivors = Survivors(0, bytes(32))
         self._awaited: set[bytes] = set()
@@ -292,6 +294,8 @@ class LiveSession:
         # The server of the session gets the adverts of those that are still here when it begins.
         check_advert(message, self._config_sha256, name="the client")
         member = _Member(token, message, self._clock())
+        if not self._members:
+            self._deadline = member.seen + self._patience
         self._members[identity] = member
         return member
 
