@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from device_runtime.ledger import TaskTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
+from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
@@ -76,6 +77,11 @@ class Work:
     def vector_bytes(self) -> int:
         """Length of the masked vector; 0 where the enclave gets the contribution whole."""
         return self.model.vector_bytes[self.round]
+
+    @property
+    def sessions(self) -> bool:
+        """Whether devices take part together, in a session of SecAgg+."""
+        return is_secagg(self.model.definition)
 
     @property
     def key(self) -> tuple[bytes, int]:

@@ -18,7 +18,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from random import SystemRandom
@@ -29,6 +29,7 @@ from device_runtime.participation import Outcome, Participant
 from device_runtime.recovery import repair, set_aside_path
 from device_runtime.scheduler import Job, Scheduler
 from device_runtime.schema import State
+from device_runtime.secagg import Sessions
 from device_runtime.services import Traffic
 from device_runtime.statistics import FILE, Statistics
 from device_runtime.store import Store, store_path
@@ -169,6 +170,10 @@ class Fleet:
         self._last: Work | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
+        self._sessions = Sessions(
+            participant, lambda device: Store.open(store_path(state.root, device), durable=durable),
+            population=population,
+        )  # fmt: skip
         self.statistics = Statistics(population=population, devices=count, stored=state.read(FILE))
 
     def run(self) -> None:
@@ -261,7 +266,7 @@ class Fleet:
             return self._next_pause()
         if self._jobs is not None:
             self._jobs.begin(CHECK_IN)
-        sweep = self._sweep(pool, pending)
+        sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending)
         counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
         self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
         if sweep.outage is not None:
@@ -376,6 +381,22 @@ class Fleet:
             worker.result()
         return sweep
 
+    def _session(self, pool: futures.Executor, work: Work, pending: list[int]) -> _Sweep:
+        """All devices together in one session, where one gathers clients now."""
+        sweep = _Sweep(deque())
+
+        def ended(device: int, result: Outcome | Exception | None, traffic: Traffic) -> None:
+            def outcome() -> str:
+                if isinstance(result, Exception):
+                    raise result
+                return "" if result is None else self._settle(sweep, work, device, result)
+
+            what = self._judged(sweep, (work,), device, outcome)
+            self.statistics.count(work.key, what, traffic, now=self._clock())
+
+        self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
+        return sweep
+
     def _work(self, sweep: _Sweep) -> None:
         """One worker: device after device until none is left or the sweep ends."""
         while not (sweep.stop.is_set() or self._stop.is_set()):
@@ -386,37 +407,54 @@ class Fleet:
             self._one(sweep, device)
 
     def _one(self, sweep: _Sweep, device: int) -> None:
-        """One device checks in and takes part; whatever goes wrong is the device's, or the sweep's, and ends here."""
+        """One device checks in and takes part."""
         traffic = Traffic()
-        work: Work | None = None
-        what = ""
-        try:
+        seen: list[Work] = []
+
+        def take_part() -> str:
             with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
                 self._participant.gate.check_in(store, self._population)
                 answer = self._participant.services.check_in(self._population, traffic)
                 work = self._read(answer)
                 if work is None:
                     sweep.end(retry=answer.retry)
-                elif not self._has_settled(work.key, device):
-                    outcome = self._participant.take_part(store, work, traffic)
-                    self._mark(work.key, device)
-                    what = {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
-                    with sweep.lock:
-                        sweep.settled += 1
-                        sweep.failures_in_a_row = 0
+                    return ""
+                seen.append(work)
+                if self._has_settled(work.key, device):
+                    return ""
+                return self._settle(sweep, work, device, self._participant.take_part(store, work, traffic))
+
+        what = self._judged(sweep, seen, device, take_part)
+        if seen:
+            self.statistics.count(seen[0].key, what, traffic, now=self._clock())
+        else:
+            self.statistics.waited(traffic)
+
+    def _settle(self, sweep: _Sweep, work: Work, device: int, outcome: Outcome) -> str:
+        """Notes that a device has nothing left to do in a round; what that counts as."""
+        self._mark(work.key, device)
+        with sweep.lock:
+            sweep.settled += 1
+            sweep.failures_in_a_row = 0
+        return {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
+
+    def _judged(self, sweep: _Sweep, seen: Sequence[Work], device: int, act: Callable[[], str]) -> str:
+        """What a device's part counts as; whatever goes wrong is the device's, or the sweep's, and ends here."""
+        try:
+            return act()
         except StaleModel:
             # Newer versions replaced the model while devices were at it: all of them check in again, for what is new.
             sweep.stop.set()
+            return ""
         except (ServiceUnavailable, AttestationError, TransparencyError) as error:
-            what = "failed"
             sweep.end(outage=error)
         except NotNow as error:
             self._let_rest(device, error)
+            return ""
         except PrivacyError as error:
-            what = "declined"
-            self._decline(work, device, error)
+            self._decline(seen[0] if seen else None, device, error)
+            return "declined"
         except OdpError as error:
-            what = "failed"
             # A full disk is no device's own: set aside one by one, the last few would leave the host waiting for ever.
             if isinstance(error, (StateError, DataError)) and not isinstance(error, DiskFull):
                 self._set_aside(device)
@@ -424,13 +462,9 @@ class Fleet:
             if isinstance(error, StoreDamaged):
                 self._lost(device, error)
         except Exception as error:  # one device must not take the others down; its data must not reach the log
-            what = "failed"
             self._log.crash("device_crashed", error)
             self._set_aside(device)
-        if work is None:
-            self.statistics.waited(traffic)
-        else:
-            self.statistics.count(work.key, what, traffic, now=self._clock())
+        return "failed"
 
     def _failed(self, sweep: _Sweep, device: int, error: OdpError) -> None:
         with sweep.lock:

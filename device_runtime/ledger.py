@@ -4,6 +4,8 @@
   the device contributed to are charged, also those that it missed: the claim is for someone in all of them (rule P33).
 - Rounds in which every contribution counts are Gaussian events; over all tasks together they are one Gaussian of
   ``sqrt(sum of mu^2)``, in closed form.
+- Where a round's noise is added by devices in shares, that closed form is the one of concentrated differential privacy:
+  rho of all events together, Gaussian ones included.
 - A task that draws its contributions at random has no such form, and its accountant takes seconds to load. It is
   charged the (epsilon, delta) that it states for its whole life, once, which its enclave enforces: never too little,
   whatever the number of rounds. These are added to the closed form's (basic composition).
@@ -24,8 +26,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
 from odp.errors import PrivacyError
 from odp.privacy import events
-from odp.privacy.accounting import epsilon_of_mu
-from odp.privacy.events import Event, GaussianRelease
+from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
 from odp.v1 import common_pb2
 
 MONTH_SECONDS = 30 * 24 * 3600.0
@@ -66,7 +68,7 @@ class TaskTerms:
     @property
     def sampled(self) -> bool:
         """Whether the enclave draws at random which contributions count."""
-        return any(not isinstance(event, GaussianRelease) for charges in self.rounds for event in charges)
+        return any(isinstance(event, SampledRound) for charges in self.rounds for event in charges)
 
     def charges_json(self) -> str:
         """The events of all rounds, for the store: what was promised stays known, whatever a later version computes."""
@@ -126,26 +128,30 @@ def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
         key = one.terms.task_sha256
         tasks[key] = one.terms
         first[key], last[key] = min(first.get(key, one.round), one.round), max(last.get(key, one.round), one.round)
-    squares: list[float] = []
-    coordinates = 0
+    events: list[GaussianRelease | DistributedRelease] = []
     stated: list[TaskTerms] = []
     for key, terms in tasks.items():
         if terms.sampled:
             stated.append(terms)
             continue
         for charges in terms.rounds[first[key] : last[key] + 1]:
-            for event in charges:
-                if isinstance(event, GaussianRelease):
-                    squares.append(event.mu**2)
-                    coordinates += event.coordinates
+            events += [event for event in charges if not isinstance(event, SampledRound)]
     try:
-        epsilon = epsilon_of_mu(math.sqrt(math.fsum(squares)), delta=delta, coordinates=coordinates) if squares else 0.0
+        epsilon = _closed_form(events, delta=delta) if events else 0.0
     except PrivacyError:
         epsilon = math.inf
     return Spent(
         math.fsum([epsilon, *(terms.epsilon for terms in stated)]),
         math.fsum([delta, *(terms.delta for terms in stated)]),
     )
+
+
+def _closed_form(events: list[GaussianRelease | DistributedRelease], *, delta: float) -> float:
+    square = math.fsum(event.mu**2 for event in events)
+    coordinates = sum(event.coordinates for event in events)
+    if any(isinstance(event, DistributedRelease) for event in events):
+        return epsilon_of_rho(0.5 * square, delta=delta, coordinates=coordinates, closeness=closeness(events))
+    return epsilon_of_mu(math.sqrt(square), delta=delta, coordinates=coordinates)
 
 
 def since(charged: Iterable[Charged], *, now: float) -> list[Charged]:

@@ -38,13 +38,14 @@ from device_runtime.verification import Records
 from odp.algorithms.seam import Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
+from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2
 
 #: Endorsements that an assignment's proofs showed to be in the log.
-_Logged = Sequence[LoggedEndorsement]
+Logged = Sequence[LoggedEndorsement]
 
 
 class Outcome(enum.Enum):
@@ -67,6 +68,7 @@ class Participant:
       retrievals: the ways to get rows that need no enclave; by default whole models without a cache, and no helper.
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
+      roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
     """
@@ -77,6 +79,7 @@ class Participant:
     retrievals: Retrievals | None = None
     records: Records | None = None
     log: LogGuard | None = None
+    roster: frozenset[bytes] | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
 
@@ -100,24 +103,51 @@ class Participant:
         prepared = store.participation(task, work.round)
         if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
             return Outcome.SETTLED
+        logged = self.admitted(store, work)
+        self._retrievals.require(model)
+        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
+        # asked of its enclave, the distributor's evidence says nothing.
+        distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
+        aggregator = self.verified_aggregator(work, logged)
+        if prepared is None:
+            prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
+        return self._send(store, work, prepared, distributor, aggregator, logged, traffic)
+
+    def admitted(self, store: Store, work: Work) -> Logged:
+        """Returns if the person's decisions and the transparency log let the device take part now.
+
+        Raises PrivacyError, NotNow, TransparencyError as ``take_part``.
+        """
+        model = work.model
         try:
             self.gate.task(store, model.terms, work.round)
         except PrivacyError:
             store.declined(model.signed_task, model.terms, work.round, time=self.clock())
             raise
-        logged: _Logged = ()
-        if self.log is not None:
-            logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
-        self._retrievals.require(model)
-        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
-        # asked of its enclave, the distributor's evidence says nothing.
-        distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
-        aggregator = self._verified("aggregator", work.aggregator, logged)
-        if prepared is None:
-            prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
-        return self._send(store, work, prepared, distributor, aggregator, logged, traffic)
+        if self.log is None:
+            return ()
+        return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
 
-    def _verified(self, role: str, address: str, logged: _Logged, *, unlike: bytes | None = None) -> Checked:
+    def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
+        """The aggregator's enclave, verified. Raises AttestationError, TransparencyError."""
+        return self._verified("aggregator", work.aggregator, logged)
+
+    def recorded(self, work: Work, aggregator: Checked) -> bytes:
+        """The hash of what was verified; it is on the disk."""
+        return self._record(work, aggregator)
+
+    def roster_for(self, roster_sha256: bytes) -> frozenset[bytes] | None:
+        """Who may take part in a task's sessions: the pinned roster; None where neither task nor device has one.
+
+        Raises PrivacyError where the task names another roster than the device holds.
+        """
+        if roster_sha256 and (self.roster is None or hash_of(self.roster) != roster_sha256):
+            raise PrivacyError(
+                "the task names another roster of devices than the one pinned here: give it with --roster"
+            )
+        return self.roster
+
+    def _verified(self, role: str, address: str, logged: Logged, *, unlike: bytes | None = None) -> Checked:
         """The enclave behind ``address``: its evidence was accepted, and it is endorsed in the log."""
         checked = self.enclaves.verified(role, address, unlike=unlike)
         if self.log is not None:
@@ -136,7 +166,7 @@ class Participant:
         work: Work,
         distributor: Checked | None,
         aggregator: Checked,
-        logged: _Logged,
+        logged: Logged,
         traffic: Traffic,
     ) -> Participation:
         model = work.model
@@ -181,7 +211,7 @@ class Participant:
         return participation
 
     def _fetch(
-        self, work: Work, keys: np.ndarray, distributor: Checked | None, logged: _Logged, traffic: Traffic
+        self, work: Work, keys: np.ndarray, distributor: Checked | None, logged: Logged, traffic: Traffic
     ) -> tuple[Slices, Checked | None]:
         """The rows, and the enclave that gave them, if one did."""
         if distributor is None:
@@ -200,7 +230,7 @@ class Participant:
         prepared: Participation,
         distributor: Checked | None,
         aggregator: Checked,
-        logged: _Logged,
+        logged: Logged,
         traffic: Traffic,
     ) -> Outcome:
         self.gate.again(store, work.model.terms)

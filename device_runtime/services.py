@@ -3,7 +3,8 @@
 A device says six things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
 (GetEvidence), a tile of the log (GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its
 contribution, encrypted (Submit, SubmitStream). Download names a whole table and so tells nothing; where it goes on
-after a cut, or asks for changed blocks (ListBlocks), it tells which version of the table the device holds.
+after a cut, or asks for changed blocks (ListBlocks), it tells which version of the table the device holds. A client of
+a SecAgg+ session says its part of the protocol (Join, Step, SendMasked).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import grpc
 from odp.errors import ServiceError, StaleModel
 from odp.tables import entry_bytes
 from odp.transparency.proofs import unpacked
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream, translated
 from odp.transport.tls import read_ca
 from odp.transport.turns import Patience
 from odp.v1 import (
@@ -35,6 +36,8 @@ from odp.v1 import (
     log_pb2_grpc,
     retrieval_pb2,
     retrieval_pb2_grpc,
+    secagg_service_pb2,
+    secagg_service_pb2_grpc,
     server_pb2,
     server_pb2_grpc,
     table_pb2,
@@ -67,6 +70,7 @@ class _Peer:
     distributor: distributor_pb2_grpc.DistributorServiceStub
     retrieval: retrieval_pb2_grpc.RetrievalServiceStub
     aggregator: aggregator_pb2_grpc.AggregatorServiceStub
+    secagg: secagg_service_pb2_grpc.SecureAggregationServiceStub
     server: server_pb2_grpc.ServerServiceStub
     log: log_pb2_grpc.LogServiceStub
     table: table_pb2_grpc.TableServiceStub
@@ -190,6 +194,34 @@ class Services:
         traffic.down += reply.ByteSize()
         return reply
 
+    def join_session(
+        self, address: str, key: tuple[bytes, int], traffic: Traffic
+    ) -> secagg_service_pb2.SecAggJoinResponse:
+        """Asks which SecAgg+ session gathers clients for (task, round)."""
+        request = secagg_service_pb2.SecAggJoinRequest(task_sha256=key[0], round=key[1])
+        reply: secagg_service_pb2.SecAggJoinResponse = self._call(
+            self._peer(address).secagg.Join, request, address, "join a session at the aggregator", traffic
+        )
+        return reply
+
+    def start_step(self, address: str, request: secagg_service_pb2.SecAggStepRequest) -> Any:
+        """Begins to hand in one message of a session; the future's answer is for ``step_answer``."""
+        stub = self._peer(address).secagg
+        if request.WhichOneof("message") == "masked" and len(request.masked.vector) > CHUNK_BYTES:
+            return stub.SendMasked.future(_masked_parts(request), timeout=LONG_DEADLINE)
+        return stub.Step.future(request, timeout=SHORT_DEADLINE)
+
+    def step_answer(
+        self, address: str, request: secagg_service_pb2.SecAggStepRequest, done: Any, traffic: Traffic
+    ) -> secagg_service_pb2.SecAggStepResponse:
+        """The answer of a call that is done."""
+        try:
+            reply: secagg_service_pb2.SecAggStepResponse = done.result()
+        except grpc.RpcError as error:
+            raise translated(error, what="take part in a session of the aggregator", address=address) from error
+        traffic.add(request, reply)
+        return reply
+
     def download(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
     ) -> bytes:
@@ -261,6 +293,7 @@ class Services:
                     distributor_pb2_grpc.DistributorServiceStub(channel),
                     retrieval_pb2_grpc.RetrievalServiceStub(channel),
                     aggregator_pb2_grpc.AggregatorServiceStub(channel),
+                    secagg_service_pb2_grpc.SecureAggregationServiceStub(channel),
                     server_pb2_grpc.ServerServiceStub(channel),
                     log_pb2_grpc.LogServiceStub(channel),
                     table_pb2_grpc.TableServiceStub(channel),
@@ -286,3 +319,12 @@ def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggre
     yield aggregator_pb2.SubmitStreamRequest(header=header)
     for start in range(0, len(sealed), CHUNK_BYTES):
         yield aggregator_pb2.SubmitStreamRequest(chunk=sealed[start : start + CHUNK_BYTES])
+
+
+def _masked_parts(request: secagg_service_pb2.SecAggStepRequest) -> Iterator[secagg_service_pb2.SecAggMaskedRequest]:
+    masked = request.masked
+    yield secagg_service_pb2.SecAggMaskedRequest(client=request.client)
+    yield secagg_service_pb2.SecAggMaskedRequest(session=masked.session)
+    view = memoryview(masked.vector)
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield secagg_service_pb2.SecAggMaskedRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))

@@ -16,6 +16,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.broadcast import check_broadcast
 from odp.crypto import domains
+from odp.crypto.secure_aggregation import terms as secagg_terms
 from odp.crypto.signing import SigningKey, verify
 from odp.encoding import encoding_of
 from odp.errors import ConfigurationError
@@ -90,8 +91,10 @@ def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) ->
     given = definition.cohort.aggregation
     if given not in common_pb2.CohortTerms.Aggregation.values():
         raise ConfigurationError(f"Expected cohort.aggregation={given} to be a mode that this version knows")
-    if given == common_pb2.CohortTerms.AGGREGATION_MASKED and not dense:
-        raise ConfigurationError("Expected aggregation='masked' with dense contributions alone: those of statistics")
+    if given != common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED and not dense:
+        name = "masked" if given == common_pb2.CohortTerms.AGGREGATION_MASKED else "secagg+"
+        raise ConfigurationError(f"Expected aggregation={name!r} with dense contributions alone: those of statistics")
+    secagg_terms.check(definition.cohort)
 
 
 def _check_model(definition: common_pb2.TaskDefinition) -> None:

@@ -93,5 +93,11 @@ class Statistics:
             population=self.population,
             privacy=common_pb2.PrivacyTerms(epsilon=privacy.epsilon, delta=privacy.delta),
             cohort=cohort,
-            statistics=resolve(self.queries, epsilon=privacy.epsilon, delta=privacy.delta, goal=cohort.goal),
+            statistics=resolve(
+                self.queries,
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                goal=cohort.goal,
+                sharers=cohort.secagg.sharers,
+            ),
         )

@@ -20,6 +20,7 @@ Everything is frozen and checked when it is constructed, so a Task that exists c
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
@@ -28,12 +29,15 @@ from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.broadcast import Broadcast
+from odp.crypto.secure_aggregation.parameters import Threat
+from odp.crypto.secure_aggregation.terms import THREATS
+from odp.crypto.secure_aggregation.terms import resolve as resolve_secagg
 from odp.errors import ConfigurationError, PrivacyError
 from odp.local_events import Events, table_of
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
-from odp.v1 import common_pb2
+from odp.v1 import common_pb2, secagg_terms_pb2
 
 FULL = "full"
 ENCLAVE_POISSON = "enclave_poisson"
@@ -42,6 +46,11 @@ _RATINGS_TABLE, _IMPLICIT_TABLE = "ratings", "events"
 
 ENCLAVE = "enclave"
 MASKED = "masked"
+SECAGG = "secagg+"
+
+LYING = "lying"
+SEMI_HONEST = "semi-honest"
+_FRACTION = 0.1
 
 # Enough for nine users of ten of the usual rating data sets.
 _ITEMS_PER_USER = 300
@@ -157,7 +166,16 @@ class Cohort:
         not guessed. A generous one costs nothing. Required with sampling.
       aggregation: "enclave": the enclave opens each contribution and enforces its bound. "masked": the aggregator's
         host sums masked vectors and the enclave their masks, so that not even the enclave holds one person's numbers;
-        for ``odp.Statistics``.
+        for ``odp.Statistics``. "secagg+": devices mask in pairs and each adds a share of the noise, so that no
+        hardware is trusted and the server sees one noisy sum, of at most ``goal`` devices; for ``odp.Statistics``.
+      threat: With "secagg+": "lying", a server that tells each device whatever it likes (the default), or
+        "semi-honest", one that keeps to the protocol.
+      corrupt_fraction: With "secagg+": so many of a session's devices may work for the server; default 0.1. Their
+        noise does not count.
+      dropout_fraction: With "secagg+": so many of a session's devices may vanish; default 0.1. A session that loses
+        more is given up.
+      roster_sha256: With "secagg+": hexadecimal SHA-256 of the identities (32 bytes each, ascending) that may take
+        part; without it nothing stops a lying server from playing all other devices.
     """
 
     minimum: int = 100
@@ -167,6 +185,10 @@ class Cohort:
     sampling_probability: float | None = None
     most_contributions: int | None = None
     aggregation: str = ENCLAVE
+    threat: str | None = None
+    corrupt_fraction: float | None = None
+    dropout_fraction: float | None = None
+    roster_sha256: str | None = None
 
     def __post_init__(self) -> None:
         integer(low=1, high=2**31, minimum=self.minimum)
@@ -174,7 +196,8 @@ class Cohort:
             integer(low=self.minimum, high=2**31, goal=self.goal)
         integer(low=1, high=10**7, round_seconds=self.round_seconds)
         one_of((FULL, ENCLAVE_POISSON), sampling=self.sampling)
-        one_of((ENCLAVE, MASKED), aggregation=self.aggregation)
+        one_of((ENCLAVE, MASKED, SECAGG), aggregation=self.aggregation)
+        self._check_secagg()
         needed = {"sampling_probability": self.sampling_probability, "most_contributions": self.most_contributions}
         for name, value in needed.items():
             if (value is None) != (self.sampling == FULL):
@@ -185,6 +208,36 @@ class Cohort:
         if self.sampling_probability is not None and self.most_contributions is not None:
             integer(low=self._goal, high=10**9, most_contributions=self.most_contributions)
             Sampling(self.sampling_probability, self.most_contributions, cap=1)
+
+    def _check_secagg(self) -> None:
+        names = ("threat", "corrupt_fraction", "dropout_fraction", "roster_sha256")
+        if self.aggregation != SECAGG:
+            for name in names:
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(
+                        f"Expected {name}={getattr(self, name)!r} with aggregation={SECAGG!r} alone "
+                        f"(got aggregation={self.aggregation!r})"
+                    )
+            return
+        if self.threat is not None:
+            one_of((LYING, SEMI_HONEST), threat=self.threat)
+        if self.roster_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.roster_sha256):
+            raise ConfigurationError("Expected roster_sha256 to be 64 digits of lower-case hexadecimal")
+        if self.sampling != FULL:
+            raise ConfigurationError(
+                f"Expected sampling={self.sampling!r} to be {FULL!r} with aggregation={SECAGG!r}: no enclave could draw"
+            )
+        self._secagg_terms()
+
+    def _secagg_terms(self) -> secagg_terms_pb2.SecAggTerms:
+        """Raises ConfigurationError or PrivacyError where the threat cannot be withstood by such a cohort."""
+        threat = Threat(
+            adversary=THREATS[self.threat or LYING],
+            corrupt=_FRACTION if self.corrupt_fraction is None else self.corrupt_fraction,
+            dropout=_FRACTION if self.dropout_fraction is None else self.dropout_fraction,
+        )
+        roster = bytes.fromhex(self.roster_sha256 or "")
+        return resolve_secagg(threat, minimum=self.minimum, goal=self._goal, roster_sha256=roster)
 
     @property
     def _goal(self) -> int:
@@ -197,8 +250,14 @@ class Cohort:
             minimum=self.minimum,
             goal=self._goal,
             round_seconds=self.round_seconds,
-            aggregation=modes.AGGREGATION_MASKED if self.aggregation == MASKED else modes.AGGREGATION_UNSPECIFIED,
+            aggregation={
+                ENCLAVE: modes.AGGREGATION_UNSPECIFIED,
+                MASKED: modes.AGGREGATION_MASKED,
+                SECAGG: modes.AGGREGATION_SECAGG,
+            }[self.aggregation],
         )
+        if self.aggregation == SECAGG:
+            terms.secagg.CopyFrom(self._secagg_terms())
         if self.sampling_probability is not None and self.most_contributions is not None:
             cap = truncation_cap(
                 probability=self.sampling_probability,

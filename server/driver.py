@@ -232,6 +232,8 @@ class Driver:
         cohort = open_task(task.signed).cohort
         if contributions < cohort.minimum:
             return False
+        if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
+            return True  # the clients of a session wait, and no further ones can join it
         return contributions >= cohort.goal or self._clock() - current.opened >= cohort.round_seconds
 
     def _close(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:

@@ -20,8 +20,6 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from google.protobuf.message import DecodeError
-
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
@@ -33,9 +31,10 @@ from trusted_aggregator import records as names
 from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
 from trusted_aggregator.noise import noise_of
 from trusted_aggregator.opened_task import OpenedTask
+from trusted_aggregator.orders import no_charge, parse_order, require_same_model, void
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import signed_release
-from trusted_aggregator.rounds import Round, draw_round_noise
+from trusted_aggregator.rounds import Round, draw_round_noise, noised_here
 from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, Sealer
 from trusted_aggregator.spending import Spending
 
@@ -44,8 +43,6 @@ LARGEST_RELEASE_BYTES = 15 * 2**20
 
 #: The drawn contributions of a sampled round are in memory until its close.
 LARGEST_DRAW_BYTES = 4 * 2**30
-
-_LARGEST_ORDER = 256
 
 
 class AggregatorCore:
@@ -132,9 +129,9 @@ class AggregatorCore:
         with self._admin:
             existing = self._rounds.get((given.sha256, parsed.round))
             if existing is not None:
-                _require_same_model(existing, parsed)
+                require_same_model(existing, parsed)
                 if existing.status is Status.VOID:
-                    raise _void(existing)
+                    raise void(existing)
                 self._announce(given)
                 return self._records_of(given, existing) if existing.status is Status.OPEN else ()
             self._require_may_open(given, parsed.round)
@@ -210,6 +207,14 @@ class AggregatorCore:
                 raise StateError(f"round {round} does not wait for a masked sum; close it first")
             return found.halves.page(start)
 
+    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+        """Notes what the host can unmask in a round of SecAgg+; see ``Round.announce``, and what it raises."""
+        with self._admin:
+            found = self._lookup_round(task_sha256, round)
+            if isinstance(found, Refusal):
+                raise StateError(f"round {round} is not open here; open it first")
+            found.announce(clients, set_sha256)
+
     def _lookup_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
         with self._lookup:
             if task_sha256 not in self._tasks:
@@ -226,16 +231,16 @@ class AggregatorCore:
             StateError: the ledger was rolled back.
         """
         with self._admin:
-            task, found = self._find(_parse_order(order))
+            task, found = self._find(parse_order(order))
             open_order(order, signature, domain=domains.CLOSE, developer_key=task.definition.developer_key)
             spending = self._spending_of(task)
             if found.status is Status.VOID:
-                raise _void(found)
+                raise void(found)
             if found.status is Status.OPEN:
                 self._charge_open(task, found, spending)
             entry = spending.charged(task.id, found.number)
             if entry is None:
-                raise _no_charge(found)
+                raise no_charge(found)
             released = found.status is Status.RELEASED
             writes = () if released else (self._ledger_record(spending),)
             return Charged(task.sha256, found.number, entry.contributions, released, writes, found.masked_bytes)
@@ -252,18 +257,18 @@ class AggregatorCore:
             StateError: the ledger was rolled back, or the stored release or the host's half is missing or changed.
         """
         with self._admin:
-            task, found = self._find(_parse_order(order))
+            task, found = self._find(parse_order(order))
             if found.status is Status.RELEASED:
                 return Released(self._stored_release(found, stored), ())
             if found.status is Status.VOID:
-                raise _void(found)
+                raise void(found)
             if found.status is not Status.CHARGED:
                 raise PrivacyError(f"round {found.number} was not charged: a release is charged first")
             spending = self._spending_of(task)
             spending.commit()
             entry = spending.charged(task.id, found.number)
             if entry is None or entry.events != task.charges(found.number):
-                raise _no_charge(found)
+                raise no_charge(found)
             signed = signed_release(found, entry, self._identity.signing, masked=masked)
             spending.mark_sealed(task_id=task.id, round=found.number)
             found.record = RoundRecord(
@@ -280,6 +285,27 @@ class AggregatorCore:
                 SealedRecord(names.noise_key(task.sha256, found.number), None),
             )
             return Released(signed, writes)
+
+    def give_up(self, task_sha256: bytes, round: int) -> Writes:
+        """Ends a charged round of SecAgg+ whose survivors cannot be unmasked any more: its charge stays. Idempotent.
+
+        Raises StateError where no such round is charged.
+        """
+        with self._admin:
+            found = self._lookup_round(task_sha256, round)
+            if (
+                isinstance(found, Refusal)
+                or found.status not in (Status.CHARGED, Status.VOID)
+                or not found.is_announced
+            ):
+                raise StateError(f"round {round} is no charged round of SecAgg+: there is nothing to give up")
+            spending = self._spending_of(self._tasks[task_sha256])
+            if found.status is Status.CHARGED:
+                spending.commit()
+                spending.mark_void(task_id=self._tasks[task_sha256].id, round=round)
+                found.status = Status.VOID
+                found.erase()
+            return (self._ledger_record(spending),)
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
         """(the population's ledger as canonical JSON, signature); None for an unknown task.
@@ -384,13 +410,13 @@ class AggregatorCore:
         opened: Mapping[str, bytes],
         contributions: Callable[[bytes, int], Iterable[bytes]],
     ) -> None:
-        order = _parse_order(record.order)
+        order = parse_order(record.order)
         task = self._tasks.get(order.task_sha256)
         if task is None:
             raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
         query = task.queries[order.round]
         data = opened.get(names.noise_key(task.sha256, order.round))
-        noise = None if data is None else RoundNoise.decode(data, query.releases)
+        noise = None if data is None else RoundNoise.decode(data, noised_here(query))
         if noise is not None and (noise.noise_id, noise.model_sha256) != (record.noise_id, order.model_sha256):
             noise = None  # of another opening of this round
         restored = Round(
@@ -411,7 +437,7 @@ class AggregatorCore:
             restored.erase()
             return
         if entry is None and record.release_sha256:
-            raise _no_charge(restored)
+            raise no_charge(restored)
         if noise is None and entry is None:
             raise StateError(f"the sealed noise of round {order.round} is missing; restore the newest state folder")
         if entry is not None and spending.is_void(task_id=task.id, round=order.round):
@@ -433,7 +459,7 @@ class AggregatorCore:
         task, found = self._tasks.get(order.task_sha256), self._rounds.get((order.task_sha256, order.round))
         if task is None or found is None:
             raise ConfigurationError(f"round {order.round} of that task is not open here; open it first")
-        _require_same_model(found, order)
+        require_same_model(found, order)
         return task, found
 
     def _spending_of(self, task: OpenedTask) -> Spending:
@@ -455,34 +481,9 @@ class AggregatorCore:
     def _records_of(self, task: OpenedTask, opened: Round) -> Writes:
         if opened.noise is None:
             raise StateError(f"the noise of round {opened.number} is not stored")
-        noise = opened.noise.encode(opened.query.releases)
+        noise = opened.noise.encode(noised_here(opened.query))
         return (
             self._sealer.seal(names.task_key(task.sha256), task.signed.SerializeToString(deterministic=True)),
             self._sealer.seal(names.round_key(task.sha256, opened.number), opened.record.encode()),
             self._sealer.seal(names.noise_key(task.sha256, opened.number), noise),
         )
-
-
-def _parse_order(order: bytes) -> aggregator_pb2.RoundOrder:
-    if len(order) > _LARGEST_ORDER:
-        raise ConfigurationError(f"Expected a round order of at most {_LARGEST_ORDER} bytes, got {len(order)}")
-    try:
-        parsed = aggregator_pb2.RoundOrder.FromString(order)
-    except DecodeError as error:
-        raise ConfigurationError("the round order is not a valid message") from error
-    return parsed
-
-
-def _require_same_model(found: Round, order: aggregator_pb2.RoundOrder) -> None:
-    if found.model_sha256 != order.model_sha256:
-        raise PrivacyError(f"round {found.number} is bound to another model: its contributions were made for that one")
-
-
-def _void(found: Round) -> PrivacyError:
-    return PrivacyError(
-        f"round {found.number} is void: what was charged is no longer stored; its charge stays, submit a new task"
-    )
-
-
-def _no_charge(found: Round) -> StateError:
-    return StateError(f"the ledger lacks the charge of round {found.number}; restore the newest state folder")

@@ -81,6 +81,8 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "submit": Route("submit", calls.submit),
         "sealed_length": Route("ask", calls.sealed_length),
         "masked_set": Route("change", calls.masked_set),
+        "announce": Route("change", calls.announce),
+        "give_up": Route("change", calls.give_up),
         "evidence": Route("ask", calls.evidence),
         "rounds": Route("ask", calls.rounds),
         "open_round": Route("change", calls.open_round),
@@ -120,6 +122,15 @@ class _Calls:
         asked = request.masked_set
         digests = self._core.masked_set(asked.task_sha256, asked.round, asked.start)
         return EnclaveReply(masked_set=enclave_pb2.MaskedSet(digests=digests))
+
+    def announce(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.announce
+        self._core.announce(given.task_sha256, given.round, given.clients, given.set_sha256)
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def give_up(self, request: EnclaveRequest) -> EnclaveReply:
+        writes = self._core.give_up(request.give_up.task_sha256, request.give_up.round)
+        return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))
 
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:
         return evidence_reply(self._identity, request)

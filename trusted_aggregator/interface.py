@@ -80,6 +80,14 @@ class Aggregator(Protocol):
         """SHA-256 of the masked vectors of a charged round from number ``start`` on; empty behind the last one."""
         ...
 
+    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+        """Says which survivors of a round of SecAgg+ the host can unmask: ``charge`` is for them. Idempotent."""
+        ...
+
+    def give_up(self, task_sha256: bytes, round: int) -> Writes:
+        """Ends a charged round of SecAgg+ whose survivors cannot be unmasked any more. Idempotent."""
+        ...
+
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent."""
         ...

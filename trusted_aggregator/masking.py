@@ -24,6 +24,7 @@ from odp.crypto.secure_aggregation.masked import (
 )
 from odp.errors import ConfigurationError, ContributionRefused, PrivacyError, Refusal, StateError
 from odp.v1 import common_pb2
+from trusted_aggregator.announced import AnnouncedQuery
 
 #: So many digests travel in one message.
 PAGE = 2**15
@@ -64,12 +65,14 @@ def aggregated(query: Query, definition: common_pb2.TaskDefinition, *, task_sha2
     """``query`` as the task's aggregation has it.
 
     Raises:
-        ConfigurationError: the aggregation is masked, and the contributions are not dense.
+        ConfigurationError: the aggregation is masked or SecAgg+, and the contributions are not dense.
     """
-    if definition.cohort.aggregation != common_pb2.CohortTerms.AGGREGATION_MASKED:
+    if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED:
         return query
     if not isinstance(query, DenseQuery):
-        raise ConfigurationError("Expected dense contributions for aggregation='masked'")
+        raise ConfigurationError("Expected dense contributions for aggregation='masked' or 'secagg+'")
+    if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
+        return AnnouncedQuery(query)
     return MaskedQuery(query, info=domains.masked_vector_info(task_sha256, round))
 
 

@@ -21,9 +21,12 @@ from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import check_files, identity_for
-from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc
+from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc, secagg_service_pb2_grpc
+from trusted_aggregator import secagg_servicer
 from trusted_aggregator.interface import Aggregator, Status
 from trusted_aggregator.remote import RemoteAggregator, restore
+from trusted_aggregator.secagg_rounds import SecAggRounds
+from trusted_aggregator.secagg_session import Pace
 from trusted_aggregator.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
 from trusted_aggregator.storage import Storage
 
@@ -39,7 +42,8 @@ class Config:
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
-    ``ca_folder`` (default: inside ``state``) issues the certificate. Nothing here touches the noise (rule P23).
+    ``ca_folder`` (default: inside ``state``) issues the certificate.
+    ``pace`` says how long the steps of SecAgg+ take. Nothing here touches the noise (rule P23).
     """
 
     state: Path
@@ -50,6 +54,7 @@ class Config:
     ca: Path | None = None
     ca_folder: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
+    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
@@ -90,11 +95,16 @@ def start(
         undo.callback(client.close)
         core = RemoteAggregator(client)
         _resume(core, storage, log)
-        service = AggregatorService(core, storage, log, failed=failure)
+        secagg = SecAggRounds(state, log, pace=config.pace)
+        _resume_secagg(core, secagg)
+        service = AggregatorService(core, storage, log, failed=failure, secagg=secagg)
         undo.callback(service.close)
 
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
+            secagg_service_pb2_grpc.add_SecureAggregationServiceServicer_to_server(
+                secagg_servicer.secagg_servicer(secagg_servicer.SecureAggregationService(secagg), log), server
+            )
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
@@ -102,8 +112,10 @@ def start(
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
-        names = [NAME, attestation_servicer.NAME]
-        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
+        names = [NAME, secagg_servicer.NAME, attestation_servicer.NAME]
+        # Clients of SecAgg+ that wait for each other must not keep the rest waiting.
+        workers = WORKERS + secagg_servicer.MOST_WAITING
+        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=workers)
         undo.callback(server.stop)
         log.event("serving", address=server.address, image=begun.image_digest)
         return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)
@@ -114,6 +126,15 @@ def _in_this_process(noise: IntegerNoise) -> Launch:
     from trusted_aggregator.enclave_process import run
 
     return InThread(functools.partial(run, noise=noise))
+
+
+def _resume_secagg(core: Aggregator, secagg: SecAggRounds) -> None:
+    """Takes up the open rounds of SecAgg+: each of them with its next attempt."""
+    states = [state for state in core.round_states() if state.status is Status.OPEN]
+    keys = [(state.task_sha256, state.round) for state in states]
+    secagg.keep_only(keys)
+    for key in keys:
+        secagg.restore(key)
 
 
 def _resume(core: Aggregator, storage: Storage, log: Log) -> None:

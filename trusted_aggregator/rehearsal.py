@@ -18,6 +18,7 @@ from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensor
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
+from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
@@ -28,12 +29,14 @@ from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.statistics import Statistics
 from odp.tables import manifest_for
-from odp.task import ENCLAVE, MASKED, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.records import SealedRecord
 
 _ITEMS = 6
+# Fewest of a session of SecAgg+.
+_CLIENTS = 3
 # So many that a contribution is sealed in segments.
 _LARGE_BINS = SEGMENT_BYTES // 4 + 1
 
@@ -54,6 +57,7 @@ def rehearse() -> None:
         _statistics(bins=_ITEMS),
         _statistics(bins=_LARGE_BINS),
         _statistics(bins=_ITEMS, aggregation=MASKED),
+        _statistics(bins=_ITEMS, aggregation=SECAGG, clients=_CLIENTS),
     ):
         for accumulation in ACCUMULATIONS:
             _Rehearsal(task.definition(), accumulation).run()
@@ -70,7 +74,7 @@ def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) ->
     )
 
 
-def _statistics(*, bins: int, aggregation: str = ENCLAVE) -> Statistics:
+def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> Statistics:
     return Statistics(
         name="rehearsal",
         queries={
@@ -80,7 +84,7 @@ def _statistics(*, bins: int, aggregation: str = ENCLAVE) -> Statistics:
             "mean": Mean(low=0, high=2),
         },
         privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
-        cohort=Cohort(minimum=1, goal=1, aggregation=aggregation),
+        cohort=Cohort(minimum=clients, goal=clients, aggregation=aggregation),
     )
 
 
@@ -89,6 +93,7 @@ class _Rehearsal:
 
     def __init__(self, definition: common_pb2.TaskDefinition, accumulation: Accumulation) -> None:
         self._developer = SigningKey.generate()
+        self._definition = definition
         self._task = sign_task(definition, self._developer)
         self._sha256 = task_sha256(self._task)
         self._algorithm = algorithm_for(open_task(self._task))
@@ -110,6 +115,8 @@ class _Rehearsal:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
         self._persist(self._core.open_round(self._task, *sign_order(order, self._developer, domains.OPEN)))
+        if is_secagg(self._definition):
+            return self._release(number, order, self._announced(number))
         sealed, vector = self._contribution(number, model, broadcast)
         digest = hashlib.sha256(vector).digest() if vector else b""
         if (
@@ -119,11 +126,19 @@ class _Rehearsal:
         ):
             raise StateError("the rehearsal's contribution was refused")
         self._restart([sealed + digest])
+        masked = MaskedSum(vector, set_sha256(self._sha256, number, [digest])) if vector else None
+        return self._release(number, order, masked)
+
+    def _announced(self, number: int) -> MaskedSum:
+        self._restart([])
+        self._core.announce(self._sha256, number, _CLIENTS, bytes(32))
+        (release,) = self._algorithm.query(number).releases
+        return MaskedSum(bytes(8 * release.coordinates), bytes(32))
+
+    def _release(self, number: int, order: aggregator_pb2.RoundOrder, masked: MaskedSum | None) -> NoisyTensors:
         close = sign_order(order, self._developer, domains.CLOSE)
         self._persist(self._core.charge(*close).writes)
-        masked = None
-        if vector:
-            masked = MaskedSum(vector, set_sha256(self._sha256, number, [digest]))
+        if masked is not None and not is_secagg(self._definition):
             self._core.masked_set(self._sha256, number, 0)
         released = self._core.release(close[0], masked=masked)
         self._persist(released.writes)

@@ -6,7 +6,7 @@ from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
-from odp.privacy.events import releases_of
+from odp.privacy.events import DistributedRelease, releases_of
 from odp.privacy.ledger import Entry
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds import Round
@@ -44,6 +44,8 @@ def signed_release(found: Round, entry: Entry, key: SigningKey, *, masked: Maske
                 sensitivity=charge.sensitivity,
                 noise_std=charge.noise_std,
                 coordinates=charge.coordinates,
+                sharers=charge.sharers if isinstance(charge, DistributedRelease) else 0,
+                step=charge.step if isinstance(charge, DistributedRelease) else 0.0,
             )
             for event in entry.events
             for charge in releases_of(event)

@@ -59,6 +59,18 @@ class RemoteAggregator:
         given = enclave_pb2.AskMaskedSet(task_sha256=task_sha256, round=round, start=start)
         return self._client.call(EnclaveRequest(masked_set=given)).masked_set.digests
 
+    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+        """See ``Aggregator``."""
+        given = enclave_pb2.AnnounceSurvivors(
+            task_sha256=task_sha256, round=round, clients=clients, set_sha256=set_sha256
+        )
+        self._client.call(EnclaveRequest(announce=given))
+
+    def give_up(self, task_sha256: bytes, round: int) -> Writes:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        return wire.writes_of(self._client.call(EnclaveRequest(give_up=given)).writes.records)
+
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """See ``Aggregator``."""
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)

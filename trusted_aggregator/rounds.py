@@ -3,7 +3,8 @@
 Guarantee: what ``Round.noisy_sums`` gives is the exact integer sum over pairwise distinct contributions, each of which
 the declared query accepted, plus noise that was drawn before the first of them was opened. Where the task samples, the
 sum is over the secret draw of ``sampling.py``; everything else, and every number that leaves, is as without it. Where
-the task's aggregation is masked, the contributions are seeds, and the vectors are the host's (``masking.py``).
+the task's aggregation is masked, the contributions are seeds, and the vectors are the host's (``masking.py``). Where it
+is SecAgg+, sum and noise are the devices', and come from the host (``announced.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
+from odp import _validate
 from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
 from odp.crypto import domains, segments
@@ -28,6 +30,7 @@ from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.announced import Announced, AnnouncedQuery, enclave_draws
 from trusted_aggregator.interface import Status
 from trusted_aggregator.masking import HalfSet, MaskedQuery, require_masked, split_stored
 from trusted_aggregator.sampling import SEED_BYTES, Draw
@@ -53,10 +56,15 @@ def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) 
             raise PrivacyError(
                 f"release {release.name!r} has less noise than its charged noise_std={release.noise_std!r}"
             )
-    arrays = {release.name: draw_noise(release, noise) for release in query.releases}
+    arrays = {release.name: draw_noise(release, noise) for release in noised_here(query)}
     return RoundNoise(
         noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, draw_seed=os.urandom(SEED_BYTES), arrays=arrays
     )
+
+
+def noised_here(query: Query) -> tuple[DeclaredRelease, ...]:
+    """The releases whose noise the enclave draws: all, or none where the devices do."""
+    return query.releases if enclave_draws(query) else ()
 
 
 class Round:
@@ -91,6 +99,8 @@ class Round:
             self._most = min(self._most, sampling.population_bound)
         #: The halves of a masked round.
         self.halves = HalfSet(task_sha256, order.round) if isinstance(query, MaskedQuery) else None
+        #: The survivors of a round of SecAgg+.
+        self.announced = Announced(order.round) if isinstance(query, AnnouncedQuery) else None
         #: Length of each masked vector; 0 where the enclave sums the contributions itself.
         self.masked_bytes = query.vector_bytes if isinstance(query, MaskedQuery) else 0
         self._block = min(BLOCK, max(1, BLOCK_BYTES // max(query.payload_bytes, self.masked_bytes)))
@@ -101,9 +111,14 @@ class Round:
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
     @property
+    def is_announced(self) -> bool:
+        """Whether the round is of SecAgg+."""
+        return isinstance(self.query, AnnouncedQuery)
+
+    @property
     def contributions(self) -> int:
-        """Accepted contributions that are held."""
-        return len(self._seen)
+        """Accepted contributions that are held, or clients whose vectors the host can unmask."""
+        return len(self._seen) if self.announced is None else self.announced.clients
 
     def submit(
         self, sealed: Sequence[bytes], key: HpkeKey, *, masked_sha256: Sequence[bytes] | None = None
@@ -149,7 +164,22 @@ class Round:
         """
         with self._lock:
             self._frozen = True
+            if self.announced is not None:
+                return self.announced.clients, self.announced.set_sha256
             return len(self._seen), self._seen.sha256()
+
+    def announce(self, clients: int, set_sha256: bytes) -> None:
+        """Takes what the host can unmask in a round of SecAgg+ that is open.
+
+        Raises:
+            StateError: the round is closed, or aggregated otherwise.
+            ConfigurationError: more clients than the round may have, or no hash.
+        """
+        with self._lock:
+            if self.announced is None or self._frozen:
+                raise StateError(f"round {self.number} takes no survivors now")
+            _validate.integer(low=0, high=self._most, clients=clients)
+            self.announced.set(clients, set_sha256)
 
     def thaw(self) -> None:
         """Opens the set again: nothing was charged for it."""
@@ -171,6 +201,8 @@ class Round:
         with self._lock:
             if not self._frozen:
                 raise StateError(f"round {self.number} is still open")
+            if self.announced is not None:
+                return self.announced.sums(self.query.releases, masked)
             self._add_waiting()
             total = self.query.new_sum(oblivious=self._oblivious) if self._sum is None else self._sum
             if total.count + (0 if self._draw is None else self._draw.offered) != len(self._seen):

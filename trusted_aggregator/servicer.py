@@ -15,7 +15,7 @@ from typing import cast
 
 import grpc
 
-from odp.errors import Refusal, StateError
+from odp.errors import PrivacyError, Refusal, StateError
 from odp.transport.channel import LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
@@ -24,7 +24,9 @@ from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from trusted_aggregator.ingest import Ingest
 from trusted_aggregator.interface import Aggregator, Status
 from trusted_aggregator.masked_vectors import masked_request, masked_sum
+from trusted_aggregator.orders import ordered
 from trusted_aggregator.records import SealedRecord, release_key
+from trusted_aggregator.secagg_rounds import Key, SecAggRounds, kept
 from trusted_aggregator.storage import Storage
 from trusted_aggregator.streams import read_header, read_sealed
 
@@ -40,8 +42,17 @@ _STORE_SECONDS = 30.0
 class AggregatorService:
     """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
 
-    def __init__(self, core: Aggregator, storage: Storage, log: Log, *, failed: Callable[[StateError], None]) -> None:
+    def __init__(
+        self,
+        core: Aggregator,
+        storage: Storage,
+        log: Log,
+        *,
+        failed: Callable[[StateError], None],
+        secagg: SecAggRounds | None = None,
+    ) -> None:
         self._core = core
+        self._secagg = secagg
         self._storage = storage
         self._log = log
         self._failed = failed
@@ -52,7 +63,7 @@ class AggregatorService:
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> None:
         """Opens a round; returns once that is stored."""
-        with self._changes:
+        with self._changes, kept(self._secagg, request):
             writes = self._core.open_round(request.task, request.order, request.signature)
             self._apply(writes)
         order = aggregator_pb2.RoundOrder.FromString(request.order)
@@ -100,6 +111,10 @@ class AggregatorService:
 
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
         """Charges and releases a round; returns once both are stored."""
+        key = ordered(request.order)
+        if self._secagg is not None and self._secagg.holds(key):
+            with self._secagg.closing(key):
+                return self._close_secagg(request, key, self._secagg)
         with self._changes:
             charged = self._core.charge(request.order, request.signature)
             task, number = charged.task_sha256, charged.round
@@ -121,14 +136,45 @@ class AggregatorService:
                 self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)
         return common_pb2.SignedRelease.FromString(released.signed_release)
 
+    def _close_secagg(
+        self, request: aggregator_pb2.CloseRoundRequest, key: Key, secagg: SecAggRounds
+    ) -> common_pb2.SignedRelease:
+        """As ``close_round``, of a round of SecAgg+: nobody gives a share to unmask before the charge is stored."""
+        task, number = key
+        state = self._core.round_state(task, number)
+        if state is not None and state.status is Status.OPEN:
+            survivors = secagg.require_ready(key)
+            with self._changes:
+                self._core.announce(task, number, survivors.clients, survivors.set_sha256)
+                self._apply(self._core.charge(request.order, request.signature).writes)
+            self._log.event("round_charged", task=short(task), round=number, contributions=survivors.clients)
+            try:
+                masked = secagg.take_sum(key, survivors)
+            except PrivacyError:
+                with self._changes:
+                    self._apply(self._core.give_up(task, number))
+                raise
+            with self._changes:
+                released = self._core.release(request.order, masked=masked)
+                self._apply(released.writes)
+            self._log.event("round_released", task=short(task), round=number, contributions=survivors.clients)
+        else:
+            with self._changes:
+                self._core.charge(request.order, request.signature)
+                released = self._core.release(request.order, stored=self._storage.record(release_key(task, number)))
+        secagg.forget(key)
+        return common_pb2.SignedRelease.FromString(released.signed_release)
+
     def get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
         """Number of contributions, and whether the round is released."""
         state = self._core.round_state(request.task_sha256, request.round)
         if state is None:
             raise NotFound(f"round {request.round} of task {short(request.task_sha256)} is not open here")
-        return aggregator_pb2.GetRoundResponse(
-            contributions=state.contributions, released=state.status is Status.RELEASED
-        )
+        contributions = state.contributions
+        key = request.task_sha256, request.round
+        if state.status is Status.OPEN and self._secagg is not None and self._secagg.holds(key):
+            contributions = self._secagg.survivors(key)
+        return aggregator_pb2.GetRoundResponse(contributions=contributions, released=state.status is Status.RELEASED)
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
         """The signed ledger of the task's population."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array, Query
-from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
+from odp.errors import PrivacyError
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
 
@@ -49,23 +50,39 @@ def sampling_of(definition: common_pb2.TaskDefinition) -> Sampling | None:
     return Sampling(terms.probability, terms.most_contributions, terms.cap)
 
 
-def charges_of(query: Query) -> tuple[GaussianRelease, ...]:
-    """The Gaussian mechanism of each release of one round."""
+def charges_of(query: Query) -> tuple[GaussianRelease | DistributedRelease, ...]:
+    """The Gaussian mechanism of each release of one round, or the one of its devices' shares."""
     return tuple(
-        GaussianRelease(
+        declared_event(
             name=release.name,
             sensitivity=release.sensitivity,
             noise_std=release.noise_std,
             coordinates=release.coordinates,
+            sharers=release.sharers,
+            step=release.step,
         )
         for release in query.releases
     )
 
 
+def declared_event(
+    *, name: str, sensitivity: float, noise_std: float, coordinates: int, sharers: int, step: float
+) -> GaussianRelease | DistributedRelease:
+    """The event of a charge as it is written down; without ``sharers``, ``step`` is not part of it."""
+    if not sharers:
+        return GaussianRelease(name, sensitivity, noise_std, coordinates)
+    return DistributedRelease(name, sensitivity, noise_std, coordinates, sharers, step)
+
+
 def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:
     """What the ledger is charged for one round: one event per release, or one for all of them over one draw (P8)."""
     releases = charges_of(query)
-    return releases if sampling is None else (SampledRound(releases, sampling),)
+    if sampling is None:
+        return releases
+    gaussians = tuple(release for release in releases if isinstance(release, GaussianRelease))
+    if len(gaussians) < len(releases):
+        raise PrivacyError("noise in shares cannot be charged together with sampling: nobody could draw in secret")
+    return (SampledRound(gaussians, sampling),)
 
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:

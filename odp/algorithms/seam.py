@@ -100,7 +100,8 @@ class DeclaredRelease:
     ``sensitivity`` and ``noise_std`` are what the ledger charges: L2 over the whole tensor, in data units, under
     add/remove of one user. ``column_std`` float64 [shape[-1]] is the noise's standard deviation per entry of the last
     axis, in data units; entries that the norm counts twice (off-diagonals of a packed symmetric matrix) have
-    ``noise_std / sqrt(2)``, all others ``noise_std``.
+    ``noise_std / sqrt(2)``, all others ``noise_std``. With ``sharers``, nobody rounds a Gaussian: so many honest
+    devices at least add the noise, in shares (``odp.algorithms.dense.shares``).
     """
 
     name: str
@@ -109,6 +110,7 @@ class DeclaredRelease:
     sensitivity: float
     noise_std: float
     column_std: Float64Array
+    sharers: int = 0
 
     @property
     def coordinates(self) -> int:

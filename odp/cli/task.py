@@ -133,6 +133,13 @@ def show(file: File, json: Json = False) -> None:
         )
     if not algorithm.statistics:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
+    if definition.cohort.HasField("secagg"):
+        terms = definition.cohort.secagg
+        lines += [
+            f"# {definition.cohort.goal} devices: each masks with {terms.neighbours} neighbours, {terms.threshold} "
+            "shares rebuild a secret; fewer devices take what the same rule gives them",
+            f"# noise: each device adds a share of variance v / {terms.sharers}, the fewest honest devices in any sum",
+        ]
     resolved = definition.statistics.dense if algorithm.statistics else definition.dpam
     lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))

@@ -37,6 +37,7 @@ SECAGG_ADVERT = b"odp/v1/secagg/advert"
 SECAGG_SURVIVORS = b"odp/v1/secagg/survivors"
 SECAGG_SESSION = b"odp/v1/secagg/session"
 SECAGG_CHANNEL = b"odp/v1/secagg/channel"
+SECAGG_IDENTITY = b"odp/v1/secagg/identity"
 GRAPH_COMMITMENT = b"odp/v1/secagg/commitment"
 GRAPH_SEED = b"odp/v1/secagg/graph"
 PIR_PRG = b"odp/v1/pir/prg"
@@ -176,6 +177,17 @@ def pseudonym(secret: bytes, task_sha256: bytes) -> bytes:
     Source: ``Contribution.pseudonym`` of aggregator.proto.
     """
     return hmac.digest(_secret(secret), PSEUDONYM + _hash(task_sha256=task_sha256), "sha256")
+
+
+def secagg_identity(secret: bytes, task_sha256: bytes) -> bytes:
+    """Ed25519 private key (32 bytes) of one device as a client of SecAgg+: of one task, unlinkable to that of another.
+
+    The key that stands in rosters is that of the task of 32 zero bytes.
+
+    Raises:
+        ConfigurationError: the secret or the hash is not 32 bytes.
+    """
+    return hmac.digest(_secret(secret), SECAGG_IDENTITY + _hash(task_sha256=task_sha256), "sha256")
 
 
 def _hash(**values: bytes) -> bytes:

@@ -11,13 +11,14 @@ from odp.privacy.accounting import (
     noise_multiplier_for,
 )
 from odp.privacy.composition import truncation_cap
-from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report, report_of_ledger
 
 __all__ = [
     "Budget",
+    "DistributedRelease",
     "Entry",
     "Event",
     "GaussianRelease",

@@ -22,8 +22,8 @@ from typing import Any
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy import composition
-from odp.privacy.events import Event, GaussianRelease, SampledRound
+from odp.privacy import composition, concentrated
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 from odp.privacy.normal_law import erfcx, ndtr
 
@@ -42,14 +42,14 @@ def mu(events: Iterable[Event]) -> float:
     Holds for adaptively chosen events. Source: Dong, Roth, Su 2022, Corollary 2.
 
     Raises:
-        PrivacyError: an event is a sampled round. A mu for those is an approximation by the central limit theorem, up
-            to 1.9 times too small (rule P10); only ``epsilon`` is theirs.
+        PrivacyError: an event is a sampled round, or has noise in shares. A mu for the first is an approximation by the
+            central limit theorem, up to 1.9 times too small (rule P10); only ``epsilon`` is theirs.
     """
     squares = []
     for event in events:
         if not isinstance(event, GaussianRelease):
             raise PrivacyError(
-                f"{event.name} is a sampled round and has no mu: compute epsilon from the list of events"
+                f"{event.name} is no Gaussian of full participation and has no mu: compute epsilon from the events"
             )
         squares.append(event.mu**2)
     return math.sqrt(math.fsum(squares))
@@ -87,9 +87,50 @@ def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, inte
     """
     counts = _counted(events)
     squares = [times * event.mu**2 for event, times in counts.items() if isinstance(event, GaussianRelease)]
+    if any(isinstance(event, DistributedRelease) for event in counts):
+        return _with_shares(counts, delta)
     if len(squares) < len(counts):
         return composition.epsilon(counts, delta_left=_left_of(counts, delta), interval=interval)
     return epsilon_of_mu(math.sqrt(math.fsum(squares)), delta=delta, coordinates=_coordinates(counts))
+
+
+def _with_shares(counts: Mapping[Event, int], delta: float) -> float:
+    """Of lists with noise in shares: closed form, or with sampled rounds Renyi DP; never by a profile (rule P21)."""
+    left = _left_of(counts, delta)
+    far = closeness(counts)
+    if any(isinstance(event, SampledRound) for event in counts):
+        return _renyi(counts, left * math.exp(-far)) + 2.0 * far
+    rho = math.fsum(0.5 * times * event.mu**2 for event, times in counts.items() if not isinstance(event, SampledRound))
+    return concentrated.epsilon_of_shares(rho, delta=left, closeness=far)
+
+
+def closeness(events: Iterable[Event] | Mapping[Event, int]) -> float:
+    """How far the sums of shares are from discrete Gaussians, all numbers together (``concentrated.py``)."""
+    return math.fsum(
+        times * event.coordinates * concentrated.closeness(event.share_std, sharers=event.sharers)
+        for event, times in _counted(events).items()
+        if isinstance(event, DistributedRelease)
+    )
+
+
+def epsilon_of_rho(rho: float, *, delta: float, coordinates: int, closeness: float = 0.0) -> float:
+    """The epsilon at ``delta`` of rho-zCDP releases that noise ``coordinates`` numbers; for devices, without a library.
+
+    Raises:
+        ConfigurationError, PrivacyError: as ``epsilon_of_mu``.
+    """
+    left = _delta_left(delta, coordinates)
+    return concentrated.epsilon_of_shares(rho, delta=left, closeness=closeness)
+
+
+def mu_for_shares(*, epsilon: float, delta: float, coordinates: int) -> float:
+    """The largest sensitivity over noise within the budget where devices add the noise in shares; as ``mu_for``.
+
+    Raises:
+        ConfigurationError, PrivacyError: as ``mu_for``.
+    """
+    left = _delta_left(delta, coordinates)
+    return math.sqrt(2.0 * concentrated.rho_for(epsilon=epsilon, delta=left)) * (1.0 - _RELATIVE_MARGIN)
 
 
 def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
@@ -247,17 +288,30 @@ def epsilon_rdp(events: Iterable[Event], *, delta: float) -> float:
 
 
 def _by_library(accountant: Any, events: Iterable[Event], delta: float, *, capped: bool = True) -> float:
+    counts = _counted(events)
+    return _compose(accountant, counts, _left_of(counts, delta), capped=capped)
+
+
+def _renyi(counts: Mapping[Event, int], left: float) -> float:
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    return _compose(accountant, counts, left, capped=False)
+
+
+def _compose(accountant: Any, counts: Mapping[Event, int], left: float, *, capped: bool) -> float:
     import dp_accounting
 
-    counts = _counted(events)
-    left = _left_of(counts, delta)
     if not counts:
         return 0.0
     library: Counter[Any] = Counter()
     for event, times in counts.items():
         gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
-        if isinstance(event, GaussianRelease):
-            library[gaussian] += times
+        if isinstance(event, GaussianRelease) or (isinstance(event, DistributedRelease) and not capped):
+            library[gaussian] += times  # the Renyi divergence of shares is at most this one's
+        elif isinstance(event, DistributedRelease):
+            raise PrivacyError(f"{event.name} has noise in shares: no privacy loss distribution is known to bound it")
         elif capped:
             library[
                 dp_accounting.TruncatedSubsampledGaussianDpEvent(
@@ -277,7 +331,7 @@ def _by_library(accountant: Any, events: Iterable[Event], delta: float, *, cappe
 def _counted(events: Iterable[Event] | Mapping[Event, int]) -> Mapping[Event, int]:
     counts = events if isinstance(events, Mapping) else Counter(events)
     for event, times in counts.items():
-        if not isinstance(event, (GaussianRelease, SampledRound)) or times < 1:
+        if not isinstance(event, (GaussianRelease, SampledRound, DistributedRelease)) or times < 1:
             raise ConfigurationError(
                 f"Expected privacy events of odp.privacy.events, got {type(event).__name__} {times} times"
             )

@@ -17,10 +17,14 @@ from odp.errors import ConfigurationError, PrivacyError
 ADJACENCY = "add_remove_user"
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
+DISTRIBUTED = "distributed_discrete_gaussian"
 
 _LEAST_JOINT_NOISE = 0.1
+_SMALLEST_SHARE = 4.0 * (1.0 - 1e-12)
 _GAUSSIAN_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
+_DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "sharers", "step")))
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
+_KEYS = {GAUSSIAN: _GAUSSIAN_KEYS, TRUNCATED_POISSON: _SAMPLED_KEYS, DISTRIBUTED: _DISTRIBUTED_KEYS}
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,77 @@ class GaussianRelease:
             "noise_std": self.noise_std,
             "norm": self.norm,
             "sensitivity": self.sensitivity,
+        }
+
+
+@dataclass(frozen=True)
+class DistributedRelease:
+    """One release whose noise is the sum of discrete Gaussian shares that devices drew; every user takes part.
+
+    Attributes:
+        name, sensitivity, coordinates, norm: as of ``GaussianRelease``.
+        noise_std: standard deviation of the shares of ``sharers`` devices together, data units: what is charged.
+            Devices beyond those only add noise, and the shares of corrupt devices are not counted.
+        sharers: fewest honest devices in any sum that is released.
+        step: of the grid on which data and shares are integers, data units.
+
+    Raises:
+        ConfigurationError: a number is out of range, or a share is below four grid units.
+        PrivacyError: another norm.
+    """
+
+    name: str
+    sensitivity: float
+    noise_std: float
+    coordinates: int
+    sharers: int
+    step: float
+    norm: str = "l2"
+
+    def __post_init__(self) -> None:
+        GaussianRelease(self.name, self.sensitivity, self.noise_std, self.coordinates, self.norm)
+        _validate.positive(step=self.step)
+        _validate.integer(low=1, high=2**32, sharers=self.sharers)
+        for name in ("sensitivity", "noise_std", "step"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if not self.share_std >= _SMALLEST_SHARE:
+            raise ConfigurationError(
+                f"Expected noise_std={self.noise_std!r} of sharers={self.sharers} to be at least {_SMALLEST_SHARE:g} "
+                f"steps for each share (step={self.step!r})"
+            )
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over noise; the release is (mu^2 / 2)-zCDP, and not mu-GDP."""
+        return self.sensitivity / self.noise_std
+
+    @property
+    def rho(self) -> float:
+        """Of concentrated differential privacy, the discrete Gaussian's (``concentrated.py``)."""
+        return 0.5 * self.mu**2
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the noise in units of the sensitivity."""
+        return self.noise_std / self.sensitivity
+
+    @property
+    def share_std(self) -> float:
+        """Standard deviation of one device's share, grid units."""
+        return self.noise_std / self.step / math.sqrt(self.sharers)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, keys sorted; ``from_json`` gives back an equal event, bit for bit."""
+        return {
+            "adjacency": ADJACENCY,
+            "coordinates": self.coordinates,
+            "mechanism": DISTRIBUTED,
+            "name": self.name,
+            "noise_std": self.noise_std,
+            "norm": self.norm,
+            "sensitivity": self.sensitivity,
+            "sharers": self.sharers,
+            "step": self.step,
         }
 
 
@@ -176,7 +251,7 @@ class SampledRound:
         }
 
 
-Event = GaussianRelease | SampledRound
+Event = GaussianRelease | SampledRound | DistributedRelease
 """Everything that a ledger can be charged for."""
 
 
@@ -188,7 +263,7 @@ def scaled(event: Event, factor: float) -> Event:
     return dataclasses.replace(event, noise_std=factor * event.noise_std)
 
 
-def releases_of(event: Event) -> tuple[GaussianRelease, ...]:
+def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease, ...]:
     """The released tensors behind an event."""
     return event.releases if isinstance(event, SampledRound) else (event,)
 
@@ -203,13 +278,11 @@ def from_json(value: object) -> Event:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"Expected a privacy event to be an object, got {type(value).__name__}")
     mechanism = value.get("mechanism")
-    if mechanism not in (GAUSSIAN, TRUNCATED_POISSON):
-        raise PrivacyError(
-            f"mechanism={mechanism!r} cannot be charged; mechanisms with accounting: {GAUSSIAN}, {TRUNCATED_POISSON}"
-        )
+    if not isinstance(mechanism, str) or mechanism not in _KEYS:
+        raise PrivacyError(f"mechanism={mechanism!r} cannot be charged; mechanisms with accounting: {', '.join(_KEYS)}")
     if value.get("adjacency") != ADJACENCY:
         raise PrivacyError(f"adjacency={value.get('adjacency')!r} cannot be charged; only {ADJACENCY!r}")
-    keys = _GAUSSIAN_KEYS if mechanism == GAUSSIAN else _SAMPLED_KEYS
+    keys = _KEYS[mechanism]
     _validate.known_keys(map(str, value), keys, where="a privacy event")
     for key in keys:
         if key not in value:
@@ -219,13 +292,8 @@ def from_json(value: object) -> Event:
             releases=_gaussians(value["releases"]),
             sampling=Sampling(value["sampling_probability"], value["population_bound"], value["cap"]),
         )
-    return GaussianRelease(
-        name=value["name"],
-        sensitivity=value["sensitivity"],
-        noise_std=value["noise_std"],
-        coordinates=value["coordinates"],
-        norm=value["norm"],
-    )
+    given = {key: value[key] for key in keys if key not in ("adjacency", "mechanism")}
+    return DistributedRelease(**given) if mechanism == DISTRIBUTED else GaussianRelease(**given)
 
 
 def _gaussians(value: object) -> tuple[GaussianRelease, ...]:

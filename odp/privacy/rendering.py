@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from odp.privacy.events import DISTRIBUTED
+
 _HEAD = ("release", "sensitivity (L2)", "noise std", "multiplier", "numbers", "planned", "done", "% of mu^2")
 _WIDTHS = (20, 18, 13, 12, 11, 9, 6, 11)
 _NUMBER = re.compile(r"[0-9.]+(e[-+]?[0-9]+)?")
@@ -33,7 +35,7 @@ def render_text(report: dict[str, Any]) -> str:
         *(f"  WARNING    {warning}" for warning in report["warnings"]),
         "",
         *(f"  {line}" for line in table),
-        "  Gaussian mechanism; sensitivities are enforced by the enclave; noise as integers of the exact law",
+        f"  {_mechanism(report)}",
         "",
         *(f"  {label:<11}{value}" for label, value in _facts(report)),
         *(f"  assumed    {item}" for item in report["assumptions"]),
@@ -156,6 +158,18 @@ def _cohort_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+def _mechanism(report: dict[str, Any]) -> str:
+    sharers = {row["sharers"] for row in report["events"] if row["mechanism"] == DISTRIBUTED}
+    if not sharers:
+        return "Gaussian mechanism; sensitivities are enforced by the enclave; noise as integers of the exact law"
+    fewest = min(sharers)
+    others = "" if all(row["mechanism"] == DISTRIBUTED for row in report["events"]) else "; other noise by the enclave"
+    return (
+        f"discrete Gaussian noise in shares of the devices, {fewest} honest ones at least (noise std is theirs"
+        f" together){others}; each device keeps its own bound"
+    )
+
+
 def _known(value: int | None) -> str:
     return "-" if value is None else str(value)
 
@@ -164,9 +178,11 @@ def _digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _cross_check(values: dict[str, float] | None) -> str:
+def _cross_check(values: dict[str, float | None] | None) -> str:
     if values is None:
         return " (cross-check not run)"
+    if values["pld"] is None:
+        return f": RDP {values['rdp']:.4f}; noise in shares has no PLD"
     return (
         f": PLD {values['pld']:.4f} (interval {values['pld_discretisation']:g}), RDP {values['rdp']:.4f};"
         f" for information, replacing one user {values['replace_one_pld']:.4f}"

@@ -12,8 +12,16 @@ from typing import Any
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy import accounting, composition
-from odp.privacy.events import ADJACENCY, Event, GaussianRelease, SampledRound, Sampling, releases_of
+from odp.privacy import accounting, composition, concentrated
+from odp.privacy.events import (
+    ADJACENCY,
+    DistributedRelease,
+    Event,
+    GaussianRelease,
+    SampledRound,
+    Sampling,
+    releases_of,
+)
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 
 _UNIT = (
@@ -40,6 +48,12 @@ _ASSUMED = (
     "a device follows its own code; what others send cannot weaken a user's guarantee, every bound is enforced",
 )
 _DRAW_ASSUMED = "the enclave's draw of contributions is secret: amplification holds against whoever cannot see it"
+_SHARES_ASSUMED = (
+    "of the devices in a sum, at least the declared sharers are honest and add their share of the noise; each keeps its"
+    " own bound, and takes part in one session of a round",
+)
+_SHARES_ACCOUNTANT = f"{concentrated.ACCOUNTANT}; closeness of the sum of shares: Kairouz, Liu, Steinke 2021"
+_RENYI_ACCOUNTANT = "Renyi differential privacy of all events, shares as discrete Gaussians and caps as a part of delta"
 _AUDIT = (
     "record and replay (tier 1): the project's tests remove a user and compare every release with its declared"
     " sensitivity; no canaries were planted in this run"
@@ -106,6 +120,7 @@ def privacy_report(
     delta = task_budget.delta
     left = ledger.remaining(task_id, task_budget=task_budget, population_budget=population_budget)
     draws = sorted({event.sampling for event in basis if isinstance(event, SampledRound)}, key=str)
+    shares = any(isinstance(event, DistributedRelease) for event in basis)
     states = {entry.round: entry.state for entry in ledger.entries if entry.task_id == task_id}
     return {
         "format": "odp-privacy-report-2",
@@ -116,7 +131,7 @@ def privacy_report(
         "sampling": _sampling(draws),
         "status": "spent" if done else "planned",
         "epsilon": {
-            "mu": None if draws else accounting.mu(basis),
+            "mu": None if draws or shares else accounting.mu(basis),
             "delta": delta,
             "at_delta": accounting.epsilon(basis, delta=delta),
             "at_tenth": _epsilon_or_none(basis, delta / 10),
@@ -146,8 +161,8 @@ def privacy_report(
             },
         },
         "accountant": {
-            "name": accounting.SAMPLED_ACCOUNTANT if draws else accounting.ACCOUNTANT,
-            "discretisation": composition.interval_for(collections.Counter(basis)) if draws else None,
+            "name": _accountant(sampled=bool(draws), shares=shares),
+            "discretisation": composition.interval_for(collections.Counter(basis)) if draws and not shares else None,
             "library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
         },
         "cross_check": _cross_check(basis, delta) if cross_check else None,
@@ -155,7 +170,7 @@ def privacy_report(
         "minimum_cohort": minimum_cohort,
         "tuning_charged": tuning_charged,
         "enclaves": "not checked" if emulated is None else "emulated" if emulated else "hardware",
-        "assumptions": [*_ASSUMED, *([_DRAW_ASSUMED] if draws else [])],
+        "assumptions": [*_ASSUMED, *([_DRAW_ASSUMED] if draws else []), *(_SHARES_ASSUMED if shares else ())],
         "not_covered": list(_NOT_COVERED),
         "not_charged": [{"what": what, "why": why} for what, why in _NOT_CHARGED],
         "audit": _AUDIT,
@@ -226,7 +241,16 @@ def _epsilon_or_none(events: Sequence[Event], delta: float) -> float | None:
         return None
 
 
-def _cross_check(events: Sequence[Event], delta: float) -> dict[str, float]:
+def _accountant(*, sampled: bool, shares: bool) -> str:
+    if shares:
+        return _RENYI_ACCOUNTANT if sampled else _SHARES_ACCOUNTANT
+    return accounting.SAMPLED_ACCOUNTANT if sampled else accounting.ACCOUNTANT
+
+
+def _cross_check(events: Sequence[Event], delta: float) -> dict[str, float | None]:
+    if any(isinstance(event, DistributedRelease) for event in events):
+        rdp = accounting.epsilon_rdp(events, delta=delta)
+        return {"pld": None, "pld_discretisation": None, "rdp": rdp, "replace_one_pld": None}
     return {
         "pld": accounting.epsilon_pld(events, delta=delta),
         "pld_discretisation": 1e-4,
@@ -276,7 +300,12 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
 
 
 def _row(
-    release: GaussianRelease, draw: Sampling | None, *, planned: int | None, done: int, share: float
+    release: GaussianRelease | DistributedRelease,
+    draw: Sampling | None,
+    *,
+    planned: int | None,
+    done: int,
+    share: float,
 ) -> dict[str, Any]:
     return {
         **release.to_json(),

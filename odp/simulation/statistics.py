@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.algorithms.statistics.results import Results, results_of
@@ -16,7 +17,7 @@ from odp.algorithms.statistics.terms import RELEASE, ROUND, Terms
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import DistributedRelease, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.noise import NoNoise, SeededNoise
 from odp.statistics import Statistics
@@ -39,7 +40,7 @@ class StatisticsRun:
     exact: Results = field(repr=False)
     epsilon: float
     delta: float
-    charges: tuple[GaussianRelease, ...]
+    charges: tuple[GaussianRelease | DistributedRelease, ...]
     seconds: float
 
     def draw(self, path: str | Path) -> None:
@@ -73,7 +74,8 @@ def simulate_statistics(
     started = time.perf_counter()
     definition = task.definition()
     algorithm = algorithm_for(definition)
-    maximum = Terms.of(definition).grid.maximum
+    terms = Terms.of(definition)
+    maximum = terms.grid.maximum
     if not 0 < population.n_users <= maximum:
         raise DataError(
             f"Expected 1 to {maximum} users, as the cohort's goal allows (got {population.n_users}); "
@@ -90,6 +92,10 @@ def simulate_statistics(
     charges = () if silent else charges_of(query)
     epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
     exact = totals[RELEASE]
+    if terms.grid.sharers and noise is True:
+        drawn = sum_of_shares(terms.grid, SeededNoise(seed), sharers=population.n_users)
+    else:
+        drawn = draw_noise(release, source)
 
     def results(integers: np.ndarray, *, noisy: bool) -> Results:
         return results_of(
@@ -102,7 +108,7 @@ def simulate_statistics(
 
     return StatisticsRun(
         task=task,
-        statistics=results(exact + draw_noise(release, source), noisy=not silent),
+        statistics=results(exact + drawn, noisy=not silent),
         exact=results(exact, noisy=False),
         epsilon=epsilon,
         delta=task.privacy.delta,

@@ -2,6 +2,7 @@ from odp.v1 import broadcast_pb2 as _broadcast_pb2
 from odp.v1 import encoding_pb2 as _encoding_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
 from odp.v1 import public_table_pb2 as _public_table_pb2
+from odp.v1 import secagg_terms_pb2 as _secagg_terms_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -151,24 +152,28 @@ class DpamTraining(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ..., items_encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
-    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation")
+    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation", "secagg")
     class Aggregation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         AGGREGATION_UNSPECIFIED: _ClassVar[CohortTerms.Aggregation]
         AGGREGATION_MASKED: _ClassVar[CohortTerms.Aggregation]
+        AGGREGATION_SECAGG: _ClassVar[CohortTerms.Aggregation]
     AGGREGATION_UNSPECIFIED: CohortTerms.Aggregation
     AGGREGATION_MASKED: CohortTerms.Aggregation
+    AGGREGATION_SECAGG: CohortTerms.Aggregation
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     ROUND_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ENCLAVE_POISSON_FIELD_NUMBER: _ClassVar[int]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    SECAGG_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     goal: int
     round_seconds: int
     enclave_poisson: EnclavePoisson
     aggregation: CohortTerms.Aggregation
-    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ..., aggregation: _Optional[_Union[CohortTerms.Aggregation, str]] = ...) -> None: ...
+    secagg: _secagg_terms_pb2.SecAggTerms
+    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ..., aggregation: _Optional[_Union[CohortTerms.Aggregation, str]] = ..., secagg: _Optional[_Union[_secagg_terms_pb2.SecAggTerms, _Mapping]] = ...) -> None: ...
 
 class EnclavePoisson(_message.Message):
     __slots__ = ("probability", "most_contributions", "cap")
@@ -255,13 +260,17 @@ class ReleasedTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class Charge(_message.Message):
-    __slots__ = ("name", "sensitivity", "noise_std", "coordinates")
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     NOISE_STD_FIELD_NUMBER: _ClassVar[int]
     COORDINATES_FIELD_NUMBER: _ClassVar[int]
+    SHARERS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     name: str
     sensitivity: float
     noise_std: float
     coordinates: int
-    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ...) -> None: ...
+    sharers: int
+    step: float
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ...) -> None: ...

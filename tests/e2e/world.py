@@ -33,6 +33,7 @@ from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
 from odp.v1 import common_pb2, server_pb2
+from trusted_aggregator.secagg_session import Pace
 
 POPULATION = "films"
 SECONDS = 120.0
@@ -54,6 +55,7 @@ class World:
     root: Path
     noise: IntegerNoise | None = None
     logs: io.StringIO = field(default_factory=io.StringIO)
+    pace: Pace = field(default_factory=Pace)
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator", minimum_cohort=20))
     with_helper: bool = False
 
@@ -75,7 +77,9 @@ class World:
         )
         stack.callback(self.distributor.stop)
         self.aggregator = trusted_aggregator.program.start(
-            trusted_aggregator.program.Config(state=self.root / "aggregator", policy=self.policy, **shared),
+            trusted_aggregator.program.Config(
+                state=self.root / "aggregator", policy=self.policy, pace=self.pace, **shared
+            ),
             log=self.log("aggregator"),
             launch=InThread(
                 functools.partial(trusted_aggregator.enclave_process.run, noise=self.noise),

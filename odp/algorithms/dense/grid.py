@@ -10,7 +10,11 @@ rule                      what holds
 P16 grid                  step <= noise_std / 64, and step <= clip / (5 sqrt(size)): rounding moves little
 P17 clip after rounding   a rounded vector beyond the bound is scaled down and truncated, so what is sent keeps it
 P17 range                 (maximum + 14 noise_std / clip) 2^bits < 2^31
+P21 noise in shares       a share's std is 4 steps at least, and maximum (2^bits + 14 of it) < 2^31
 ========================  =============================================================================================
+
+With ``sharers``, devices add the noise themselves, in discrete Gaussian shares that are cut at 14 standard deviations:
+no sum of ``maximum`` noisy vectors wraps around, whatever is drawn. The cut moves a share with probability below 1e-42.
 
 Edge cases: a zero vector stays zero; NaN and infinities are refused before they are rounded, and have no encoding.
 
@@ -30,6 +34,7 @@ from odp import _validate
 from odp.algorithms.dpam.subset import places
 from odp.algorithms.seam import Float64Array, Int64Array
 from odp.errors import ConfigurationError, DataError
+from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
 
 if TYPE_CHECKING:
     from odp.v1 import statistics_pb2
@@ -43,6 +48,8 @@ NUMBER = np.dtype("<i4")
 _RANGE = 2**31
 _NOISE_DEVIATIONS = 14.0
 _STEPS_PER_DEVIATION = 64.0
+# Of one share: finer serves nothing, and takes a longer table to draw from.
+_STEPS_PER_SHARE = 1024.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,7 @@ class Grid:
       bits: the step is ``clip / 2^bits``.
       noise_std: standard deviation of the noise on each number of the sum, in data units.
       maximum: largest number of contributions.
+      sharers: 0 where the enclave draws the noise; else the honest devices that at least share it.
 
     Raises:
       ConfigurationError: a number is out of range, or breaks a rule of this module's table.
@@ -65,6 +73,7 @@ class Grid:
     bits: int
     noise_std: float
     maximum: int
+    sharers: int = 0
 
     def __post_init__(self) -> None:
         _validate.integer(size=self.size, low=1, high=MAX_SIZE)
@@ -81,15 +90,21 @@ class Grid:
                 f"Expected 2^grid_bits={self.units} to be at least 5 sqrt(size={self.size}): "
                 f"raise grid_bits={self.bits}"
             )
-        if not _fits(self.bits, self.maximum, self.noise_std / self.clip):
+        _validate.integer(sharers=self.sharers, low=0, high=self.maximum)
+        if self.sharers and not SMALLEST_STD <= self.share_std <= LARGEST_STD:
+            raise ConfigurationError(
+                f"Expected noise_std={self.noise_std!r} of sharers={self.sharers} to be {SMALLEST_STD:g} to "
+                f"{LARGEST_STD:g} steps for each share (grid_bits={self.bits})"
+            )
+        if not _fits(self.bits, self.maximum, self.noise_std / self.clip, self.sharers):
             raise ConfigurationError(
                 f"Expected sums of maximum={self.maximum} vectors at grid_bits={self.bits} to fit 32 bits: "
                 "lower maximum or grid_bits"
             )
 
     @classmethod
-    def chosen(cls, *, size: int, clip: float, noise_std: float, maximum: int) -> Grid:
-        """The finest grid whose sums fit 32 bits.
+    def chosen(cls, *, size: int, clip: float, noise_std: float, maximum: int, sharers: int = 0) -> Grid:
+        """The finest grid whose sums fit 32 bits; with ``sharers``, one that gives each some 1,024 steps of noise.
 
         Raises:
           ConfigurationError: a number is out of range, or no grid is fine enough for the size and the noise and coarse
@@ -97,8 +112,12 @@ class Grid:
         """
         _validate.positive(clip=clip, noise_std=noise_std)
         _validate.integer(size=size, low=1, high=MAX_SIZE)
-        fitting = [bits for bits in range(1, MAX_BITS + 1) if _fits(bits, maximum, noise_std / clip)]
+        fitting = [bits for bits in range(1, MAX_BITS + 1) if _fits(bits, maximum, noise_std / clip, sharers)]
         needed = max(_STEPS_PER_DEVIATION * clip / noise_std, 5.0 * math.sqrt(size))
+        if sharers:
+            return cls._shared(
+                fitting, needed, size=size, clip=clip, noise_std=noise_std, maximum=maximum, sharers=sharers
+            )
         if not fitting or 2.0 ** fitting[-1] < needed:
             raise ConfigurationError(
                 f"Expected sums of maximum={maximum} vectors of size={size} to fit 32 bits: lower the cohort's goal, "
@@ -107,10 +126,27 @@ class Grid:
         return cls(size=size, clip=clip, bits=fitting[-1], noise_std=noise_std, maximum=maximum)
 
     @classmethod
-    def of(cls, terms: statistics_pb2.DenseTerms, *, size: int) -> Grid:
+    def _shared(
+        cls, fitting: list[int], needed: float, *, size: int, clip: float, noise_std: float, maximum: int, sharers: int
+    ) -> Grid:
+        share = noise_std / clip / math.sqrt(sharers)
+        usable = [bits for bits in fitting if 2.0**bits >= needed and SMALLEST_STD <= share * 2.0**bits <= LARGEST_STD]
+        if not usable:
+            raise ConfigurationError(
+                f"Expected sums of maximum={maximum} vectors of size={size} to fit 32 bits, with noise of "
+                f"{SMALLEST_STD:g} to {LARGEST_STD:g} steps from each of sharers={sharers}: lower the cohort's goal, "
+                "ask for a smaller epsilon, or release fewer numbers"
+            )
+        fine = [bits for bits in usable if share * 2.0**bits >= _STEPS_PER_SHARE]
+        bits = fine[0] if fine else usable[-1]
+        return cls(size=size, clip=clip, bits=bits, noise_std=noise_std, maximum=maximum, sharers=sharers)
+
+    @classmethod
+    def of(cls, terms: statistics_pb2.DenseTerms, *, size: int, sharers: int = 0) -> Grid:
         """The grid of a task definition. Raises ConfigurationError as the class."""
         return cls(
-            size=size, clip=terms.clip, bits=terms.grid_bits, noise_std=terms.noise_std, maximum=terms.maximum
+            size=size, clip=terms.clip, bits=terms.grid_bits, noise_std=terms.noise_std, maximum=terms.maximum,
+            sharers=sharers,
         )  # fmt: skip
 
     @property
@@ -127,6 +163,16 @@ class Grid:
     def step(self) -> float:
         """One step in data units."""
         return self.clip / self.units
+
+    @property
+    def share_std(self) -> float:
+        """Standard deviation of one device's share of the noise, in steps; the sum of ``sharers`` has ``noise_std``."""
+        return self.noise_std / self.step / math.sqrt(self.sharers) if self.sharers else 0.0
+
+    @property
+    def bound(self) -> int:
+        """The largest absolute value of a number that a device sends, its share of the noise included."""
+        return self.units + (largest(self.share_std) if self.sharers else 0)
 
     @property
     def payload_bytes(self) -> int:
@@ -190,5 +236,7 @@ def encode(grid: Grid, steps: Steps) -> bytes:
     return numbers.tobytes()
 
 
-def _fits(bits: int, maximum: int, noise_multiplier: float) -> bool:
+def _fits(bits: int, maximum: int, noise_multiplier: float, sharers: int = 0) -> bool:
+    if sharers:
+        return maximum * (1.0 + TAIL * noise_multiplier / math.sqrt(sharers)) * 2.0**bits < _RANGE
     return (maximum + _NOISE_DEVIATIONS * noise_multiplier) * 2.0**bits < _RANGE

@@ -36,6 +36,7 @@ class DenseQuery:
                 sensitivity=grid.clip,
                 noise_std=grid.noise_std,
                 column_std=np.full(grid.size, grid.noise_std),
+                sharers=grid.sharers,
             ),
         )
 

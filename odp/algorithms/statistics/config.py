@@ -173,18 +173,19 @@ class Mean:
 
 
 def resolve(
-    queries: Mapping[str, Histogram | Mean], *, epsilon: float, delta: float, goal: int
+    queries: Mapping[str, Histogram | Mean], *, epsilon: float, delta: float, goal: int, sharers: int = 0
 ) -> statistics_pb2.Statistics:
     """Every number of the task, with the noise that makes the joint release (epsilon, delta)-DP.
 
-    The round takes up to twice its ``goal`` of contributions; the grid is the finest that sums them in 32 bits.
+    The round takes up to twice its ``goal`` of contributions; the grid is the finest that sums them in 32 bits. With
+    ``sharers``, so many honest devices at least add the noise in shares, and the round takes its goal at most.
 
     Raises:
       ConfigurationError: no grid fits so many contributions and so many numbers.
       PrivacyError: so many numbers are noised that sampling alone uses up delta.
     """
     from odp.algorithms.dense.grid import Grid
-    from odp.privacy.accounting import mu_for
+    from odp.privacy.accounting import mu_for, mu_for_shares
     from odp.v1 import statistics_pb2
 
     asked = [query.to_proto(name) for name, query in queries.items()]
@@ -192,9 +193,9 @@ def resolve(
     for query in asked:
         query.share /= total
     size = sum(query.histogram.bins if query.HasField("histogram") else 2 for query in asked)
-    noise_std = 1.0 / mu_for(epsilon=epsilon, delta=delta, coordinates=size)
-    maximum = min(_ROOM * goal, _MOST_CONTRIBUTIONS)
-    grid = Grid.chosen(size=size, clip=1.0, noise_std=noise_std, maximum=maximum)
+    noise_std = 1.0 / (mu_for_shares if sharers else mu_for)(epsilon=epsilon, delta=delta, coordinates=size)
+    maximum = min(goal if sharers else _ROOM * goal, _MOST_CONTRIBUTIONS)
+    grid = Grid.chosen(size=size, clip=1.0, noise_std=noise_std, maximum=maximum, sharers=sharers)
     return statistics_pb2.Statistics(
         queries=asked,
         dense=statistics_pb2.DenseTerms(

@@ -202,6 +202,9 @@ def results_of(
     if released.shape != (terms.grid.size,):
         raise ConfigurationError(f"Expected {terms.grid.size} released numbers (got {list(released.shape)})")
     std = terms.grid.noise_std if noisy else 0.0
+    if terms.grid.sharers:
+        # Every contribution brings a share; ``noise_std`` is of the fewest honest ones.
+        std *= math.sqrt(max(1.0, contributions / terms.grid.sharers))
     found = {part.name: _result(part, released[part.place] / part.scale, std / part.scale) for part in terms.parts}
     return Results(found, contributions, epsilon, definition.privacy.delta)
 

@@ -153,7 +153,7 @@ class Terms:
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
             offset += kind.size
-        return cls(tuple(parts), Grid.of(asked.dense, size=offset))
+        return cls(tuple(parts), Grid.of(asked.dense, size=offset, sharers=definition.cohort.secagg.sharers))
 
     def check_round(self, round: int) -> None:
         """Raises ConfigurationError unless the task has this round."""

@@ -53,7 +53,7 @@ def record_bytes(rows: int, row_bytes: int) -> int:
 
 def cap_nodes(rows: int, row_bytes: int) -> int:
     """Nodes of the cap, at most 2^10."""
-    return -(-rows // 2 ** _levels(rows, row_bytes))
+    return -(-rows // (1 << _levels(rows, row_bytes)))
 
 
 def build(rows: UInt8Array, table_sha256: bytes) -> tuple[UInt8Array, bytes]:

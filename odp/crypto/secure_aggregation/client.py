@@ -245,6 +245,12 @@ class Client:
             raise PrivacyError(
                 f"{beside} surviving neighbours are fewer than the threshold {self._session.parameters.threshold}"
             )
+        fewest = self._session.fewest_survivors
+        if count < fewest:
+            raise PrivacyError(
+                f"{count} survivors of {self._session.clients} clients are fewer than {fewest}: graph and noise are "
+                "made for no more dropouts than were declared"
+            )
 
     def _check_agreements(self, agreements: messages.SecAggAgreements, alive: BoolArray) -> None:
         signers = list(agreements.signers)

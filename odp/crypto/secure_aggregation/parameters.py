@@ -22,6 +22,8 @@ import functools
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from odp import _validate
 from odp.errors import PrivacyError
 
@@ -103,6 +105,36 @@ def find(*, clients: int, threat: Threat) -> Parameters:
         f"clients={clients} are too few for corrupt={threat.corrupt!r} and dropout={threat.dropout!r}; gather more, or "
         "expect fewer of either"
     )
+
+
+def fewest_survivors(*, clients: int, minimum: int, threat: Threat) -> int:
+    """Fewest clients of a sum that a session of ``clients`` unmasks: the promise is for no more dropouts."""
+    return max(minimum, clients - math.floor((threat.dropout + _ROUNDING) * clients))
+
+
+def fewest_honest(*, minimum: int, maximum: int, threat: Threat) -> int:
+    """Fewest honest clients in a sum that is unmasked, of a session of any size from ``minimum`` to ``maximum``.
+
+    All of a session's corrupt clients stay, and all that vanish are honest: what ``fewest_survivors`` leaves, without
+    the corrupt fraction of the whole session.
+
+    Raises:
+        ConfigurationError: the sizes are no range within 3 to a million.
+        PrivacyError: no honest client is sure to be in a sum.
+    """
+    _validate.integer(low=3, high=LARGEST_COHORT, minimum=minimum)
+    _validate.integer(low=minimum, high=LARGEST_COHORT, maximum=maximum)
+    clients = np.arange(minimum, maximum + 1)
+    dropped, corrupt = (
+        np.floor((fraction + _ROUNDING) * clients).astype(np.int64) for fraction in (threat.dropout, threat.corrupt)
+    )
+    fewest = int((np.maximum(minimum, clients - dropped) - corrupt).min())
+    if fewest < 1:
+        raise PrivacyError(
+            f"corrupt={threat.corrupt!r} and dropout={threat.dropout!r} leave no honest client in a sum of "
+            f"minimum={minimum}: raise the minimum, or expect fewer of either"
+        )
+    return fewest
 
 
 def _thresholds(clients: int, neighbours: int, threat: Threat) -> tuple[int, int] | None:

@@ -175,7 +175,7 @@ class Server:
     def close_masked(self) -> messages.SecAggSurvivors:
         """Fixes whose vectors are in the sum. Raises TooFew below the minimum."""
         with self._at(Stage.MASKED):
-            self._require_enough(len(self._alive), "sent a vector")
+            self._require_enough(len(self._alive), "sent a vector", least=self._session.fewest_survivors)
             self.stage = Stage.AGREEMENTS
             self._told = messages.SecAggSurvivors(
                 session=self._session.id,

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from odp import _validate
 from odp.crypto import domains, signing
 from odp.crypto.secure_aggregation.graph import REVEAL_BYTES
-from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, find
+from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, fewest_survivors, find
 from odp.crypto.secure_aggregation.ring import Ring
 from odp.errors import ConfigurationError, PrivacyError
 from odp.v1 import secure_aggregation_pb2 as messages
@@ -150,6 +150,12 @@ class Session:
     def clients(self) -> int:
         """How many clients the session has."""
         return len(self.adverts)
+
+    @property
+    def fewest_survivors(self) -> int:
+        """Clients of a sum, at least: the minimum, and all but the declared dropouts."""
+        configuration = self.configuration
+        return fewest_survivors(clients=self.clients, minimum=configuration.minimum, threat=configuration.threat)
 
 
 def sign_advert(

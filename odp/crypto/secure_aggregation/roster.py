@@ -1,0 +1,48 @@
+"""A roster: the identities that may be clients of a session, so that a lying server cannot play all the others itself.
+
+The file has one Ed25519 public key per line, 64 digits of hexadecimal; ``#`` begins a comment. Whoever makes it vouches
+that behind each key stands a device of its own: that is what a server must not be able to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path
+
+from odp.errors import ConfigurationError
+
+KEY_BYTES = 32
+_LARGEST_FILE = 2**27
+
+
+def read_roster(path: Path) -> frozenset[bytes]:
+    """The keys of a file. Raises ConfigurationError where it is missing, empty, or a line is no key or comes twice."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ConfigurationError(f"roster {path} is larger than {_LARGEST_FILE} bytes")
+        lines = path.read_text("ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"roster {path} cannot be read; check the path") from error
+    keys: set[bytes] = set()
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if len(key) != KEY_BYTES or key in keys:
+            raise ConfigurationError(
+                f"roster {path}, line {number}: Expected one key of {2 * KEY_BYTES} hexadecimal digits, each once"
+            )
+        keys.add(key)
+    if not keys:
+        raise ConfigurationError(f"roster {path} names nobody")
+    return frozenset(keys)
+
+
+def hash_of(roster: Collection[bytes]) -> bytes:
+    """SHA-256 (32 bytes) over the keys in ascending order: how a task names its roster."""
+    return hashlib.sha256(b"".join(sorted(roster))).digest()

@@ -1,0 +1,77 @@
+"""What a task definition says about its SecAgg+ sessions: made by the developer's API, recomputed by every device.
+
+Guarantee: a definition that ``check`` accepts has the neighbours and the threshold of the exact finder, and noise
+shares for no more sharers than any sum surely has. A developer who signs lower numbers is refused by every device.
+"""
+
+from __future__ import annotations
+
+from odp import _validate
+from odp.crypto.secure_aggregation.parameters import Adversary, Threat, fewest_honest, find
+from odp.errors import ConfigurationError
+from odp.v1 import common_pb2, secagg_terms_pb2
+
+_HASH_BYTES = 32
+
+#: How a task names its server, by what the server may do.
+THREATS = {"lying": Adversary.LYING, "semi-honest": Adversary.SEMI_HONEST}
+
+
+def resolve(threat: Threat, *, minimum: int, goal: int, roster_sha256: bytes = b"") -> secagg_terms_pb2.SecAggTerms:
+    """Every number of the terms of a task whose sessions have from ``minimum`` to ``goal`` clients.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+        PrivacyError: no graph keeps the promise for ``minimum`` or ``goal`` clients, or no honest client is sure to be
+            in a sum.
+    """
+    find(clients=minimum, threat=threat)
+    found = find(clients=goal, threat=threat)
+    return secagg_terms_pb2.SecAggTerms(
+        lying_server=threat.adversary is Adversary.LYING,
+        corrupt=threat.corrupt,
+        dropout=threat.dropout,
+        neighbours=found.neighbours,
+        threshold=found.threshold,
+        sharers=fewest_honest(minimum=minimum, maximum=goal, threat=threat),
+        roster_sha256=roster_sha256,
+    )
+
+
+def is_secagg(definition: common_pb2.TaskDefinition) -> bool:
+    """Whether the task's rounds are SecAgg+ sessions."""
+    return bool(definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG)
+
+
+def threat_of(terms: secagg_terms_pb2.SecAggTerms) -> Threat:
+    """What the terms withstand. Raises ConfigurationError or PrivacyError as ``Threat``."""
+    adversary = Adversary.LYING if terms.lying_server else Adversary.SEMI_HONEST
+    return Threat(adversary=adversary, corrupt=terms.corrupt, dropout=terms.dropout)
+
+
+def check(cohort: common_pb2.CohortTerms) -> None:
+    """Returns where the cohort has no SecAgg+ terms and needs none, or has exactly the terms that ``resolve`` gives.
+
+    Raises:
+        ConfigurationError: terms without the mode or the mode without terms, a number that does not follow from the
+            others, or a roster that is no hash.
+        PrivacyError: as ``resolve``.
+    """
+    asked = cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG
+    if asked != cohort.HasField("secagg"):
+        raise ConfigurationError("Expected the terms of secure aggregation with aggregation='secagg+' alone")
+    if not asked:
+        return
+    if cohort.HasField("enclave_poisson"):
+        raise ConfigurationError("Expected no sampling with aggregation='secagg+': no enclave could draw in secret")
+    given = cohort.secagg
+    if len(given.roster_sha256) not in (0, _HASH_BYTES):
+        raise ConfigurationError(f"Expected roster_sha256 to be {_HASH_BYTES} bytes or none")
+    _validate.integer(low=3, high=2**31, cohort_minimum=cohort.minimum)
+    expected = resolve(threat_of(given), minimum=cohort.minimum, goal=cohort.goal, roster_sha256=given.roster_sha256)
+    for name in ("neighbours", "threshold", "sharers"):
+        if getattr(given, name) != getattr(expected, name):
+            raise ConfigurationError(
+                f"Expected {name}={getattr(given, name)} of the task's secure aggregation to be "
+                f"{getattr(expected, name)}, which its cohort and its threat give: have the developer sign it anew"
+            )

@@ -1,0 +1,126 @@
+"""SecAgg+ over the whole platform: the sums of the other modes, from devices over TLS that drop out at each step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from e2e.test_statistics import asked, seeds_of
+from e2e.world import World
+
+import device_runtime
+import odp
+from device_runtime import secagg
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.statistics.terms import RELEASE
+from odp.datasets import Ratings
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ServiceError
+from odp.signed_task import open_task
+from odp.v1 import common_pb2, secagg_service_pb2
+from trusted_aggregator.secagg_session import Pace
+
+
+def together(task: odp.Statistics, **changes: object) -> odp.Statistics:
+    cohort = dataclasses.replace(task.cohort, aggregation="secagg+", **changes)
+    return dataclasses.replace(task, cohort=cohort)
+
+
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices of this process add no noise: no flag, file or message can do the same."""
+    monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
+
+
+@pytest.mark.parametrize("bins", [40, 300_000])
+def test_the_sum_of_a_session_is_that_of_the_simulation_with_noise_off(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, bins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_noise(monkeypatch)
+    ratings = ratings.select_users(range(24))
+    world = World(tmp_path).start(stack)
+    handle = world.connection.submit(together(asked(ratings, bins=bins)))
+    status = world.finish(handle, world.devices(ratings))
+    assert status.rounds[0].contributions == ratings.n_users
+    (tensor,) = common_pb2.Release.FromString(status.rounds[0].release.release).tensors
+    algorithm = algorithm_for(open_task(status.task))
+    broadcast = algorithm.server().broadcast(b"")
+    seeds = seeds_of(world, ratings.n_users)
+    simulated = algorithm.population().contribute(broadcast, ratings, round=0, seeds=seeds)[RELEASE]
+    np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated)
+    assert simulated.any()
+    assert handle.statistics(ReferenceValues.load(world.reference_values)).histogram("stars").counts.sum() > 0
+
+
+class Vanishing:
+    """Devices of this process that vanish for good before one step of a session, and ones that never come."""
+
+    KINDS: ClassVar = {
+        "reveal": "adverts", "share": "reveals", "masked": "inbox", "agree": "survivors", "unmask": "agreements",
+    }  # fmt: skip
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.step, self.gone = "", frozenset[int]()
+        self.dead: set[int] = set()
+        seat, sit_down, following = secagg.Sessions.seat, secagg.Seat.sit_down, secagg.Seat.next
+
+        def numbered(owner: secagg.Sessions, session: secagg.Session, device: int) -> secagg.Seat:
+            made = seat(owner, session, device)
+            made.device = device  # type: ignore[attr-defined]
+            return made
+
+        def sits_down(given: secagg.Seat) -> object:
+            self._vanish(given, "advertise")
+            return sit_down(given)
+
+        def goes_on(given: secagg.Seat, answer: secagg_service_pb2.SecAggStepResponse) -> object:
+            if answer.WhichOneof("answer") == self.KINDS.get(self.step):
+                self._vanish(given, self.step)
+            return following(given, answer)
+
+        monkeypatch.setattr(secagg.Sessions, "seat", numbered)
+        monkeypatch.setattr(secagg.Seat, "sit_down", sits_down)
+        monkeypatch.setattr(secagg.Seat, "next", goes_on)
+
+    def _vanish(self, seat: secagg.Seat, step: str) -> None:
+        device = seat.device  # type: ignore[attr-defined]
+        if device in self.dead or (step == self.step and device in self.gone):
+            self.dead.add(device)
+            raise ServiceError("vanished")
+
+    def plan(self, step: str, gone: range) -> None:
+        self.step, self.gone, self.dead = step, frozenset(gone), set()
+
+
+def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 devices; 9 of them vanish before one step of each task. Noise off, equal integers."""
+    without_noise(monkeypatch)
+    vanishing = Vanishing(monkeypatch)
+    gone = range(9)
+    world = World(tmp_path, pace=Pace(step=2.0, vector=2.0, silent=10.0)).start(stack)
+    limits = device_runtime.Limits(min_cohort=20)
+    changes = {"minimum": 20, "goal": 30, "round_seconds": 3, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
+    for step in ("advertise", "reveal", "share", "masked", "agree", "unmask"):
+        vanishing.plan(step, gone)
+        task = dataclasses.replace(
+            asked(ratings.select_users(range(30)), bins=40), name=step, privacy=odp.UserLevelDP(epsilon=0.5, delta=1e-6)
+        )
+        handle = world.connection.submit(together(task, **changes))
+        status = world.finish(handle, world.devices(ratings.select_users(range(30)), limits=limits))
+        counted = range(0 if step in ("agree", "unmask") else 9, 30)
+        assert vanishing.dead == set(gone), step
+        assert status.rounds[0].contributions == len(counted), step
+        (tensor,) = common_pb2.Release.FromString(status.rounds[0].release.release).tensors
+        algorithm = algorithm_for(open_task(status.task))
+        simulated = algorithm.population().contribute(
+            algorithm.server().broadcast(b""),
+            ratings.select_users(counted),
+            round=0,
+            seeds=seeds_of(world, 30)[counted],
+        )[RELEASE]
+        np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated, step)
