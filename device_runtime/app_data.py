@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +90,10 @@ class AppData:
         self._service = service
         self._bounds = bounds
 
+    def transaction(self) -> AbstractContextManager[None]:
+        """Everything that is written within is stored at its end, or nothing of it."""
+        return self._database.transaction()
+
     def add_event(self, type: str, data: Mapping[str, Any] | bytes, *, time: float, request: int | None = None) -> int:
         """Adds an event; returns its id.
 
@@ -133,6 +138,14 @@ class AppData:
             (self._service, type, since, most),
         )
         return [Event(id, kind, time, _loaded(data), request) for id, kind, time, data, request in reversed(rows)]
+
+    def replace_events(self, type: str, rows: Sequence[Mapping[str, Any]], *, time: float) -> None:
+        """Puts ``rows`` in the place of all events of a type. Raises as ``add_event``; nothing was changed then."""
+        _validate.identifier(type=type)
+        with self._database.transaction():
+            self._database.execute("DELETE FROM events WHERE service = ? AND type = ?", (self._service, type))
+            for row in rows:
+                self.add_event(type, row, time=time)
 
     def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
         """Notes what an app asked for; returns its id. Raises as ``add_event``."""

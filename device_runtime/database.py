@@ -84,7 +84,13 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes within, or none; on the disk when it is left. Raises StateError."""
+        """All changes within, or none; on the disk when it is left. One within another is part of it.
+
+        Raises StateError.
+        """
+        if self._connection.in_transaction:
+            yield
+            return
         with errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:

@@ -1,0 +1,296 @@
+"""One device inside an app: a music player, a home hub, a browser's companion.
+
+Example::
+
+    import odp
+
+    with odp.Device("player-data", service="music.py") as device:
+        device.record("play", {"track": 12, "seconds": 180})
+        mix = device.ask("player", {"count": 10})
+        print(device.show(mix))                   # an address for the person's own browser
+
+The app gives and asks; it is never told what the service found. That is shown to the person, in a page that can send
+nothing (``device_runtime.view``), or told with noise out of a budget (``best_value``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from device_runtime.answers import best_value
+from device_runtime.conditions import Conditions, Reading
+from device_runtime.gate import FILE as GATE_FILE
+from device_runtime.gate import Gate
+from device_runtime.isolated import CallLimits, IsolatedHost, ServiceCode
+from device_runtime.keys import HostKey, host_key, no_keyring, os_keyring
+from device_runtime.limits import Limits
+from device_runtime.overview import explain, overview
+from device_runtime.program import Config, Running, start
+from device_runtime.recommend import DownloadedModel, recommend
+from device_runtime.sensors import Sensors, machine_sensors
+from device_runtime.shown_results import ShownResults
+from device_runtime.store import Store, store_path
+from device_runtime.view import View, start_view
+from device_runtime.view.privacy_page import DeviceControls
+from odp import _validate
+from odp.errors import ConfigurationError, DataError
+from odp.isolated import Declined
+from odp.transport.state_folder import write_atomically
+
+#: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
+RECOMMENDED = "odp.recommended"
+#: Events that ``on_training_examples`` yields are of this type; tasks ask for them (``odp.Events(type="example")``).
+EXAMPLE = "example"
+_INDEX = 0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an app holds of a result: its number."""
+
+    id: str
+
+
+class Device:
+    """The device of the person at this machine, and at most one service on it. A context manager.
+
+    Nothing is asked of any network but by ``train``.
+
+    Args:
+      state: folder of the device's store, keys and records.
+      service: the developer's on-device code, a module file or a package folder; None for an app without any.
+      name: of the service, in its store and for the person; by default its file's.
+      limits: while the person sets none of their own.
+      conditions: when the device may train.
+      key_file: holds the key that the store is encrypted under; by default see ``device_runtime.keys``.
+      keyring: whether a new key may be kept in the operating system's keyring.
+      call_limits: of every call of the service.
+      accept: what the machine may fail to enforce on the service (``odp device doctor``); by default nothing.
+      say: told, in lines for the person, what is not enforced and what failed.
+      sensors: what the device can tell about itself; by default this machine's readings.
+      clock: seconds since the epoch.
+
+    Raises:
+      ConfigurationError: the service is no such file, or a value is out of range.
+      StateError: the store cannot be used, or was made with another key.
+    """
+
+    def __init__(
+        self,
+        state: Path | str,
+        *,
+        service: Path | str | None = None,
+        name: str | None = None,
+        limits: Limits | None = None,
+        conditions: Conditions | None = None,
+        key_file: Path | None = None,
+        keyring: bool = True,
+        call_limits: CallLimits | None = None,
+        accept: tuple[str, ...] = (),
+        say: Callable[[str], None] = lambda line: None,
+        sensors: Callable[[Path], Sensors] = machine_sensors,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.state = Path(state)
+        code = None if service is None else ServiceCode.load(Path(service))
+        self.service = name if name is not None else code.module if code is not None else "app"
+        _validate.identifier(name=self.service)
+        self._gate = Gate(
+            limits=limits or Limits(), conditions=conditions or Conditions(), sensors=sensors, clock=clock
+        )
+        self._sensors, self._clock = sensors, clock
+        self._key_file, self._keyring = key_file, keyring
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._key: HostKey = host_key(
+            self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring
+        )
+        path = store_path(self.state, _INDEX)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Store.open_or_create(path, key=self._key).close()
+        write_atomically(self.state / GATE_FILE, self._gate.to_json())
+        self._host = None if code is None else IsolatedHost(code, limits=call_limits, accept=accept, say=say)
+        self._results = (
+            None if self._host is None else ShownResults(self.service, self._host, self._open, clock)
+        )
+        self._view: View | None = None
+
+    # What the app gives
+
+    def record(self, type: str, data: Mapping[str, Any], *, time: float | None = None) -> None:
+        """Notes that something happened, as an event of the service; a task's data specification may ask for it.
+
+        Raises:
+          ConfigurationError: the type or a column's name is no name.
+          DataError: the event is too large, or the store has no room for it.
+        """
+        with self._open() as store:
+            store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
+
+    def tell(self, type: str, data: Mapping[str, Any]) -> int:
+        """Has ``on_event`` say what to keep of something that happened. How many events it kept. Raises HandlerFailed."""
+        with self._open() as store:
+            return self._isolated().event(store.data(self.service), type, data, now=self._clock())
+
+    def update(self, version: str, entries: Mapping[str, bytes]) -> int:
+        """Gives the service a new version of its downloaded data; how many rows ``on_download`` keeps.
+
+        Raises HandlerFailed, and DataError as ``AppData.download``.
+        """
+        with self._open() as store:
+            return self._isolated().download(store.data(self.service), version, entries, now=self._clock())
+
+    def learn(self, model: DownloadedModel, *, count: int = 100) -> None:
+        """Gives the service the best items of the personal model: the local value ``odp.recommended``, as JSON."""
+        with self._open() as store:
+            found = recommend(store, model, k=count, clock=self._clock)
+            pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
+            store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+
+    # What the app asks
+
+    def ask(self, app: str, asked: Mapping[str, Any] | None = None) -> Shown | Declined:
+        """Asks the service for something on behalf of ``app``.
+
+        Returns a number of the result, which says nothing about it, or why the service declined, which it decided
+        without seeing anything private.
+
+        Raises:
+          HandlerFailed: ``on_request`` or ``on_execute`` failed; nothing was kept of it.
+          DataError: the request is too large.
+        """
+        host, results = self._isolated(), self._results
+        _validate.identifier(app=app)
+        with self._open() as store:
+            data = store.data(self.service)
+            accepted = host.request(data, app, dict(asked or {}), now=self._clock())
+            if isinstance(accepted, Declined):
+                return accepted
+            found = host.execute(data, accepted, now=self._clock())
+        assert results is not None  # there is one where there is a host  # noqa: S101
+        return Shown(results.add(found, app=app))
+
+    def best_value(self, shown: Shown, *, app: str, choices: int, epsilon: float, column: str = "best") -> int:
+        """Tells ``app`` which of ``choices`` the service found best, with noise; charged to the person's ledger first.
+
+        ``column`` of the result is the true choice, from 0 to ``choices`` - 1. Raises as
+        ``device_runtime.answers.best_value``.
+        """
+        self._isolated()
+        assert self._results is not None  # noqa: S101
+        truth = self._results.column(shown.id, column)
+        with self._open() as store:
+            return best_value(
+                store, self._gate, truth, service=self.service, app=app, choices=choices, epsilon=epsilon
+            )
+
+    # What the person sees
+
+    def show(self, shown: Shown | None = None, *, port: int = 0) -> str:
+        """The address of a result, or of the person's own page, in a local view that is started on first use.
+
+        Whoever knows the address sees the page: open it in the person's browser, and tell it nobody else.
+        """
+        if self._view is None:
+            self._view = start_view(
+                controls=DeviceControls(
+                    store_path(self.state, _INDEX), self._gate, name=self.service, open_store=self._open_at,
+                    clock=self._clock,
+                ),
+                results=self._results if self._results is not None else _NoResults(),
+                record=self._results if self._results is not None else _NoResults().record,
+                port=port,
+                clock=self._clock,
+            )  # fmt: skip
+        return self._view.url if shown is None else f"{self._view.url}results/{shown.id}"
+
+    def privacy(self) -> dict[str, Any]:
+        """What was read, sent and charged, as ``odp device privacy --json`` has it."""
+        with self._open() as store:
+            return overview(store, self._gate, now=self._clock())
+
+    def explain(self) -> tuple[Reading, ...]:
+        """Whether the device would train now: every reason that could keep it from it."""
+        with self._open() as store:
+            return explain(store, self._gate)
+
+    # Training
+
+    def examples(self, *, population: str, task: str) -> int:
+        """Has ``on_training_examples`` make the examples that tasks may ask for, in place of earlier ones; how many.
+
+        They are events of type ``example``. Raises HandlerFailed; earlier examples stay then.
+        """
+        with self._open() as store:
+            data = store.data(self.service)
+            found = self._isolated().training_examples(data, population=population, task=task, now=self._clock())
+            data.replace_events(EXAMPLE, [example.columns for example in found], time=self._clock())
+        return len(found)
+
+    def train(
+        self, population: str, *, server: str, ca: Path, reference_values: Path, until_finished: bool = False
+    ) -> Running:
+        """Starts the scheduler: the device checks in when its conditions hold, and takes part within its limits.
+
+        Args:
+          population: what it checks in for.
+          server: ``host:port`` of the developer's server.
+          ca: PEM file of the authority of the services' certificates.
+          reference_values: JSON file of the enclaves that the device accepts.
+          until_finished: end when the population's task has no round left.
+
+        Returns what stops it. Raises as ``device_runtime.start``.
+        """
+        config = Config(
+            state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
+            threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
+            conditions=self._gate.conditions, until_finished=until_finished,
+        )  # fmt: skip
+        return start(config, clock=self._clock, sensors=self._sensors)
+
+    def close(self) -> None:
+        """Ends the view and the service's processes. Idempotent."""
+        if self._view is not None:
+            self._view.stop()
+            self._view = None
+        if self._host is not None:
+            self._host.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Store:
+        return self._open_at(store_path(self.state, _INDEX))
+
+    def _open_at(self, path: Path) -> Store:
+        return Store.open(path, key=self._key)
+
+    def _isolated(self) -> IsolatedHost:
+        if self._host is None:
+            raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
+        return self._host
+
+
+class _NoResults:
+    """Of a device without a service."""
+
+    def results(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def result(self, id: str) -> None:
+        """None."""
+
+    def record(self, result: object, type: str, values: Mapping[str, str]) -> None:
+        """There is no page that an event could come from."""
+        raise DataError("this device has no service")
