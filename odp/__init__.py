@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
+    from odp.isolated import IsolatedService
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.simulation.engine import RunResult, simulate
     from odp.statistics import Statistics
@@ -44,6 +45,7 @@ _HOME = {
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
     "ImplicitData": "odp.task",
+    "IsolatedService": "odp.isolated",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
@@ -73,6 +75,7 @@ __all__ = [
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
+    "IsolatedService",
     "MatrixFactorization",
     "Mean",
     "OdpError",

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.enclave import sandbox
-from odp.enclave.guest_socket import CALL_SECONDS, error_frame, receive_frame, send_frame
+from odp.enclave.guest_socket import CALL_SECONDS, error_frame
 from odp.enclave.measurement import (
     UNMEASURED_STANDARD,
     Measurement,
@@ -40,6 +40,7 @@ from odp.enclave.platform import EmulatedGuest, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.sandbox import namespaces
+from odp.sandbox.frames import receive_frame, send_frame
 from odp.sandbox.kernel import end_with_parent
 
 #: Importing, warming up and compiling of an enclave ends within so many seconds.

@@ -106,7 +106,7 @@ def no_capabilities() -> bool:
     return found.raw == bytes(24)
 
 
-def close_all_but(kept: set[int], *, debug: bool) -> bool:
+def close_all_but(kept: set[int], *, debug: bool = False) -> bool:
     """Closes every descriptor but ``kept``; the standard ones then lead nowhere, but for ``debug``."""
     if not debug:
         null = os.open(os.devnull, os.O_RDWR)
