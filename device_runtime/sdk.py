@@ -107,17 +107,13 @@ class Device:
         self._sensors, self._clock = sensors, clock
         self._key_file, self._keyring = key_file, keyring
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._key: HostKey = host_key(
-            self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring
-        )
+        self._key: HostKey = host_key(self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring)
         path = store_path(self.state, _INDEX)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         Store.open_or_create(path, key=self._key).close()
         write_atomically(self.state / GATE_FILE, self._gate.to_json())
         self._host = None if code is None else IsolatedHost(code, limits=call_limits, accept=accept, say=say)
-        self._results = (
-            None if self._host is None else ShownResults(self.service, self._host, self._open, clock)
-        )
+        self._results = None if self._host is None else ShownResults(self.service, self._host, self._open, clock)
         self._view: View | None = None
 
     # What the app gives
@@ -133,9 +129,9 @@ class Device:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
 
     def tell(self, type: str, data: Mapping[str, Any]) -> int:
-        """Has ``on_event`` say what to keep of something that happened. How many events it kept. Raises HandlerFailed."""
+        """Has ``on_event`` say what to keep of something that happened; how many events it kept. Raises HandlerFailed."""
         with self._open() as store:
-            return self._isolated().event(store.data(self.service), type, data, now=self._clock())
+            return self._isolated()[0].event(store.data(self.service), type, data, now=self._clock())
 
     def update(self, version: str, entries: Mapping[str, bytes]) -> int:
         """Gives the service a new version of its downloaded data; how many rows ``on_download`` keeps.
@@ -143,7 +139,7 @@ class Device:
         Raises HandlerFailed, and DataError as ``AppData.download``.
         """
         with self._open() as store:
-            return self._isolated().download(store.data(self.service), version, entries, now=self._clock())
+            return self._isolated()[0].download(store.data(self.service), version, entries, now=self._clock())
 
     def learn(self, model: DownloadedModel, *, count: int = 100) -> None:
         """Gives the service the best items of the personal model: the local value ``odp.recommended``, as JSON."""
@@ -164,7 +160,7 @@ class Device:
           HandlerFailed: ``on_request`` or ``on_execute`` failed; nothing was kept of it.
           DataError: the request is too large.
         """
-        host, results = self._isolated(), self._results
+        host, results = self._isolated()
         _validate.identifier(app=app)
         with self._open() as store:
             data = store.data(self.service)
@@ -172,7 +168,6 @@ class Device:
             if isinstance(accepted, Declined):
                 return accepted
             found = host.execute(data, accepted, now=self._clock())
-        assert results is not None  # there is one where there is a host  # noqa: S101
         return Shown(results.add(found, app=app))
 
     def best_value(self, shown: Shown, *, app: str, choices: int, epsilon: float, column: str = "best") -> int:
@@ -181,13 +176,10 @@ class Device:
         ``column`` of the result is the true choice, from 0 to ``choices`` - 1. Raises as
         ``device_runtime.answers.best_value``.
         """
-        self._isolated()
-        assert self._results is not None  # noqa: S101
-        truth = self._results.column(shown.id, column)
+        _, results = self._isolated()
+        truth = results.column(shown.id, column)
         with self._open() as store:
-            return best_value(
-                store, self._gate, truth, service=self.service, app=app, choices=choices, epsilon=epsilon
-            )
+            return best_value(store, self._gate, truth, service=self.service, app=app, choices=choices, epsilon=epsilon)
 
     # What the person sees
 
@@ -228,7 +220,7 @@ class Device:
         """
         with self._open() as store:
             data = store.data(self.service)
-            found = self._isolated().training_examples(data, population=population, task=task, now=self._clock())
+            found = self._isolated()[0].training_examples(data, population=population, task=task, now=self._clock())
             data.replace_events(EXAMPLE, [example.columns for example in found], time=self._clock())
         return len(found)
 
@@ -275,10 +267,10 @@ class Device:
     def _open_at(self, path: Path) -> Store:
         return Store.open(path, key=self._key)
 
-    def _isolated(self) -> IsolatedHost:
-        if self._host is None:
+    def _isolated(self) -> tuple[IsolatedHost, ShownResults]:
+        if self._host is None or self._results is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
-        return self._host
+        return self._host, self._results
 
 
 class _NoResults:

@@ -80,9 +80,7 @@ class ShownResults:
     def __call__(self, result: ResultPage, type: str, values: Mapping[str, str]) -> None:
         """Tells the service what the person did on a page. Raises HandlerFailed, StateError."""
         with self._open() as store:
-            self._host.event(
-                store.data(self._service), type, dict(values), now=self._clock(), request=int(result.id)
-            )
+            self._host.event(store.data(self._service), type, dict(values), now=self._clock(), request=int(result.id))
 
     def _page(self, id: str, held: _Held, html: str) -> ResultPage:
         title = held.result.result.get("title")

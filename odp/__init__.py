@@ -24,12 +24,14 @@ from odp.errors import (
 )
 
 if TYPE_CHECKING:
+    from device_runtime.sdk import Device
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.broadcast import Broadcast
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
+    from odp.isolated import IsolatedService
     from odp.local_events import Events
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_table import Table
@@ -49,6 +51,7 @@ _HOME = {
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
     "ImplicitData": "odp.task",
+    "IsolatedService": "odp.isolated",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
@@ -56,6 +59,8 @@ _HOME = {
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.statistics",
     "Table": "odp.public_table",
+    # The one name here that a service provides: what an app embeds.
+    "Device": "device_runtime.sdk",
     "Task": "odp.task",
     "UserLevelDP": "odp.task",
     "connect": "odp.client",
@@ -76,11 +81,13 @@ __all__ = [
     "Connection",
     "ContributionRefused",
     "DataError",
+    "Device",
     "DiskFull",
     "Events",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
+    "IsolatedService",
     "MatrixFactorization",
     "Mean",
     "OdpError",

@@ -17,6 +17,7 @@ from odp.enclave import sandbox
 from odp.enclave.guest import Guest
 from odp.enclave.guest_socket import SocketGuest
 from odp.errors import OdpError
+from odp.sandbox.kernel import end_with_parent
 
 _FRAMES = 6
 
@@ -35,7 +36,7 @@ class Entry(Protocol):
 
 def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
     """Runs the module ``entry`` between the two sockets (descriptors), and ends the process."""
-    sandbox.end_with_parent()
+    end_with_parent()
     before = sandbox.before_imports(debug=debug)
     guest = SocketGuest(socket.socket(fileno=platform))
     try:

@@ -7,7 +7,6 @@ hex. An answer is ``{"ok": ..}`` or ``{"error": [kind, message]}``. The platform
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Sequence
@@ -15,47 +14,11 @@ from typing import Any
 
 from odp.enclave.guest import Evidence, MonotonicCounter
 from odp.errors import ConfigurationError, StateError
+from odp.sandbox.frames import receive_frame, send_frame
 
-LARGEST_FRAME = 2**21
 CALL_SECONDS = 60.0
 
-_LENGTH_BYTES = 4
 _ERRORS = {"ConfigurationError": ConfigurationError, "StateError": StateError}
-
-
-def send_frame(connection: socket.socket, message: object) -> None:
-    """Sends one JSON value.
-
-    Raises:
-        OSError: the other side is gone, or does not read within the socket's timeout.
-        ConfigurationError: it is larger than a frame.
-    """
-    data = json.dumps(message, separators=(",", ":")).encode("ascii")
-    if len(data) > LARGEST_FRAME:
-        raise ConfigurationError(f"Expected a message of at most {LARGEST_FRAME} bytes, got {len(data)}")
-    connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-
-
-def receive_frame(connection: socket.socket) -> dict[str, Any] | None:
-    """The next frame's JSON object, or None where the other side closed the connection between frames.
-
-    Raises:
-        OSError: the connection broke within a frame, or the socket's timeout passed.
-        ConfigurationError: the frame is too long, or not a JSON object.
-    """
-    head = _read(connection, _LENGTH_BYTES)
-    if not head:
-        return None
-    length = int.from_bytes(head, "big")
-    if length > LARGEST_FRAME:
-        raise ConfigurationError(f"Expected a message of at most {LARGEST_FRAME} bytes, got {length}")
-    try:
-        message = json.loads(_read(connection, length))
-    except (ValueError, RecursionError):
-        message = None
-    if not isinstance(message, dict):
-        raise ConfigurationError("Expected a message to be a JSON object")
-    return message
 
 
 def error_frame(error: Exception) -> dict[str, list[str]]:
@@ -157,15 +120,3 @@ class _SocketCounter:
 
     def advance(self, *, expected: int, to: int) -> None:
         self._guest._call("counter_advance", name=self._name, expected=expected, to=to)
-
-
-def _read(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        part = connection.recv(length - len(data))
-        if not part:
-            if data:
-                raise ConnectionError("the connection ended within a frame")
-            return b""
-        data += part
-    return bytes(data)

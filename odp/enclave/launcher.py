@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from odp.enclave.guest_socket import receive_frame, result_of, send_frame
+from odp.enclave.guest_socket import result_of
 from odp.errors import ConfigurationError, StateError
+from odp.sandbox.frames import receive_frame, send_frame
 
 _PLATFORM = ("-P", "-m", "odp.enclave.platform_process")
 _START_SECONDS = 240.0

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.enclave import sandbox
-from odp.enclave.guest_socket import CALL_SECONDS, error_frame, receive_frame, send_frame
+from odp.enclave.guest_socket import CALL_SECONDS, error_frame
 from odp.enclave.measurement import (
     UNMEASURED_STANDARD,
     Measurement,
@@ -39,6 +39,9 @@ from odp.enclave.measurement import (
 from odp.enclave.platform import EmulatedGuest, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, OdpError, StateError
+from odp.sandbox import namespaces
+from odp.sandbox.frames import receive_frame, send_frame
+from odp.sandbox.kernel import end_with_parent
 
 #: Importing, warming up and compiling of an enclave ends within so many seconds.
 START_SECONDS = 180.0
@@ -48,20 +51,6 @@ _PYTHON = ("-I", "-S", "-B", "-X", "utf8")
 # Many small products: threads of BLAS that wait for each other cost more than they do.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _CLONE = {"x86_64": 56, "aarch64": 220}
-# Names of namespaces -> (flag of clone, link in /proc/<pid>/ns).
-_NAMESPACES = {
-    "namespace-user": (0x10000000, "user"),
-    "namespace-network": (0x40000000, "net"),
-    "namespace-ipc": (0x08000000, "ipc"),
-    "namespace-process": (0x20000000, "pid"),
-}
-# With a user namespace anybody may have the others; without one, only root.
-_ATTEMPTS: tuple[tuple[str, ...], ...] = (
-    sandbox.NAMESPACES,
-    ("namespace-user", "namespace-network"),
-    tuple(name for name in sandbox.NAMESPACES if name != "namespace-user"),
-    (),
-)
 _LARGEST_RESTRICTIONS = 32
 _LONGEST_REASON = 1000
 
@@ -169,7 +158,7 @@ class PlatformProcess:
         image, self._image = self._image, {}
         if not image:
             raise StateError("the image was handed out before")
-        held = _namespaces_of(self._enclave)
+        held = namespaces.apart(self._enclave)
         self._record(held, [name for name in sandbox.NAMESPACES if name not in held])
         return image
 
@@ -235,8 +224,8 @@ def _start(channel: int, platform: int) -> int:
     """Starts the enclave process in as many new namespaces as the kernel gives; its process id."""
     binary = str(Path(sys.executable).resolve())
     program = [binary, *_PYTHON, str(package_folder("odp") / "enclave" / "loader.py"), str(_CHANNEL), str(_PLATFORM)]
-    for names in _ATTEMPTS:
-        flags = sum(_NAMESPACES[name][0] for name in names)
+    for names in namespaces.ATTEMPTS:
+        flags = namespaces.flags_of(names)
         process = _clone(flags) if flags else os.fork()
         if process == 0:
             _become(program, channel, platform)
@@ -257,7 +246,7 @@ def _clone(flags: int) -> int:
 def _become(program: Sequence[str], channel: int, platform: int) -> None:
     """In the new process: keeps two sockets and stderr, and becomes the enclave. Never returns."""
     try:
-        sandbox.end_with_parent()
+        end_with_parent()
         # Out of the way first, so that neither is overwritten by the other.
         for source, place in [(os.dup(fd), place) for fd, place in ((channel, _CHANNEL), (platform, _PLATFORM))]:
             moved = source if source > _PLATFORM else os.dup(source)
@@ -269,16 +258,6 @@ def _become(program: Sequence[str], channel: int, platform: int) -> None:
         os.execve(program[0], list(program), _ENVIRONMENT)
     finally:
         os._exit(127)
-
-
-def _namespaces_of(process: int) -> list[str]:
-    """Names of the namespaces that ``process`` has and this process has not."""
-    held = []
-    for name, (_, link) in _NAMESPACES.items():
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{process}/ns/{link}") != os.readlink(f"/proc/self/ns/{link}"):  # noqa: PTH115
-                held.append(name)
-    return held
 
 
 def _text(given: dict[str, Any], name: str) -> str:

@@ -12,6 +12,7 @@ from enclave.conftest import IMAGES, Hostile
 
 from odp.enclave import launcher, sandbox
 from odp.enclave.registers import read
+from odp.sandbox import kernel
 
 WRITTEN = IMAGES / "hostile_enclave" / "written"
 
@@ -133,18 +134,18 @@ def test_a_restriction_that_the_kernel_refuses_is_told_as_refused(monkeypatch: p
     def refuse(*_: object) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(sandbox, "_prctl", refuse)
-    monkeypatch.setattr(sandbox, "_syscall", refuse)
-    monkeypatch.setattr(sandbox, "_no_core_dumps", lambda: False)
+    monkeypatch.setattr(kernel, "_prctl", refuse)
+    monkeypatch.setattr(kernel, "_syscall", refuse)
+    monkeypatch.setattr(kernel, "no_core_dumps", lambda: False)
     found = sandbox.before_imports()
     assert found.held == ()
     assert found.refused == sandbox.BEFORE_IMPORTS
 
 
 def test_a_restriction_that_was_taken_and_does_not_hold_is_told_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_prctl", lambda *_: 0)
-    monkeypatch.setattr(sandbox, "_landlock", lambda _: True)
-    monkeypatch.setattr(sandbox, "_no_core_dumps", lambda: True)
+    monkeypatch.setattr(kernel, "_prctl", lambda *_: 0)
+    monkeypatch.setattr(kernel, "landlock", lambda _: True)
+    monkeypatch.setattr(kernel, "no_core_dumps", lambda: True)
     # Nothing was taken, so the file can be written and no_new_privs reads 0; the calls themselves did not fail.
     found = sandbox.before_imports()
     assert {"no-new-privileges", "landlock-read-only"} <= set(found.refused)

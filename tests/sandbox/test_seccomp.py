@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from odp.enclave.seccomp import filter_for
+from odp.sandbox.seccomp import filter_for
 
 PROCESS = 4242
 ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -1,4 +1,4 @@
-"""The system calls of an enclave process: a list of what is allowed, as a seccomp filter over all of its threads.
+"""The system calls of a process that may only compute: what is allowed, as a seccomp filter over all of its threads.
 
 Allowed is what computing and talking over open descriptors need: memory, threads, clocks, randomness, read, write, send
 and receive. Everything else fails with EPERM: opening any file, making any socket, starting any program, making a

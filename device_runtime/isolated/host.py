@@ -1,0 +1,351 @@
+"""Runs a developer's service, one process per call, and keeps what its contracts say.
+
+See ``odp.isolated.IsolatedService`` for the contracts, and ``odp.isolated.RIGHTS`` for what each handler may read and
+write. The runtime holds to both whatever the developer's process does.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+from device_runtime.isolated.code import ServiceCode
+from device_runtime.isolated.failures import HandlerFailed, Reason
+from device_runtime.isolated.limits import CallLimits
+from device_runtime.isolated.process import CallProcess, Template, locked, not_enforced, until
+from device_runtime.isolated.reads import Reader
+from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
+from device_runtime.isolated.stores import ServiceStore
+from odp.errors import ConfigurationError, DataError, StateError
+from odp.isolated import Columns, Declined, Example, Handler
+from odp.isolated.walls import PROMISES
+from odp.isolated.worker import LARGEST_INPUT
+from odp.sandbox.frames import receive_frame, send_frame
+
+_FIRST_REST, _LONGEST_REST = 60.0, 3600.0
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An accepted request: its number in the store, and what ``on_execute`` is given."""
+
+    request: int
+    app: str
+    work: Columns = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What ``on_execute`` found, for ``on_render`` and nobody else; it is private."""
+
+    request: int
+    result: Columns = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """For the person: how often a handler failed in a row, by what at last, and until when it is left alone."""
+
+    handler: Handler
+    failures: int
+    reason: Reason
+    rests_seconds: float
+
+
+@dataclass
+class _Trouble:
+    failures: int
+    reason: Reason
+    until: float
+
+
+class IsolatedHost:
+    """Runs one service. Thread-safe: one call at a time. A context manager; ``close`` ends its processes.
+
+    Its processes start with the first call, and the process of the next call is made ready while this one's result is
+    used. A result is what the handler returned, checked; what it wants to write is written before it is returned.
+
+    Args:
+      code: the developer's modules.
+      limits: of every call.
+      accept: promises (names of ``odp.isolated.walls.PROMISES``) that the person does without where the machine does
+        not keep them.
+      say: told, in a line for the person, what the machine does not enforce and that a handler is left alone.
+      trace: told what the developer's process says of its own errors. That may hold anything that it was given: only
+        for developers who try their code on data that they made up.
+      clock: seconds that never go back, for rests after failures.
+
+    Raises (on every call):
+      StateError: the processes could not be started; or the machine does not keep a promise that ``accept`` does not
+        name: nothing was given to the service.
+      HandlerFailed: the handler failed; nothing was written.
+    """
+
+    def __init__(
+        self,
+        code: ServiceCode,
+        *,
+        limits: CallLimits | None = None,
+        accept: Collection[str] = (),
+        say: Callable[[str], None] = lambda line: None,
+        trace: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        for name in accept:
+            if name not in PROMISES:
+                raise ConfigurationError(f"Expected accept={name!r} to be one of {', '.join(PROMISES)}")
+        self._code = code
+        self._limits = limits or CallLimits()
+        self._accept = frozenset(accept)
+        self._say = say
+        self._trace = trace
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._template: Template | None = None
+        self._spare: CallProcess | None = None
+        self._missing: tuple[str, ...] = ()
+        self._troubles: dict[Handler, _Trouble] = {}
+
+    # The handlers
+
+    def request(self, store: ServiceStore, app: str, asked: Columns, *, now: float) -> Asked | Declined:
+        """Asks ``on_request``; an accepted request is added to the requests."""
+
+        def keep(reply: Reply) -> Asked | Declined:
+            if "declined" in reply.value:
+                return Declined(reply.value["declined"])
+            return Asked(store.add_request(app, asked, time=now), app, reply.value["accepted"])
+
+        return self._run(Handler.ON_REQUEST, store, {"app": app, "asked": asked, "time": now}, keep)
+
+    def execute(self, store: ServiceStore, asked: Asked, *, now: float) -> Result:
+        """Asks ``on_execute``; keeps the rows of the request and the local data."""
+
+        def keep(reply: Reply) -> Result:
+            with store.transaction():
+                store.answer(asked.request, reply.writes.rows)
+                store.change(reply.writes.local, time=now)
+            return Result(asked.request, reply.value["result"])
+
+        given = {"request": asked.request, "app": asked.app, "work": asked.work, "time": now}
+        return self._run(Handler.ON_EXECUTE, store, given, keep)
+
+    def render(self, store: ServiceStore, result: Result, *, now: float) -> str:
+        """Asks ``on_render``; the HTML of the page. It is private, and may be hostile."""
+        given = {"request": result.request, "result": result.result, "time": now}
+        return self._run(Handler.ON_RENDER, store, given, lambda reply: str(reply.value["html"]))
+
+    def event(self, store: ServiceStore, type: str, data: Columns, *, now: float, request: int | None = None) -> int:
+        """Asks ``on_event``; adds its events and keeps the local data. How many events were added."""
+
+        def keep(reply: Reply) -> int:
+            with store.transaction():
+                for event in reply.writes.events:
+                    store.add_event(event.type, event.data, time=now, request=request)
+                store.change(reply.writes.local, time=now)
+            return len(reply.writes.events)
+
+        return self._run(Handler.ON_EVENT, store, {"type": type, "data": data, "time": now, "request": request}, keep)
+
+    def download(self, store: ServiceStore, version: str, entries: Mapping[str, bytes], *, now: float) -> int:
+        """Asks ``on_download``; replaces the downloads by the rows that it keeps. How many."""
+
+        def keep(reply: Reply) -> int:
+            keys = set(reply.writes.downloads)
+            # It chooses among what came: a row of its own making is none.
+            if not keys <= set(entries):
+                raise Unacceptable(Reason.FORBIDDEN)
+            store.download(version, {key: value for key, value in entries.items() if key in keys}, time=now)
+            return len(keys)
+
+        packed = {key: base64.b64encode(value).decode("ascii") for key, value in entries.items()}
+        return self._run(Handler.ON_DOWNLOAD, store, {"version": version, "entries": packed, "time": now}, keep)
+
+    def training_examples(self, store: ServiceStore, *, population: str, task: str, now: float) -> tuple[Example, ...]:
+        """Asks ``on_training_examples``; its examples, to be bounded by the task's data specification."""
+
+        def keep(reply: Reply) -> tuple[Example, ...]:
+            return tuple(Example(columns) for columns in reply.value["examples"])
+
+        given = {"population": population, "task": task, "time": now}
+        return self._run(Handler.ON_TRAINING_EXAMPLES, store, given, keep)
+
+    # For the person
+
+    def restrictions(self) -> tuple[str, ...]:
+        """Names of ``odp.isolated.walls.RESTRICTIONS`` that hold here; starts the processes. Raises StateError."""
+        with self._lock:
+            return self._prepare().held or ()
+
+    def standing(self) -> list[Standing]:
+        """The handlers that failed when they were last called."""
+        now = self._clock()
+        return [
+            Standing(handler, trouble.failures, trouble.reason, max(0.0, trouble.until - now))
+            for handler, trouble in self._troubles.items()
+        ]
+
+    def close(self) -> None:
+        """Ends all processes of the service. A later call starts them again."""
+        with self._lock:
+            self._close()
+
+    def __enter__(self) -> IsolatedHost:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # One call
+
+    def _run(self, handler: Handler, store: ServiceStore, given: Mapping[str, Any], keep: Callable[[Reply], _T]) -> _T:
+        """Calls the handler, and lets ``keep`` store what it may; the handler fails where either does."""
+        with self._lock:
+            trouble = self._troubles.get(handler)
+            left = 0.0 if trouble is None else trouble.until - self._clock()
+            if left > 0:
+                raise HandlerFailed(handler, Reason.RESTING, seconds=left)
+            process = self._prepare()
+            self._spare = None
+            try:
+                kept = keep(self._converse(process, handler, store, given))
+            except Unacceptable as error:
+                raise self._failed(handler, error.reason, process) from None
+            except DataError:
+                raise self._failed(handler, Reason.NOT_STORED, process) from None
+            except BaseException:
+                # The store failed, or the caller is interrupted: the process must not be asked again.
+                self._end(process)
+                raise
+            self._troubles.pop(handler, None)
+            self._end(process)
+            return kept
+
+    def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, given: Mapping[str, Any]) -> Reply:
+        try:
+            return self._conversation(process.channel, handler, store, given)
+        except TimeoutError:
+            raise Unacceptable(Reason.DEADLINE) from None
+        except ConfigurationError:
+            raise Unacceptable(Reason.MALFORMED) from None
+        except OSError:
+            raise Unacceptable(Reason.ENDED) from None
+
+    def _conversation(
+        self, channel: socket.socket, handler: Handler, store: ServiceStore, given: Mapping[str, Any]
+    ) -> Reply:
+        most = self._limits.output_bytes
+        remaining = until(time.monotonic() + self._limits.seconds)
+        ready = receive_frame(channel, most=most, remaining=remaining)
+        if ready != {"ready": True}:
+            raise self._told(ready, Reason.NOT_LOADED)
+        try:
+            send_frame(channel, {"call": handler.value, "input": given}, most=LARGEST_INPUT, remaining=remaining)
+        except ConfigurationError:
+            raise DataError(f"Expected what {handler.value} is given to be at most {LARGEST_INPUT} bytes") from None
+        reader = Reader(handler, store, self._limits)
+        while True:
+            message = receive_frame(channel, most=most, remaining=remaining)
+            if message is None or not message.keys() & {"read", "done"}:
+                raise self._told(message, Reason.RAISED)
+            if "done" in message:
+                return reply_of(handler, message["done"])
+            answer = reader.answer(message)
+            channel.settimeout(remaining())
+            channel.sendall(answer)
+
+    def _told(self, message: Mapping[str, Any] | None, reason: Reason) -> Exception:
+        """What to raise where no answer came but this."""
+        if message is None:
+            return ConnectionError("the process ended")
+        if set(message) != {"failed"} or not isinstance(message["failed"], str):
+            return Unacceptable(Reason.MALFORMED)
+        if self._trace is not None:
+            self._trace(
+                "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in message["failed"])
+            )
+        return Unacceptable(reason)
+
+    def _failed(self, handler: Handler, reason: Reason, process: CallProcess) -> HandlerFailed:
+        if self._template is not None:
+            try:
+                ended = self._template.signal_of(process)
+                if reason is Reason.ENDED and ended == signal.SIGKILL:
+                    reason = Reason.PROCESSOR
+            except StateError:
+                self._close()
+        trouble = self._troubles.setdefault(handler, _Trouble(0, reason, -math.inf))
+        trouble.failures += 1
+        trouble.reason = reason
+        beyond = trouble.failures - self._limits.failures
+        if beyond >= 0:
+            rest = min(_FIRST_REST * 2.0 ** min(beyond, 10), _LONGEST_REST)
+            trouble.until = self._clock() + rest
+            self._say(
+                f"{handler.value} of the service failed {trouble.failures} times in a row, at last because "
+                f"{reason.value}; it is left alone for {rest:.0f} s"
+            )
+        return HandlerFailed(handler, reason)
+
+    def _prepare(self) -> CallProcess:
+        """The process of the next call: restricted, and given nothing yet."""
+        if self._spare is None:
+            try:
+                self._spare = self._forked()
+            except StateError:
+                # The template may have ended since the last call; a new one has one attempt.
+                self._close()
+                self._spare = self._forked()
+        if self._spare.held is None:
+            self._spare.held = locked(self._spare)
+            self._check(self._spare.held)
+        return self._spare
+
+    def _forked(self) -> CallProcess:
+        if self._template is None:
+            self._template = Template(self._code, self._limits)
+        return self._template.fork()
+
+    def _check(self, held: tuple[str, ...]) -> None:
+        missing = not_enforced(held)
+        if missing != self._missing:
+            self._missing = missing
+            if missing:
+                self._say(f"this machine does not enforce for services: {', '.join(missing)}; see `odp device doctor`")
+        refused = [name for name in missing if name not in self._accept]
+        if refused:
+            self._close()
+            raise StateError(
+                f"this machine does not enforce {', '.join(refused)} for the service, so it was given nothing; "
+                "`odp device doctor` says why; accept=[..] does without"
+            )
+
+    def _end(self, used: CallProcess) -> None:
+        """Kills a used process, and has the next one made ready."""
+        if self._template is None:
+            return
+        try:
+            self._template.end(used)
+            self._spare = self._template.fork()
+        except StateError:
+            self._close()
+
+    def _close(self) -> None:
+        if self._spare is not None:
+            self._spare.channel.close()
+            self._spare = None
+        if self._template is not None:
+            self._template.close()
+            self._template = None

@@ -1,0 +1,195 @@
+"""The runtime's side of the processes of a service: the template that they are copied from, and each of them.
+
+See ``odp.isolated.template`` for what is said between them. Nothing here trusts what a call's process says, but for
+what holds of its restrictions, which it says before it runs any of the developer's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import odp.isolated.template as template_module
+from device_runtime.isolated.code import LIBRARIES, ServiceCode
+from device_runtime.isolated.limits import CallLimits
+from odp.errors import ConfigurationError, StateError
+from odp.isolated.walls import RESTRICTIONS, broken_promises
+from odp.sandbox.frames import Remaining, receive_frame, send_frame
+
+#: The template imports within so many seconds, and answers within so many.
+START_SECONDS = 60.0
+CONTROL_SECONDS = 10.0
+
+_LARGEST = 8 * 2**20
+_PYTHON = ("-I", "-S", "-B", "-X", "utf8")
+_PROGRAM = Path(template_module.__file__).resolve()
+# Threads of BLAS that wait for each other cost more than they do; a copied process has none of them anyway.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def until(deadline: float) -> Remaining:
+    """Seconds left until ``deadline`` of the monotonic clock. What it gives raises TimeoutError where none are."""
+
+    def remaining() -> float:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    return remaining
+
+
+class CallProcess:
+    """One process, for one call.
+
+    Attributes:
+      channel: the runtime's end of its socket.
+      held: restrictions that it said to hold, once that was read.
+    """
+
+    def __init__(self, number: int, channel: socket.socket) -> None:
+        self.number = number
+        self.channel = channel
+        self.held: tuple[str, ...] | None = None
+
+
+class Template:
+    """A running template of one service; one thread at a time. ``close`` ends it and every process made of it.
+
+    Raises:
+      StateError: it could not be started.
+    """
+
+    def __init__(self, code: ServiceCode, limits: CallLimits) -> None:
+        self._limits = limits
+        self._numbers = itertools.count(1)
+        control, theirs = socket.socketpair()
+        self._control = control
+        with theirs:
+            self._process = _start(theirs)
+        try:
+            wanted = ["odp.isolated", *code.imports()]
+            request = {
+                "paths": _paths(wanted),
+                "preload": wanted,
+                "sources": code.sources,
+                "module": code.module,
+                "name": code.name,
+                "limits": {
+                    "memory_bytes": limits.memory_bytes,
+                    "processor_seconds": limits.processor_seconds,
+                    "output_bytes": limits.output_bytes,
+                },
+            }
+            remaining = until(time.monotonic() + START_SECONDS)
+            send_frame(control, request, most=_LARGEST, remaining=remaining)
+            told = receive_frame(control, remaining=remaining)
+            if told is None:
+                raise StateError("the service's processes could not be started: the template ended")
+            #: Modules that the service seems to import, and that there are not.
+            self.missing = tuple(map(str, told["missing"]))
+        except (OSError, ConfigurationError):
+            self.close()
+            raise StateError("the service's processes could not be started: the template does not answer") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def fork(self) -> CallProcess:
+        """Makes a process; what it does from here on shows on its channel. Raises StateError: the template is gone."""
+        ours, theirs = socket.socketpair()
+        number = next(self._numbers)
+        try:
+            with theirs:
+                self._control.settimeout(CONTROL_SECONDS)
+                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+                send_frame(self._control, {"fork": number})
+        except OSError:
+            ours.close()
+            raise StateError("the template of the service's processes is gone") from None
+        return CallProcess(number, ours)
+
+    def end(self, process: CallProcess) -> None:
+        """Kills a process, without waiting for its end."""
+        process.channel.close()
+        with contextlib.suppress(OSError):
+            self._tell({"end": process.number})
+
+    def signal_of(self, process: CallProcess) -> int:
+        """Kills a process where it has not ended; the signal that ended it, or 0. Raises StateError where unknown."""
+        process.channel.close()
+        try:
+            self._tell({"end": process.number, "tell": True})
+            told = receive_frame(self._control, remaining=until(time.monotonic() + CONTROL_SECONDS))
+        except (OSError, ConfigurationError):
+            told = None
+        if told is None:
+            raise StateError("the template of the service's processes is gone")
+        return int(told["ended"])
+
+    def close(self) -> None:
+        """Ends all of its processes. Idempotent."""
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CONTROL_SECONDS)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _tell(self, message: object) -> None:
+        self._control.settimeout(CONTROL_SECONDS)
+        self._control.sendall(b"+")
+        send_frame(self._control, message)
+
+
+def locked(process: CallProcess) -> tuple[str, ...]:
+    """What holds of a new process, which it says before it runs the developer's code.
+
+    Raises:
+      StateError: it did not come so far.
+    """
+    try:
+        told = receive_frame(process.channel, remaining=until(time.monotonic() + START_SECONDS))
+    except (OSError, ConfigurationError):
+        told = None
+    if told is None:
+        raise StateError("a process of the service could not be started")
+    held = set(told["held"])
+    return tuple(name for name in RESTRICTIONS if name in held)
+
+
+def not_enforced(held: Sequence[str]) -> tuple[str, ...]:
+    """The promises (``odp.isolated.walls.PROMISES``) that this machine does not keep."""
+    return tuple(broken_promises(held))
+
+
+def _start(control: socket.socket) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, *_PYTHON, str(_PROGRAM), str(control.fileno())],
+            env=_ENVIRONMENT,
+            cwd=os.path.sep,
+            pass_fds=(control.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise StateError(f"the service's processes could not be started: {error.strerror or error}") from error
+
+
+def _paths(wanted: Sequence[str]) -> list[str]:
+    """Folders of the libraries among ``wanted``."""
+    tops = sorted({name.partition(".")[0] for name in wanted} & set(LIBRARIES))
+    found = [importlib.util.find_spec(name) for name in tops]
+    return sorted({str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin})

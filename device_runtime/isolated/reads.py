@@ -1,0 +1,98 @@
+"""Answers to what a call's process asks of the stores, as far as its handler has the right to."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from device_runtime.isolated.failures import Reason
+from device_runtime.isolated.limits import CallLimits
+from device_runtime.isolated.replies import Unacceptable
+from device_runtime.isolated.stores import ServiceStore
+from odp.isolated import RIGHTS, Handler, Table
+from odp.isolated.worker import LARGEST_INPUT
+from odp.sandbox.frames import frame
+
+_MOST_ROWS = 100_000
+_LONGEST = 512
+
+
+class Reader:
+    """Reads for one call; counts them."""
+
+    def __init__(self, handler: Handler, store: ServiceStore, limits: CallLimits) -> None:
+        self._handler = handler
+        self._store = store
+        self._reads = limits.reads
+        self._bytes = limits.read_bytes
+
+    def answer(self, message: Mapping[str, Any]) -> bytes:
+        """The frame that answers one read.
+
+        Raises:
+          Unacceptable: there is no such table, the handler has no right to it, or it read too much.
+        """
+        table = next((table for table in Table if table.value == message["read"]), None)
+        if table is None:
+            raise Unacceptable(Reason.MALFORMED)
+        if table not in RIGHTS[self._handler].reads:
+            raise Unacceptable(Reason.FORBIDDEN)
+        given = {name: value for name, value in message.items() if name != "read"}
+        if not _valid(table, given):
+            answer = frame({"refused": True})
+        else:
+            answer = frame({"ok": self._read(table, given)}, most=LARGEST_INPUT)
+        self._reads -= 1
+        self._bytes -= len(answer)
+        if self._reads < 0 or self._bytes < 0:
+            raise Unacceptable(Reason.TOO_MUCH)
+        return answer
+
+    def _read(self, table: Table, given: Mapping[str, Any]) -> object:
+        store = self._store
+        if table is Table.EVENTS:
+            since = -math.inf if given.get("since") is None else given["since"]
+            events = store.events(type=given.get("type"), since=since, most=given.get("most", 1000))
+            return [[row.id, row.type, row.time, _data(row.data), row.request] for row in events]
+        if table is Table.REQUESTS:
+            found = store.requests(most=given.get("most", 1000))
+            return [[row.id, row.app, row.time, row.asked, row.rows] for row in found]
+        if "prefix" in given:
+            prefix = given["prefix"]
+            keys = store.keys(prefix=prefix) if table is Table.LOCAL else store.downloaded_keys(prefix=prefix)
+            return list(keys)
+        key = given["key"]
+        value = store.get(key) if table is Table.LOCAL else store.downloaded(key)
+        return None if value is None else base64.b64encode(value).decode("ascii")
+
+
+def _valid(table: Table, given: Mapping[str, Any]) -> bool:
+    most, since = given.get("most", 1), given.get("since")
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= _MOST_ROWS:
+        return False
+    if since is not None and (not isinstance(since, int | float) or not math.isfinite(since)):
+        return False
+    if any(not _is_text(given[name]) for name in ("key", "prefix", "type") if given.get(name) is not None):
+        return False
+    names = set(given)
+    if table is Table.EVENTS:
+        return names <= {"type", "since", "most"}
+    if table is Table.REQUESTS:
+        return names <= {"most"}
+    return (names == {"key"} and given["key"] is not None) or (names == {"prefix"} and given["prefix"] is not None)
+
+
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _data(data: Mapping[str, Any] | bytes) -> object:
+    return [base64.b64encode(data).decode("ascii")] if isinstance(data, bytes) else data

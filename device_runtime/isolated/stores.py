@@ -1,0 +1,178 @@
+"""What the runtime needs of a device's store for one service; a store in memory for tests and for trying a service.
+
+Every method is of one service's own data. Those that write raise DataError where something is too large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from odp.errors import DataError
+from odp.isolated import Columns, Event, PastRequest
+
+
+class EventRow(Protocol):
+    """As ``odp.isolated.Event``."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def time(self) -> float: ...
+    @property
+    def data(self) -> Mapping[str, Any] | bytes: ...
+    @property
+    def request(self) -> int | None: ...
+
+
+class RequestRow(Protocol):
+    """As ``odp.isolated.PastRequest``."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def app(self) -> str: ...
+    @property
+    def time(self) -> float: ...
+    @property
+    def asked(self) -> Mapping[str, Any]: ...
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]] | None: ...
+
+
+class ServiceStore(Protocol):
+    """One service's data in an open store."""
+
+    def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[EventRow]:
+        """The newest ``most`` events, oldest first."""
+        ...
+
+    def requests(self, *, most: int = 1000) -> Sequence[RequestRow]:
+        """The newest ``most`` requests, oldest first."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """One value of the local data."""
+        ...
+
+    def keys(self, *, prefix: str = "") -> Sequence[str]:
+        """Keys of the local data, ascending."""
+        ...
+
+    def downloaded(self, key: str) -> bytes | None:
+        """One value of the downloads."""
+        ...
+
+    def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
+        """Keys of the downloads, ascending."""
+        ...
+
+    def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
+        """Notes what an app asked for; its number."""
+        ...
+
+    def answer(self, request: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keeps the rows of a request, once."""
+        ...
+
+    def add_event(self, type: str, data: Mapping[str, Any] | bytes, *, time: float, request: int | None = None) -> int:
+        """Adds an event; its number."""
+        ...
+
+    def change(self, changes: Mapping[str, bytes | None], *, time: float) -> None:
+        """Sets local data; None deletes."""
+        ...
+
+    def download(self, version: str, entries: Mapping[str, bytes], *, time: float) -> bool:
+        """Replaces the downloads; False where that version is there already."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Everything that is written within is stored at its end, or, where it raises, nothing of it."""
+        ...
+
+
+class MemoryStore:
+    """A ``ServiceStore`` that forgets everything with its process."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._requests: list[PastRequest] = []
+        self._local: dict[str, bytes] = {}
+        self._downloads: dict[str, bytes] = {}
+        self._version: str | None = None
+
+    def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
+        """As ``ServiceStore``."""
+        wanted = [event for event in self._events if event.time >= since and type in (None, event.type)]
+        return sorted(wanted, key=lambda event: (event.time, event.id))[-most:]
+
+    def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
+        """As ``ServiceStore``."""
+        return self._requests[-most:]
+
+    def get(self, key: str) -> bytes | None:
+        """As ``ServiceStore``."""
+        return self._local.get(key)
+
+    def keys(self, *, prefix: str = "") -> Sequence[str]:
+        """As ``ServiceStore``."""
+        return sorted(key for key in self._local if key.startswith(prefix))
+
+    def downloaded(self, key: str) -> bytes | None:
+        """As ``ServiceStore``."""
+        return self._downloads.get(key)
+
+    def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
+        """As ``ServiceStore``."""
+        return sorted(key for key in self._downloads if key.startswith(prefix))
+
+    def add_request(self, app: str, asked: Columns, *, time: float) -> int:
+        """As ``ServiceStore``."""
+        self._requests.append(PastRequest(len(self._requests) + 1, app, time, asked, None))
+        return len(self._requests)
+
+    def answer(self, request: int, rows: Sequence[Columns]) -> None:
+        """As ``ServiceStore``."""
+        if not 1 <= request <= len(self._requests) or self._requests[request - 1].rows is not None:
+            raise DataError(f"Expected request={request} to wait for its answer")
+        asked = self._requests[request - 1]
+        self._requests[request - 1] = PastRequest(request, asked.app, asked.time, asked.asked, rows)
+
+    def add_event(self, type: str, data: Columns | bytes, *, time: float, request: int | None = None) -> int:
+        """As ``ServiceStore``."""
+        if request is not None and not 1 <= request <= len(self._requests):
+            raise DataError(f"Expected request={request} of the event to be one of the service")
+        self._events.append(Event(len(self._events) + 1, type, time, data, request))
+        return len(self._events)
+
+    def change(self, changes: Mapping[str, bytes | None], *, time: float) -> None:
+        """As ``ServiceStore``."""
+        for key, value in changes.items():
+            if value is None:
+                self._local.pop(key, None)
+            else:
+                self._local[key] = value
+
+    def download(self, version: str, entries: Mapping[str, bytes], *, time: float) -> bool:
+        """As ``ServiceStore``."""
+        if version == self._version:
+            return False
+        self._version, self._downloads = version, dict(entries)
+        return True
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """As ``ServiceStore``."""
+        before = copy.deepcopy(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            raise

@@ -1,0 +1,51 @@
+"""A developer's on-device code: what it is written with. ``docs/isolated-service.md`` shows how."""
+
+from odp.isolated.rights import RIGHTS, Handler, Rights, Table
+from odp.isolated.service import IsolatedService, Stores
+from odp.isolated.values import (
+    Accepted,
+    AppRequest,
+    Columns,
+    Declined,
+    Download,
+    Event,
+    Example,
+    Executed,
+    Execution,
+    Happening,
+    Json,
+    Kept,
+    NewEvent,
+    Noted,
+    PastRequest,
+    Rendered,
+    Rendering,
+    Training,
+)
+
+__all__ = [
+    "RIGHTS",
+    "Accepted",
+    "AppRequest",
+    "Columns",
+    "Declined",
+    "Download",
+    "Event",
+    "Example",
+    "Executed",
+    "Execution",
+    "Handler",
+    "Happening",
+    "IsolatedService",
+    "Json",
+    "Kept",
+    "NewEvent",
+    "Noted",
+    "PastRequest",
+    "Rendered",
+    "Rendering",
+    "Rights",
+    "Stores",
+    "Table",
+    "Training",
+]

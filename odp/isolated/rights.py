@@ -1,0 +1,75 @@
+"""What each handler of a service may read and write: data, which the runtime enforces outside of the handler's process.
+
+Nothing private leaves because of this table:
+
+- events, requests and local data are private; downloads are the same for everybody;
+- the answer of ``on_request`` is all that the asking app is told, and ``on_request`` reads nothing private;
+- downloads are all else that it reads, and ``on_download``, which chooses what is kept of them, reads nothing private;
+- every call runs in a process of its own, so that no handler finds in memory what another left there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class Table(enum.Enum):
+    """What a service's stores hold, in a namespace of the service's own."""
+
+    EVENTS = "events"
+    REQUESTS = "requests"
+    LOCAL = "local"
+    DOWNLOADS = "downloads"
+
+    @property
+    def private(self) -> bool:
+        """Whether it holds anything about the person."""
+        return self is not Table.DOWNLOADS
+
+
+class Handler(enum.Enum):
+    """The handlers of a service, by the names of their methods."""
+
+    ON_REQUEST = "on_request"
+    ON_EXECUTE = "on_execute"
+    ON_RENDER = "on_render"
+    ON_EVENT = "on_event"
+    ON_DOWNLOAD = "on_download"
+    ON_TRAINING_EXAMPLES = "on_training_examples"
+
+
+class Receiver(enum.Enum):
+    """Who gets what a handler returns, beside the tables that it may write."""
+
+    APP = "the app that asked"
+    ON_RENDER = "on_render, and nobody else"
+    PAGE = "the sandboxed page"
+    TRAINING = "training, under the task's differential privacy"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Of one handler: the tables that it may read, those that it may write, and who gets what it returns."""
+
+    reads: frozenset[Table]
+    writes: frozenset[Table]
+    receiver: Receiver
+
+
+_ALL = frozenset(Table)
+_NONE: frozenset[Table] = frozenset()
+_PUBLIC = frozenset({Table.DOWNLOADS})
+
+RIGHTS: Mapping[Handler, Rights] = {
+    # What it accepts goes to on_execute; whether it accepts, and why not, is told to the app.
+    Handler.ON_REQUEST: Rights(_PUBLIC, _NONE, Receiver.APP),
+    Handler.ON_EXECUTE: Rights(_ALL, frozenset({Table.REQUESTS, Table.LOCAL}), Receiver.ON_RENDER),
+    Handler.ON_RENDER: Rights(_PUBLIC, _NONE, Receiver.PAGE),
+    Handler.ON_EVENT: Rights(_ALL, frozenset({Table.EVENTS, Table.LOCAL}), Receiver.NOBODY),
+    # Of a new version of the downloads it sees that version, and none of what the device holds.
+    Handler.ON_DOWNLOAD: Rights(_NONE, _PUBLIC, Receiver.NOBODY),
+    Handler.ON_TRAINING_EXAMPLES: Rights(_ALL, _NONE, Receiver.TRAINING),
+}

@@ -1,0 +1,33 @@
+"""Imports of a developer's package from memory: its process has no files to import from."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+
+class SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of ``sources``, import name -> (text, whether it is a package), and nothing else."""
+
+    def __init__(self, sources: Mapping[str, tuple[str, bool]]) -> None:
+        self._sources = sources
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """As importlib has it."""
+        if name not in self._sources:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=self._sources[name][1])
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As importlib has it."""
+        exec(compile(self._sources[module.__name__][0], f"<{module.__name__}>", "exec"), module.__dict__)
+
+
+def only(sources: Mapping[str, tuple[str, bool]]) -> None:
+    """From here on, this process imports what is loaded already, what is built in, and these sources."""
+    sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, SourceFinder(sources)]

@@ -1,0 +1,151 @@
+"""The process that the processes of calls are copied from: it has imported what they may import, and nothing of theirs.
+
+Run by its path, in an interpreter that reads no environment and no site folder (``-I -S``), with one socket to the
+runtime. It runs no code of the developer and sees no data: every call has a socket of its own from the runtime to its
+process, made for it. So a developer's code finds nothing of an earlier call, whatever it did there.
+
+::
+
+    runtime                              template
+    prepare(paths, preload, sources) ->
+                                     <-  prepared(namespaces)
+    fork(number) + a socket          ->  a process with that socket (``odp.isolated.worker``)
+    end(number)                      ->  kills it
+    end(number, tell)                ->
+                                     <-  ended(signal)
+
+It ends, and all that it made, when the runtime's end of the socket closes.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+_LARGEST = 8 * 2**20
+_DESCRIPTORS = 64
+_HEADER = 1
+# Loaded by others when they are first used, and by nobody once there are no files.
+_LAZY = (
+    "_strptime", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
+    "encodings.utf_16", "encodings.utf_8_sig", "linecache", "locale", "string", "traceback", "typing",
+)  # fmt: skip
+
+
+class Template:
+    """Forks processes on request; ``prepared`` is what the runtime said first."""
+
+    def __init__(self, control: socket.socket, prepared: dict[str, Any], *, fresh_processes: int | None) -> None:
+        self._control = control
+        self._prepared = prepared
+        self._own_processes = fresh_processes
+        self._children: dict[int, int] = {}
+        # The address space that all this takes is not the developer's.
+        self._base = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+    def run(self) -> None:
+        """Serves until the runtime is gone."""
+        while True:
+            # One byte carries the descriptor, where there is one; the frame follows.
+            head, descriptors, _, _ = socket.recv_fds(self._control, _HEADER, 1)
+            message = receive_frame(self._control, most=_LARGEST) if head else None
+            if message is None:
+                return
+            if "fork" in message:
+                self._fork(int(message["fork"]), descriptors[0])
+            else:
+                self._end(int(message["end"]), tell=bool(message.get("tell")))
+
+    def _fork(self, number: int, channel: int) -> None:
+        apart = self._own_processes is not None and namespaces.enter(self._own_processes, "namespace-process")
+        # A number of its own would tell how many processes there were before.
+        apart = apart and namespaces.unshare(("namespace-process",))
+        process = os.fork()
+        if process:
+            os.close(channel)
+            self._children[number] = process
+            return
+        try:
+            end_with_parent()
+            limits = self._prepared["limits"]
+            held = [name for name in self._prepared["namespaces"] if name != "namespace-process"]
+            worker.main(
+                channel,
+                sources={name: (text, package) for name, (text, package) in self._prepared["sources"].items()},
+                module=self._prepared["module"],
+                name=self._prepared["name"],
+                namespaces=[*held, "namespace-process"] if apart else held,
+                memory_bytes=self._base + limits["memory_bytes"],
+                processor_seconds=limits["processor_seconds"],
+                output_bytes=limits["output_bytes"],
+            )
+        finally:
+            os._exit(1)
+
+    def _end(self, number: int, *, tell: bool) -> None:
+        process = self._children.pop(number)
+        # One that ended by itself may say by what; it was not waited for, so the number is nobody else's.
+        ended, status = os.waitpid(process, os.WNOHANG) if tell else (0, 0)
+        if not ended:
+            os.kill(process, signal.SIGKILL)
+            _, status = os.waitpid(process, 0)
+        if tell:
+            send_frame(self._control, {"ended": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0})
+
+
+def main() -> None:
+    """Prepares in namespaces of its own, and serves."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    # Nothing else was passed on, and numbers are few from here on.
+    os.closerange(control.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+    held = next(names for names in namespaces.ATTEMPTS if not names or namespaces.unshare(names))
+    if "namespace-process" in held:
+        child = os.fork()  # it is in the new namespace, and this process is not
+        if child:
+            control.close()
+            os.waitpid(child, 0)
+            os._exit(0)
+        end_with_parent()
+    own_processes = None
+    if "namespace-process" in held:
+        own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    kernel.take({name: getattr(kernel, name) for name in ("no_new_privileges", "not_dumpable", "no_core_dumps")})
+    prepared = receive_frame(control, most=_LARGEST)
+    if prepared is None:
+        return
+    sys.path += prepared["paths"]
+    missing = [name for name in prepared["preload"] if not _imported(name)]
+    for name in _LAZY:
+        _imported(name)
+    os.environ.clear()
+    gc.collect()
+    gc.freeze()
+    send_frame(control, {"prepared": list(held), "missing": missing})
+    Template(control, {**prepared, "namespaces": list(held)}, fresh_processes=own_processes).run()
+
+
+def _imported(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    # The packages are beside this one; of their folder nothing else is wanted.
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from odp.isolated import worker
+    from odp.sandbox import kernel, namespaces
+    from odp.sandbox.frames import receive_frame, send_frame
+    from odp.sandbox.kernel import end_with_parent
+
+    main()

@@ -1,0 +1,71 @@
+"""What the process of one call gives up, before any of the developer's code runs in it. Linux only; elsewhere all.
+
+=======================  ==========================================================================
+``no-new-privileges``    no program that it starts could have more rights
+``not-dumpable``         no other process of the user may attach or read its memory
+``no-core-dumps``        its memory is never written to a file
+``no-capabilities``      it keeps none of root's rights
+``closed-descriptors``   of what it inherited, nothing is open but its channel
+``memory-limit``         so many bytes more than the runtime itself takes
+``processor-limit``      so many seconds, of all its threads together
+``file-limit``           no file can grow above zero bytes, and few descriptors can be open
+``landlock-no-files``    no file below ``/`` is accessible; no TCP, no abstract sockets, no signals to others
+``seccomp``              system calls are limited to those of ``odp.sandbox.seccomp``
+=======================  ==========================================================================
+
+The template process adds the namespaces that it made for it. What a person is promised holds by more than one of these
+where that is possible: ``PROMISES``.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Callable, Collection, Mapping
+
+from odp.sandbox import kernel, namespaces
+from odp.sandbox.kernel import Restrictions
+
+TAKEN: tuple[str, ...] = (
+    "no-new-privileges", "not-dumpable", "no-core-dumps", "no-capabilities", "closed-descriptors", "memory-limit",
+    "processor-limit", "file-limit", "landlock-no-files", "seccomp",
+)  # fmt: skip
+RESTRICTIONS: tuple[str, ...] = (*namespaces.NAMES, *TAKEN)
+
+#: Promise -> sets of restrictions, each of which is enough; the empty set: the runtime keeps it on every platform.
+PROMISES: Mapping[str, tuple[frozenset[str], ...]] = {
+    "no network": (frozenset({"seccomp"}), frozenset({"namespace-network", "landlock-no-files"})),
+    "no files": (frozenset({"seccomp"}), frozenset({"landlock-no-files"})),
+    "no other processes": (frozenset({"seccomp"}),),
+    "no reading of its memory": (frozenset({"not-dumpable", "no-core-dumps"}),),
+    "memory limit": (frozenset({"memory-limit"}),),
+    "processor limit": (frozenset({"processor-limit"}),),
+    "no environment": (frozenset(),),
+    "deadline": (frozenset(),),
+    "output limit": (frozenset(),),
+    "rights to tables": (frozenset(),),
+}
+
+_DESCRIPTORS = 16
+
+
+def broken_promises(held: Collection[str]) -> list[str]:
+    """The promises that are not kept where these restrictions hold and no others."""
+    return [name for name, ways in PROMISES.items() if not any(way <= set(held) for way in ways)]
+
+
+def take(channel: int, *, memory_bytes: int, processor_seconds: int) -> Restrictions:
+    """Takes them all, in the process of one call; ``memory_bytes`` is its whole address space."""
+    steps: dict[str, Callable[[], bool]] = {
+        "no-new-privileges": kernel.no_new_privileges,
+        "not-dumpable": kernel.not_dumpable,
+        "no-core-dumps": kernel.no_core_dumps,
+        "no-capabilities": kernel.no_capabilities,
+        "closed-descriptors": lambda: kernel.close_all_but({channel}),
+        "memory-limit": lambda: kernel.limit_resources({resource.RLIMIT_AS: memory_bytes}),
+        "processor-limit": lambda: kernel.limit_resources({resource.RLIMIT_CPU: processor_seconds}),
+        "file-limit": lambda: kernel.limit_resources({resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: _DESCRIPTORS}),
+        "landlock-no-files": lambda: kernel.landlock({}) and kernel.fails_with(errno.EACCES, kernel.read_null),
+        "seccomp": kernel.filter_system_calls,
+    }
+    return kernel.take(steps)

@@ -1,0 +1,231 @@
+"""The process of one call: gives up what it may not have, loads the developer's class, serves one call.
+
+From the line on where the developer's module is loaded, whatever this process sends is the developer's word; the
+runtime takes it so (``device_runtime.isolated``). What it holds of restrictions it says before.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import math
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from odp.isolated import sources as imports
+from odp.isolated import walls
+from odp.isolated.rights import RIGHTS, Handler, Table
+from odp.isolated.service import IsolatedService
+from odp.isolated.values import (
+    Accepted,
+    AppRequest,
+    Declined,
+    Download,
+    Event,
+    Example,
+    Executed,
+    Execution,
+    Happening,
+    Kept,
+    Noted,
+    PastRequest,
+    Rendered,
+    Rendering,
+    Training,
+)
+from odp.sandbox.frames import receive_frame, send_frame
+
+#: The longest frame of the runtime: a whole version of downloads, in base64.
+LARGEST_INPUT = 32 * 2**20
+_LONGEST_TRACE = 4000
+
+
+class RemoteStores:
+    """``Stores`` that asks the runtime."""
+
+    def __init__(self, channel: socket.socket, handler: Handler) -> None:
+        self._channel = channel
+        self._reads = RIGHTS[handler].reads
+        self._handler = handler
+
+    def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
+        """As ``Stores``."""
+        after = None if since == -math.inf else since
+        rows = self._ask(Table.EVENTS, type=type, since=after, most=most)
+        return [Event(id, kind, time, _data(data), request) for id, kind, time, data, request in rows]
+
+    def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
+        """As ``Stores``."""
+        return [PastRequest(*row) for row in self._ask(Table.REQUESTS, most=most)]
+
+    def local(self, key: str) -> bytes | None:
+        """As ``Stores``."""
+        return _bytes(self._ask(Table.LOCAL, key=key))
+
+    def local_keys(self, *, prefix: str = "") -> Sequence[str]:
+        """As ``Stores``."""
+        return list(self._ask(Table.LOCAL, prefix=prefix))
+
+    def downloaded(self, key: str) -> bytes | None:
+        """As ``Stores``."""
+        return _bytes(self._ask(Table.DOWNLOADS, key=key))
+
+    def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
+        """As ``Stores``."""
+        return list(self._ask(Table.DOWNLOADS, prefix=prefix))
+
+    def _ask(self, table: Table, **given: object) -> Any:
+        if table not in self._reads:
+            raise PermissionError(f"{self._handler.value} has no right to read {table.value}")
+        send_frame(self._channel, {"read": table.value, **given})
+        answer = receive_frame(self._channel, most=LARGEST_INPUT)
+        if answer is None:
+            os._exit(0)
+        if "ok" not in answer:
+            raise ValueError("the runtime refused the read: a value of it is out of range")
+        return answer["ok"]
+
+
+def main(
+    channel: int,
+    *,
+    sources: Mapping[str, tuple[str, bool]],
+    module: str,
+    name: str | None,
+    namespaces: Sequence[str],
+    memory_bytes: int,
+    processor_seconds: int,
+    output_bytes: int,
+) -> None:
+    """Serves one call over the descriptor ``channel``, and ends the process.
+
+    Args:
+        sources: the developer's modules, see ``odp.isolated.sources``.
+        module: which of them has the class; ``name`` is the class's, or None where there is one only.
+        namespaces: that this process has of its own.
+        memory_bytes: of its whole address space.
+        processor_seconds: of all its threads.
+        output_bytes: the longest frame that it may send.
+    """
+    connection = socket.socket(fileno=channel)
+    taken = walls.take(channel, memory_bytes=memory_bytes, processor_seconds=processor_seconds)
+    send_frame(connection, {"held": [*namespaces, *taken.held]})
+    imports.only(sources)
+    drawn = sys.modules.get("numpy.random")
+    if drawn is not None:
+        drawn.seed()  # or all processes would draw what the template would
+    try:
+        service = _service(module, name)
+        send_frame(connection, {"ready": True})
+    except BaseException as error:
+        _fail(connection, error)
+        os._exit(0)
+    call = receive_frame(connection, most=LARGEST_INPUT)
+    if call is not None:
+        try:
+            handler = Handler(call["call"])
+            done = _CALLS[handler](service, call["input"], RemoteStores(connection, handler))
+            send_frame(connection, {"done": done}, most=output_bytes)
+        except BaseException as error:
+            _fail(connection, error)
+    os._exit(0)
+
+
+def _fail(connection: socket.socket, error: BaseException) -> None:
+    # Read by the runtime only where a developer tries their code on data of their own.
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    send_frame(connection, {"failed": trace})
+
+
+def _service(module: str, name: str | None) -> IsolatedService:
+    loaded = importlib.import_module(module)
+    if name is not None:
+        found = [getattr(loaded, name, None)]
+    else:
+        found = [value for value in vars(loaded).values() if _is_service(value) and value.__module__ == module]
+    if len(found) != 1 or not _is_service(found[0]):
+        wanted = f"a class {name}" if name else "one class"
+        raise TypeError(f"Expected {module} to have {wanted} that subclasses IsolatedService, found {len(found)}")
+    service: IsolatedService = found[0]()  # type: ignore[misc]
+    return service
+
+
+def _is_service(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, IsolatedService) and value is not IsolatedService
+
+
+# What a handler returns, as the runtime reads it: ``value`` for its receiver, ``writes`` by table
+
+
+def _on_request(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
+    answer = _of_type((Accepted, Declined), service.on_request(AppRequest(**given), stores))
+    if isinstance(answer, Declined):
+        return {"value": {"declined": answer.reason}, "writes": {}}
+    return {"value": {"accepted": answer.work}, "writes": {}}
+
+
+def _on_execute(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
+    done = _of_type((Executed,), service.on_execute(Execution(**given), stores))
+    writes = {"requests": list(done.rows), **_local(done.local)}
+    return {"value": {"result": done.result}, "writes": writes}
+
+
+def _on_render(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
+    page = _of_type((Rendered,), service.on_render(Rendering(**given), stores))
+    return {"value": {"html": page.html}, "writes": {}}
+
+
+def _on_event(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
+    noted = _of_type((Noted,), service.on_event(Happening(**given), stores))
+    rows = [{"type": event.type, "data": event.data} for event in noted.events]
+    return {"value": {}, "writes": {"events": rows, **_local(noted.local)}}
+
+
+def _on_download(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
+    entries = {key: base64.b64decode(value) for key, value in given["entries"].items()}
+    kept = _of_type((Kept,), service.on_download(Download(given["version"], entries, given["time"]), stores))
+    return {"value": {}, "writes": {"downloads": sorted(set(kept.keys))}}
+
+
+def _on_training_examples(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
+    found: Iterable[Example] = service.on_training_examples(Training(**given), stores)
+    rows = [_of_type((Example,), example).columns for example in found]
+    return {"value": {"examples": rows}, "writes": {}}
+
+
+_CALLS: Mapping[Handler, Callable[[IsolatedService, Any, RemoteStores], dict[str, Any]]] = {
+    Handler.ON_REQUEST: _on_request,
+    Handler.ON_EXECUTE: _on_execute,
+    Handler.ON_RENDER: _on_render,
+    Handler.ON_EVENT: _on_event,
+    Handler.ON_DOWNLOAD: _on_download,
+    Handler.ON_TRAINING_EXAMPLES: _on_training_examples,
+}
+
+
+def _of_type(kinds: tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"Expected {names}, got a {type(value).__name__}")
+    return value
+
+
+def _local(changes: Mapping[str, bytes | None]) -> dict[str, Any]:
+    if not changes:
+        return {}
+    return {
+        "local": {key: None if value is None else base64.b64encode(value).decode() for key, value in changes.items()}
+    }
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value)
+
+
+def _data(data: Any) -> Any:
+    # Bytes come as a list of one text, which no columns are.
+    return base64.b64decode(data[0]) if isinstance(data, list) else data

@@ -1,0 +1,88 @@
+"""JSON over a local socket between a process and one that it does not trust: bounded frames, with deadlines.
+
+A frame is four bytes of length, big-endian, then a JSON object of so many bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from odp.errors import ConfigurationError
+
+LARGEST_FRAME = 2**21
+
+_LENGTH_BYTES = 4
+_READ_BYTES = 2**18
+
+#: Seconds that are left; raises TimeoutError where none are.
+Remaining = Callable[[], float]
+
+
+def frame(message: object, *, most: int = LARGEST_FRAME) -> bytes:
+    """The bytes of one JSON value. Raises ConfigurationError where it is larger than ``most``."""
+    data = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(data) > most:
+        raise ConfigurationError(f"Expected a message of at most {most} bytes, got {len(data)}")
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+def send_frame(
+    connection: socket.socket, message: object, *, most: int = LARGEST_FRAME, remaining: Remaining | None = None
+) -> None:
+    """Sends one JSON value.
+
+    Raises:
+        OSError: the other side is gone, or does not read within the socket's timeout or what remains.
+        ConfigurationError: it is larger than a frame.
+    """
+    data = frame(message, most=most)
+    if remaining is not None:
+        connection.settimeout(remaining())
+    connection.sendall(data)
+
+
+def receive_frame(
+    connection: socket.socket, *, most: int = LARGEST_FRAME, remaining: Remaining | None = None
+) -> dict[str, Any] | None:
+    """The next frame's JSON object, or None where the other side closed the connection between frames.
+
+    However its bytes drip in, it takes no longer than what remains; no more is held than came.
+
+    Raises:
+        OSError: the connection broke within a frame, or the time passed.
+        ConfigurationError: the frame is too long, or not a JSON object of finite numbers.
+    """
+    head = _read(connection, _LENGTH_BYTES, remaining)
+    if not head:
+        return None
+    length = int.from_bytes(head, "big")
+    if length > most:
+        raise ConfigurationError(f"Expected a message of at most {most} bytes, got {length}")
+    try:
+        message = json.loads(_read(connection, length, remaining), parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        message = None
+    if not isinstance(message, dict):
+        raise ConfigurationError("Expected a message to be a JSON object")
+    return message
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
+
+
+def _read(connection: socket.socket, length: int, remaining: Remaining | None) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        if remaining is not None:
+            connection.settimeout(remaining())
+        part = connection.recv(min(length - len(data), _READ_BYTES))
+        if not part:
+            if data:
+                raise ConnectionError("the connection ended within a frame")
+            return b""
+        data += part
+    return bytes(data)

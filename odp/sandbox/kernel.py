@@ -1,0 +1,197 @@
+"""Single restrictions that a process puts on itself, for good, each checked after it was taken. Linux only.
+
+A restriction is a function that returns whether it holds: it asks the kernel, or tries what is forbidden. ``take`` runs
+several and tells which hold; elsewhere than on Linux all are refused.
+
+Source: prctl(2), landlock(7), seccomp(2), capabilities(7), setrlimit(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from odp.sandbox import seccomp
+
+#: Rights below a path, for ``landlock``.
+READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (for libraries that are loaded), read a file, list a folder
+WRITE = 1 << 1
+
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+_PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
+_SIGKILL = 9
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION, _PATH_BENEATH = 1, 1
+# What each version of Landlock added, by name of the access rights in linux/landlock.h.
+_FILE_RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
+_NETWORK_RIGHTS = {4: 0b11}
+_SCOPES = {6: 0b11}
+_CAPABILITY_VERSION = 0x20080522
+
+_MOST_DESCRIPTORS = 2**16
+_STANDARD = (0, 1, 2)
+
+
+class Restrictions(NamedTuple):
+    """Names of restrictions that hold, and of those that the kernel refused; together all that were asked for."""
+
+    held: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+
+
+def take(steps: dict[str, Callable[[], bool]]) -> Restrictions:
+    """Takes the restrictions in their order; one that fails is told as refused, and the next is tried."""
+    held: list[str] = []
+    refused: list[str] = []
+    for name, step in steps.items():
+        try:
+            taken = sys.platform == "linux" and step()
+        except OSError:
+            taken = False
+        (held if taken else refused).append(name)
+    return Restrictions(tuple(held), tuple(refused))
+
+
+def no_new_privileges() -> bool:
+    """No program that it starts could have more rights."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    return _prctl(_PR_GET_NO_NEW_PRIVS) == 1
+
+
+def not_dumpable() -> bool:
+    """No other process of the user may attach to it or read its memory."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+    return _prctl(_PR_GET_DUMPABLE) == 0
+
+
+def leave_open() -> bool:
+    """A restriction that is not wanted."""
+    return False
+
+
+def no_core_dumps() -> bool:
+    """Its memory is never written to a file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+
+
+def limit_resources(wanted: Mapping[int, int]) -> bool:
+    """Soft and hard limits of the module ``resource``, by its constants."""
+    for limit, value in wanted.items():
+        resource.setrlimit(limit, (value, value))
+    return all(resource.getrlimit(limit) == (value, value) for limit, value in wanted.items())
+
+
+def no_capabilities() -> bool:
+    """It keeps none of root's rights, within its own namespaces neither."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    _checked(libc.capset(header, bytes(24)))
+    found = ctypes.create_string_buffer(24)
+    _checked(libc.capget(header, found))
+    return found.raw == bytes(24)
+
+
+def close_all_but(kept: set[int], *, debug: bool = False) -> bool:
+    """Closes every descriptor but ``kept``; the standard ones then lead nowhere, but for ``debug``."""
+    if not debug:
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in _STANDARD:
+            os.dup2(null, standard)
+    stay = sorted({*kept, *_STANDARD})
+    end = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MOST_DESCRIPTORS)
+    for low, high in zip([-1, *stay], [*stay, end], strict=True):
+        # An empty range that ends at zero would close all.
+        if low + 1 < high:
+            os.closerange(low + 1, high)
+    return not any(_is_open(number) for number in range(end) if number not in stay)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
+def filter_system_calls() -> bool:
+    """Only the system calls of ``odp.sandbox.seccomp``, for all threads."""
+    seccomp.restrict()
+    return all(fails_with(errno.EPERM, attempt) for attempt in (read_null, os.fork))
+
+
+def landlock(allowed: Mapping[str, int]) -> bool:
+    """Restricts this thread, and all that it starts, to the file rights ``allowed`` below each path."""
+    version = _syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
+    files, network, scopes = (
+        sum(bits for since, bits in table.items() if since <= version)
+        for table in (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)
+    )
+    handled = struct.pack("=QQQ", files, network, scopes)
+    # An older kernel takes the longer structure as long as what it does not know is zero.
+    ruleset = _syscall(_CREATE_RULESET, handled, len(handled), 0)
+    try:
+        for path, rights in allowed.items():
+            beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                _syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, beneath), 0)
+            finally:
+                os.close(beneath)
+        _syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def read_null() -> object:
+    """Opens a file that everybody may read."""
+    return os.open(os.devnull, os.O_RDONLY)
+
+
+def write_to_zero() -> object:
+    """Opens a file that everybody may write."""
+    return os.open("/dev/zero", os.O_WRONLY)
+
+
+def fails_with(code: int, attempt: Callable[[], object]) -> bool:
+    """Whether the attempt fails with this error number."""
+    try:
+        made = attempt()
+    except OSError as error:
+        return error.errno == code
+    if attempt is os.fork and made == 0:
+        os._exit(0)
+    return False
+
+
+def _prctl(option: int, value: int = 0) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    return _checked(libc.prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))))
+
+
+def _syscall(number: int, *arguments: bytes | int | None) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    given = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    return _checked(libc.syscall(ctypes.c_long(number), *given))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(result)
