@@ -26,20 +26,20 @@ from typing import Any, Self
 from device_runtime.answers import best_value
 from device_runtime.conditions import Conditions, Reading
 from device_runtime.gate import FILE as GATE_FILE
-from device_runtime.gate import Gate
+from device_runtime.gate import Gate, machine_sensors
 from device_runtime.isolated import CallLimits, IsolatedHost, ServiceCode
 from device_runtime.keys import HostKey, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
 from device_runtime.overview import explain, overview
 from device_runtime.program import Config, Running, start
 from device_runtime.recommend import DownloadedModel, recommend
-from device_runtime.sensors import Sensors, machine_sensors
+from device_runtime.sensors import Sensors
 from device_runtime.shown_results import ShownResults
 from device_runtime.store import Store, store_path
 from device_runtime.view import View, start_view
 from device_runtime.view.privacy_page import DeviceControls
 from odp import _validate
-from odp.errors import ConfigurationError, DataError
+from odp.errors import ConfigurationError, DataError, StateError
 from odp.isolated import Declined
 from odp.transport.state_folder import write_atomically
 
@@ -47,7 +47,6 @@ from odp.transport.state_folder import write_atomically
 RECOMMENDED = "odp.recommended"
 #: Events that ``on_training_examples`` yields are of this type; tasks ask for them (``odp.Events(type="example")``).
 EXAMPLE = "example"
-_INDEX = 0
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,16 @@ class Device:
       state: folder of the device's store, keys and records.
       service: the developer's on-device code, a module file or a package folder; None for an app without any.
       name: of the service, in its store and for the person; by default its file's.
-      limits: while the person sets none of their own.
-      conditions: when the device may train.
+      limits: while the person sets none of their own; by default those that the folder was last used with.
+      conditions: when the device may train; by default as for limits.
       key_file: holds the key that the store is encrypted under; by default see ``device_runtime.keys``.
       keyring: whether a new key may be kept in the operating system's keyring.
       call_limits: of every call of the service.
       accept: what the machine may fail to enforce on the service (``odp device doctor``); by default nothing.
       say: told, in lines for the person, what is not enforced and what failed.
       sensors: what the device can tell about itself; by default this machine's readings.
+      index: of the device, where the folder holds those of several people.
+      create: make the store where there is none.
       clock: seconds since the epoch.
 
     Raises:
@@ -95,25 +96,33 @@ class Device:
         accept: tuple[str, ...] = (),
         say: Callable[[str], None] = lambda line: None,
         sensors: Callable[[Path], Sensors] = machine_sensors,
+        index: int = 0,
+        create: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.state = Path(state)
+        self.state, self._index = Path(state), index
         code = None if service is None else ServiceCode.load(Path(service))
         self.service = name if name is not None else code.module if code is not None else "app"
         _validate.identifier(name=self.service)
-        self._gate = Gate(
-            limits=limits or Limits(), conditions=conditions or Conditions(), sensors=sensors, clock=clock
-        )
+        path = store_path(self.state, index)
+        if not create and not path.exists():
+            raise StateError(f"device store {path} does not exist; check --state and --device")
         self._sensors, self._clock = sensors, clock
         self._key_file, self._keyring = key_file, keyring
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._key: HostKey = host_key(self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring)
-        path = store_path(self.state, _INDEX)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._key: HostKey = host_key(self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring)
         Store.open_or_create(path, key=self._key).close()
-        write_atomically(self.state / GATE_FILE, self._gate.to_json())
+        kept = Gate.load(self.state)
+        self._gate = Gate(
+            limits=limits or kept.limits, conditions=conditions or kept.conditions, sensors=sensors, clock=clock
+        )
+        if create:
+            # For the commands of the person, which look at the device from outside of the app.
+            write_atomically(self.state / GATE_FILE, self._gate.to_json())
         self._host = None if code is None else IsolatedHost(code, limits=call_limits, accept=accept, say=say)
-        self._results = None if self._host is None else ShownResults(self.service, self._host, self._open, clock)
+        self._results = (
+            None if self._host is None else ShownResults(self.service, self._host, self._open, say=say, clock=clock)
+        )
         self._view: View | None = None
 
     # What the app gives
@@ -129,7 +138,7 @@ class Device:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
 
     def tell(self, type: str, data: Mapping[str, Any]) -> int:
-        """Has ``on_event`` say what to keep of something that happened; how many events it kept. Raises HandlerFailed."""
+        """Has ``on_event`` say what to keep of something that happened; how many events. Raises HandlerFailed."""
         with self._open() as store:
             return self._isolated()[0].event(store.data(self.service), type, data, now=self._clock())
 
@@ -153,11 +162,11 @@ class Device:
     def ask(self, app: str, asked: Mapping[str, Any] | None = None) -> Shown | Declined:
         """Asks the service for something on behalf of ``app``.
 
-        Returns a number of the result, which says nothing about it, or why the service declined, which it decided
-        without seeing anything private.
+        Returns a number of the result, before there is one, or why the service declined, which it decided without
+        seeing anything private. Neither how long ``on_execute`` takes nor that it fails reaches the app; the page says.
 
         Raises:
-          HandlerFailed: ``on_request`` or ``on_execute`` failed; nothing was kept of it.
+          HandlerFailed: ``on_request`` failed; nothing was kept of it.
           DataError: the request is too large.
         """
         host, results = self._isolated()
@@ -165,19 +174,18 @@ class Device:
         with self._open() as store:
             data = store.data(self.service)
             accepted = host.request(data, app, dict(asked or {}), now=self._clock())
-            if isinstance(accepted, Declined):
-                return accepted
-            found = host.execute(data, accepted, now=self._clock())
-        return Shown(results.add(found, app=app))
+        return accepted if isinstance(accepted, Declined) else Shown(results.begin(accepted))
 
     def best_value(self, shown: Shown, *, app: str, choices: int, epsilon: float, column: str = "best") -> int:
         """Tells ``app`` which of ``choices`` the service found best, with noise; charged to the person's ledger first.
 
-        ``column`` of the result is the true choice, from 0 to ``choices`` - 1. Raises as
-        ``device_runtime.answers.best_value``.
+        ``column`` of the result is the true choice, from 0 to ``choices`` - 1; 0 where there is none or the service
+        failed, which the noise hides as it hides every choice. It is waited for: how long that takes is not hidden.
+
+        Raises as ``device_runtime.answers.best_value``.
         """
         _, results = self._isolated()
-        truth = results.column(shown.id, column)
+        truth = results.choice(shown.id, column, choices)
         with self._open() as store:
             return best_value(store, self._gate, truth, service=self.service, app=app, choices=choices, epsilon=epsilon)
 
@@ -191,7 +199,7 @@ class Device:
         if self._view is None:
             self._view = start_view(
                 controls=DeviceControls(
-                    store_path(self.state, _INDEX), self._gate, name=self.service, open_store=self._open_at,
+                    store_path(self.state, self._index), self._gate, name=self.service, open_store=self._open_at,
                     clock=self._clock,
                 ),
                 results=self._results if self._results is not None else _NoResults(),
@@ -240,7 +248,7 @@ class Device:
         """
         config = Config(
             state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
-            threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
+            first=self._index, threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
             conditions=self._gate.conditions, until_finished=until_finished,
         )  # fmt: skip
         return start(config, clock=self._clock, sensors=self._sensors)
@@ -250,6 +258,8 @@ class Device:
         if self._view is not None:
             self._view.stop()
             self._view = None
+        if self._results is not None:
+            self._results.close()
         if self._host is not None:
             self._host.close()
 
@@ -262,7 +272,7 @@ class Device:
         self.close()
 
     def _open(self) -> Store:
-        return self._open_at(store_path(self.state, _INDEX))
+        return self._open_at(store_path(self.state, self._index))
 
     def _open_at(self, path: Path) -> Store:
         return Store.open(path, key=self._key)

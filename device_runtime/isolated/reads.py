@@ -61,7 +61,7 @@ class Reader:
             return [[row.id, row.app, row.time, row.asked, row.rows] for row in found]
         if "prefix" in given:
             prefix = given["prefix"]
-            keys = store.keys(prefix=prefix) if table is Table.LOCAL else store.downloaded_keys(prefix=prefix)
+            keys = store.local_keys(prefix=prefix) if table is Table.LOCAL else store.downloaded_keys(prefix=prefix)
             return list(keys)
         key = given["key"]
         value = store.get(key) if table is Table.LOCAL else store.downloaded(key)

@@ -61,7 +61,7 @@ class ServiceStore(Protocol):
         """One value of the local data."""
         ...
 
-    def keys(self, *, prefix: str = "") -> Sequence[str]:
+    def local_keys(self, *, prefix: str = "") -> Sequence[str]:
         """Keys of the local data, ascending."""
         ...
 
@@ -121,7 +121,7 @@ class MemoryStore:
         """As ``ServiceStore``."""
         return self._local.get(key)
 
-    def keys(self, *, prefix: str = "") -> Sequence[str]:
+    def local_keys(self, *, prefix: str = "") -> Sequence[str]:
         """As ``ServiceStore``."""
         return sorted(key for key in self._local if key.startswith(prefix))
 

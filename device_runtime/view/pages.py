@@ -46,6 +46,7 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         + _cards(found)
         + _results(results, now)
         + _sent(found["contributions"])
+        + _answers(found.get("answers", ()))
         + _read(found)
         + _limits(found["limits"], found["limits_set_by"])
         + _opt_outs(found),
@@ -157,6 +158,21 @@ def _sent(contributions: Sequence[Mapping[str, Any]]) -> str:
     return (
         "<h2>What was sent</h2><table><tr><th>when</th><th>task</th><th>round</th><th>developer</th><th>policy</th>"
         f"<th>state</th><th>ε so far</th></tr>{rows}</table>"
+    )
+
+
+def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
+    if not answers:
+        return ""
+    rows = "".join(
+        f"<tr><td>{time.strftime('%Y-%m-%d %H:%M', time.localtime(one['time']))}</td><td>{_text(one['app'])}</td>"
+        f"<td>{_text(one['service'])}</td><td>one of {one['choices']}, with noise</td>"
+        f'<td class="number">{one["epsilon"]:.3f}</td></tr>'
+        for one in reversed(answers)
+    )
+    return (
+        "<h2>What apps were told</h2><table><tr><th>when</th><th>app</th><th>by service</th><th>what</th>"
+        f"<th>ε</th></tr>{rows}</table>"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.view import view
 
 if TYPE_CHECKING:
     from device_runtime import Store
@@ -37,6 +38,7 @@ def add_to(app: typer.Typer) -> None:
         ("erase", erase),
         ("repair", repair),
         ("explain", explain),
+        ("view", view),
     ):
         app.command(name)(command)
 
@@ -292,6 +294,11 @@ def _show(device: int, found: dict[str, Any]) -> None:
         out.print(
             f"ε {_epsilon(spent['total'])} {who} at δ {spent['total']['delta']:g}; "
             f"in the last 30 days {_epsilon(spent['30_days'])}"
+        )
+    for one in found["answers"]:
+        out.print(
+            f"told app {one['app']} one of {one['choices']} choices, with noise, by service {one['service']}: "
+            f"ε {one['epsilon']:.4f}"
         )
     limits = found["limits"]
     out.print(

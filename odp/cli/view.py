@@ -1,0 +1,58 @@
+"""`odp device view`: the person's page in their own browser."""
+
+from __future__ import annotations
+
+import json as json_format
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import console
+
+
+def view(
+    state: Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")] = Path(
+        "odp-devices"
+    ),
+    device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
+    port: Annotated[int, typer.Option(help="Port on this machine [default: a free one].")] = 0,
+    service: Annotated[
+        Path | None, typer.Option(help="On-device code to ask, a module file or a package folder.")
+    ] = None,
+    ask: Annotated[str, typer.Option(help="With --service: what to ask it, a JSON object.")] = "{}",
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = False,
+) -> None:
+    """Show what the device read, sent and spent, and with --service a result, on a page of this machine; Ctrl-C ends.
+
+    The address has a secret in it: whoever knows it sees the page.
+    """
+    import webbrowser
+
+    from device_runtime.sdk import Device
+    from odp.errors import ConfigurationError
+    from odp.isolated import Declined
+    from odp.transport.service import stop_event
+
+    try:
+        asked = json_format.loads(ask)
+    except (ValueError, RecursionError):
+        asked = None
+    if not isinstance(asked, dict):
+        raise ConfigurationError(f"Expected --ask={ask!r} to be a JSON object")
+    stop: threading.Event = stop_event()
+    with Device(state, index=device, create=False, service=service, say=console().print) as own:
+        shown = None
+        if service is not None:
+            answer = own.ask("person", asked)
+            if isinstance(answer, Declined):
+                raise ConfigurationError(f"{own.service} declined: {answer.reason}")
+            shown = answer
+        url = own.show(shown, port=port)
+        console().print(f"device {device}: {url}", soft_wrap=True, markup=False, highlight=False)
+        console().print("Ctrl-C ends it")
+        if open_browser:
+            webbrowser.open(url)
+        while not stop.wait(0.5):
+            pass

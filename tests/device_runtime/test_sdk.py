@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import http.client
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import odp
+from device_runtime.isolated import CallLimits
+from device_runtime.sdk import EXAMPLE, Device, Shown
+from device_runtime.store import Store, store_path
+from odp.errors import ConfigurationError, PrivacyError, StateError
+
+pytestmark = pytest.mark.processes
+NOW = 1_800_000_000.0
+
+SERVICE = """
+import odp.isolated as on
+
+class Films(on.IsolatedService):
+    def on_request(self, request, stores):
+        if "genre" not in request.asked:
+            return on.Declined("name a genre")
+        return on.Accepted({"genre": request.asked["genre"]})
+
+    def on_execute(self, execution, stores):
+        if execution.work["genre"] == "broken":
+            raise RuntimeError("secret-of-the-person")
+        seen = [event.data["film"] for event in stores.events(type="seen")]
+        return on.Executed({"title": f"After {len(seen)}", "films": seen, "best": len(seen)}, rows=[{"n": len(seen)}])
+
+    def on_render(self, rendering, stores):
+        films = "".join(f"<li>{film}</li>" for film in rendering.result["films"])
+        return on.Rendered(f'<ul>{films}</ul><a href="event/liked?film=7">like</a><script>steal()</script>')
+
+    def on_training_examples(self, training, stores):
+        for event in stores.events(type="seen"):
+            yield on.Example({"film": event.data["film"], "weight": 1})
+"""
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def device(tmp_path: Path, said: list[str]) -> Iterator[Device]:
+    service = tmp_path / "films.py"
+    service.write_text(SERVICE)
+    limits = CallLimits(seconds=30.0, processor_seconds=20)
+    with odp.Device(
+        tmp_path / "state", service=service, keyring=False, call_limits=limits, say=said.append, clock=lambda: NOW
+    ) as device:
+        yield device
+
+
+def _get(url: str, path: str | None = None) -> tuple[int, str]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    try:
+        connection.request("GET", parts.path if path is None else path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def _frame(page: str) -> str:
+    return urlsplit(page.split("<iframe")[1].split('src="')[1].split('"')[0]).path
+
+
+def test_a_result_is_shown_to_the_person_and_never_to_the_app(device: Device) -> None:
+    for film in (3, 5):
+        device.record("seen", {"film": film})
+    shown = device.ask("cinema", {"genre": "noir"})
+    assert isinstance(shown, Shown)
+    assert vars(shown) == {"id": "1"}
+    status, page = _get(device.show(shown))
+    assert (status, "After 2" in page) == (200, True)
+    rendered = _get(device.show(shown), _frame(page))[1]
+    assert "<li>3</li><li>5</li>" in rendered
+    assert "steal" not in rendered
+    assert "After 2" in _get(device.show())[1]
+
+
+def test_an_event_link_reaches_the_service_and_the_store(device: Device) -> None:
+    shown = device.ask("cinema", {"genre": "noir"})
+    assert isinstance(shown, Shown)
+    address = device.show(shown)
+    frame = _frame(_get(address)[1])
+    assert _get(address, f"{frame}event/liked?film=7")[0] == 204
+    with Store.open(store_path(device.state, 0)) as store:
+        (event,) = store.data("films").events(type="liked")
+    assert (dict(event.data), event.request, event.time) == ({"film": "7"}, 1, NOW)  # type: ignore[arg-type]
+
+
+def test_a_service_declines_by_what_was_asked_alone(device: Device) -> None:
+    answer = device.ask("cinema")
+    assert isinstance(answer, odp.isolated.Declined)
+    assert answer.reason == "name a genre"
+
+
+def test_that_the_service_fails_is_told_to_the_person_and_not_to_the_app(device: Device, said: list[str]) -> None:
+    shown = device.ask("cinema", {"genre": "broken"})
+    assert isinstance(shown, Shown)
+    _, page = _get(device.show(shown))
+    rendered = _get(device.show(shown), _frame(page))[1]
+    assert "could not make this: its code raised an error" in rendered
+    assert any("on_execute" in line for line in said)
+    assert "secret-of-the-person" not in rendered + page + "".join(said)
+    # Noise hides what there is, and that there is nothing.
+    assert 0 <= device.best_value(shown, app="cinema", choices=3, epsilon=0.5) < 3
+
+
+def test_a_noisy_answer_is_charged_and_limited(device: Device) -> None:
+    device.record("seen", {"film": 3})
+    shown = device.ask("cinema", {"genre": "noir"})
+    assert isinstance(shown, Shown)
+    assert 0 <= device.best_value(shown, app="cinema", choices=4, epsilon=0.8) < 4
+    found = device.privacy()
+    assert found["spent"]["total"]["epsilon"] == pytest.approx(0.8, abs=1e-6)
+    assert [one["app"] for one in found["answers"]] == ["cinema"]
+    with pytest.raises(PrivacyError, match="max_answers_epsilon_30_days"):
+        device.best_value(shown, app="cinema", choices=4, epsilon=0.8)
+
+
+def test_examples_are_replaced_as_a_whole(device: Device) -> None:
+    device.record("seen", {"film": 3})
+    for _ in range(2):
+        assert device.examples(population="films", task="next") == 1
+    with Store.open(store_path(device.state, 0)) as store:
+        (event,) = store.data("films").events(type=EXAMPLE)
+    assert event.data == {"film": 3, "weight": 1}
+
+
+def test_a_device_without_a_service_records_and_shows_its_privacy_page(tmp_path: Path) -> None:
+    with Device(tmp_path / "state", keyring=False, clock=lambda: NOW) as device:
+        device.record("play", {"track": 1})
+        assert _get(device.show())[0] == 200
+        with pytest.raises(ConfigurationError, match="service=FILE"):
+            device.ask("player")
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="does not exist; check --state and --device"):
+        Device(tmp_path / "nowhere", create=False)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_folder_is_the_persons_alone(device: Device) -> None:
+    path = store_path(device.state, 0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    device.record("seen", {"film": 987654})
+    for file in device.state.rglob("*"):
+        assert not file.is_file() or b"987654" not in file.read_bytes()
