@@ -43,7 +43,7 @@ def _levels(rows: int, row_bytes: int) -> int:
     depth = (rows - 1).bit_length()
     least = max(0, depth - _CAP_LEVELS)
     room = -(row_bytes + least * NODE_BYTES) % _LINE
-    return int(min(depth, least + room // NODE_BYTES))
+    return min(depth, least + room // NODE_BYTES)
 
 
 def record_bytes(rows: int, row_bytes: int) -> int:
@@ -53,7 +53,7 @@ def record_bytes(rows: int, row_bytes: int) -> int:
 
 def cap_nodes(rows: int, row_bytes: int) -> int:
     """Nodes of the cap, at most 2^10."""
-    return -(-rows // 2 ** _levels(rows, row_bytes))
+    return -(-rows // (1 << _levels(rows, row_bytes)))
 
 
 def build(rows: UInt8Array, table_sha256: bytes) -> tuple[UInt8Array, bytes]:
