@@ -76,9 +76,8 @@ def code(function: Any, *arguments: np.ndarray) -> str:
     numba = pytest.importorskip("numba")
     compiled = numba.njit(tuple(map(numba.typeof, arguments)))(function)
     (text,) = compiled.inspect_llvm().values()
-    name = re.escape(function.__name__)
-    functions = [part for part in re.split(r"(?m)^(?=define )", text) if re.match(rf"define \S+ @\S*{name}", part)]
-    return max(functions, key=len)
+    functions = re.split(r"(?m)^(?=define )", text)
+    return next(part for part in functions if "%arg." in part.splitlines()[0])
 
 
 def uses_of(text: str, argument: str) -> tuple[int, list[str]]:
@@ -92,7 +91,7 @@ def uses_of(text: str, argument: str) -> tuple[int, list[str]]:
         for line in lines[1:]:
             target, _, operation = line.partition(" = ")
             names = set(re.findall(r"%[\w.$\"]+", operation))
-            if operation.startswith("load ") and names & pointers or names & values:
+            if (operation.startswith("load ") and names & pointers) or names & values:
                 values.add(target)
             elif names & pointers and not operation.startswith("icmp"):
                 pointers.add(target)

@@ -270,7 +270,7 @@ def test_the_helper_answers_under_a_pad_only() -> None:
 
 @pytest.mark.parametrize("keys", [[-1], [700], [0.5], [[1]], ["1"]])
 def test_a_key_that_is_no_row_is_refused_and_not_printed(keys: list[object]) -> None:
-    with pytest.raises(ConfigurationError, match="whole numbers from 0 to 699$"):
+    with pytest.raises(ConfigurationError, match=r"whole numbers from 0 to 699$"):
         pir.query(keys, database(table(700, 20), 6).shape)
 
 
