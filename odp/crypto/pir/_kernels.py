@@ -40,6 +40,22 @@ def fold(records: Any, buckets: Any, stored: Any, found: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
+def fold_pairs(records: Any, buckets: Any, stored: Any, found: Any) -> None:
+    """As ``fold`` where every layout is one bucket, ``buckets[.., table] == table``: two rows per visit to it."""
+    pairs = records.shape[0] // 2 * 2
+    for row in range(0, pairs, 2):
+        even, odd = records[row], records[row + 1]
+        for query in range(found.shape[0]):
+            for table in range(buckets.shape[1]):
+                even_mask, odd_mask = stored[row, query, table], stored[row + 1, query, table]
+                out = found[query, table]
+                for line in range(records.shape[1]):
+                    for word in range(8):
+                        out[line, word] ^= (even[line, word] & even_mask) ^ (odd[line, word] & odd_mask)
+    fold(records[pairs:], buckets[pairs:], stored[pairs:], found)
+
+
+@numba.njit(nogil=True, cache=True)
 def multiply(matrix: Any, queries: Any, found: Any) -> None:
     """See ``lwe.multiply``; ``found`` uint32 [queries, rows]. Eight rows share the reads of a query."""
     rows, columns = matrix.shape
