@@ -170,7 +170,11 @@ def test_shares_and_sampled_rounds_compose_by_renyi_divergence() -> None:
         < epsilon
         < sum(alone)
     )
-    assert epsilon == pytest.approx(accounting.epsilon_rdp(mixed, delta=1e-6), rel=1e-9)
+    # The library knows no caps; ours pays for them on both sides, which is little where they are hardly ever reached.
+    library = accounting.epsilon_rdp(mixed, delta=1e-6)
+    assert library <= epsilon <= 1.001 * library
+    tight = dataclasses.replace(draw, sampling=Sampling(0.1, 10_000, 1_150))
+    assert accounting.epsilon([SHARED, tight], delta=1e-5) > accounting.epsilon([SHARED, draw], delta=1e-5)
 
 
 def test_no_profile_is_claimed_for_noise_in_shares() -> None:
