@@ -14,6 +14,8 @@ from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, concentrated, events
 from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, Sampling
 from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.mechanisms import ADDED_DELTA
+from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD
 from odp.privacy.rendering import render_text
 from odp.privacy.report import report_of_ledger
 
@@ -244,3 +246,9 @@ def test_altered_epsilons_of_shares_are_found_by_recomputation() -> None:
     cheaper = Ledger("people", (dataclasses.replace(entry, task_epsilon=0.9 * entry.task_epsilon),))
     with pytest.raises(Exception, match="epsilon"):
         cheaper.verify()
+
+
+def test_the_delta_of_sampling_covers_a_million_shares_of_the_largest_size() -> None:
+    """Each share is off by 2^-128 for each entry of its table, and 1e-42 beyond; both sides of the inequality pay."""
+    distance = 10**6 * (28 * LARGEST_STD * 2.0**-128 + 1e-42)
+    assert (1.0 + math.exp(concentrated.PROVED_UP_TO)) * distance < ADDED_DELTA
