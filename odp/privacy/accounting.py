@@ -135,6 +135,16 @@ def mu_for_shares(*, epsilon: float, delta: float, coordinates: int) -> float:
     return math.sqrt(2.0 * concentrated.rho_for(epsilon=epsilon, delta=left)) * (1.0 - _RELATIVE_MARGIN)
 
 
+def noise_multiplier_for_shares(*, epsilon: float, delta: float, releases: int = 1, coordinates: int = 0) -> float:
+    """As ``noise_multiplier_for``, of noise that devices add in shares: of the sharers' noise together.
+
+    Raises:
+        ConfigurationError, PrivacyError: as ``noise_multiplier_for``.
+    """
+    _validate.integer(low=1, high=10**9, releases=releases)
+    return math.sqrt(releases) / mu_for_shares(epsilon=epsilon, delta=delta, coordinates=coordinates)
+
+
 def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
     """The epsilon at ``delta`` of a mu-GDP mechanism that noises ``coordinates`` numbers, rounded as in ``epsilon``.
 

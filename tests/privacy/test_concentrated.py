@@ -252,3 +252,12 @@ def test_the_delta_of_sampling_covers_a_million_shares_of_the_largest_size() -> 
     """Each share is off by 2^-128 for each entry of its table, and 1e-42 beyond; both sides of the inequality pay."""
     distance = 10**6 * (28 * LARGEST_STD * 2.0**-128 + 1e-42)
     assert (1.0 + math.exp(concentrated.PROVED_UP_TO)) * distance < ADDED_DELTA
+
+
+@pytest.mark.parametrize("rounds", [1, 10, 300])
+def test_noise_for_so_many_rounds_fits_the_budget_and_a_thousandth_less_does_not(rounds: int) -> None:
+    numbers, step = 50, 2.0**-9
+    std = accounting.noise_multiplier_for_shares(epsilon=2.0, delta=1e-6, releases=rounds, coordinates=rounds * numbers)
+    event = DistributedRelease("hours", 1.0, std, numbers, sharers=20, step=step)
+    assert 1.999 < accounting.epsilon({event: rounds}, delta=1e-6) <= 2.0
+    assert accounting.epsilon({dataclasses.replace(event, noise_std=0.999 * std): rounds}, delta=1e-6) > 2.0
