@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.crypto.domains import PIR_NODE, PIR_ROW
-from odp.errors import ServiceError
+from odp.errors import ConfigurationError, ServiceError
 
-__all__ = ["NODE_BYTES", "WrongRowsError", "build", "cap_nodes", "check", "record_bytes"]
+__all__ = ["NODE_BYTES", "WrongRowsError", "build", "cap_nodes", "check", "plain_rows", "record_bytes"]
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -43,7 +43,7 @@ def _levels(rows: int, row_bytes: int) -> int:
     depth = (rows - 1).bit_length()
     least = max(0, depth - _CAP_LEVELS)
     room = -(row_bytes + least * NODE_BYTES) % _LINE
-    return int(min(depth, least + room // NODE_BYTES))
+    return min(depth, least + room // NODE_BYTES)
 
 
 def record_bytes(rows: int, row_bytes: int) -> int:
@@ -53,7 +53,18 @@ def record_bytes(rows: int, row_bytes: int) -> int:
 
 def cap_nodes(rows: int, row_bytes: int) -> int:
     """Nodes of the cap, at most 2^10."""
-    return -(-rows // 2 ** _levels(rows, row_bytes))
+    return -(-rows // (1 << _levels(rows, row_bytes)))
+
+
+def plain_rows(rows: npt.NDArray[np.float32] | UInt8Array) -> UInt8Array:
+    """The bytes of ``rows`` [n, width]: uint8 [n, bytes]. Raises ConfigurationError for any other type or shape."""
+    if rows.ndim != 2 or 0 in rows.shape or rows.dtype not in (np.float32, np.uint8):
+        raise ConfigurationError(
+            f"Expected rows to be float32 or uint8 [rows, width], not empty, got {rows.dtype} {rows.shape}"
+        )
+    if rows.dtype == np.uint8:
+        return np.ascontiguousarray(rows).astype(np.uint8, copy=False)
+    return np.ascontiguousarray(rows, dtype="<f4").view(np.uint8)
 
 
 def build(rows: UInt8Array, table_sha256: bytes) -> tuple[UInt8Array, bytes]:

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MASKED_ROWS", "fold", "masks"]
+__all__ = ["MASKS", "fold", "masks", "scan"]
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt16Array = npt.NDArray[np.uint16]
 UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]
 
-#: Rows whose masks are stored at a time: they stay in the cache until they are used.
-MASKED_ROWS = 2048
+#: Masks that are stored at a time: they stay in the cache until they are used.
+MASKS = 2**15
 
 
 def scan(
@@ -44,9 +44,10 @@ def scan(
     found = np.zeros((len(shares), count, *records.shape[1:]), dtype=np.uint64)
     kernels = _kernels() if compiled else None
     pick, add = (masks, fold) if kernels is None else (kernels.masks, kernels.fold)
-    stored = np.empty((MASKED_ROWS, len(shares), bits.shape[1]), dtype=np.uint64)
-    for start in range(0, len(records), MASKED_ROWS):
-        block = slice(start, min(start + MASKED_ROWS, len(records)))
+    step = max(1, MASKS // (len(shares) * bits.shape[1]))
+    stored = np.empty((step, len(shares), bits.shape[1]), dtype=np.uint64)
+    for start in range(0, len(records), step):
+        block = slice(start, min(start + step, len(records)))
         chosen = stored[: block.stop - start]
         pick(shares, bits[block], chosen)
         add(records[block], buckets[block], chosen, found)

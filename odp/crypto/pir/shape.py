@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from odp import _validate
 from odp.crypto.domains import PIR_SHAPE
@@ -89,3 +93,22 @@ class Shape:
     def record_bytes(self) -> int:
         """Length of a row with its hashes."""
         return records.record_bytes(self.rows, self.row_bytes)
+
+    def distinct(
+        self, keys: Sequence[int] | npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
+        """The different rows of ``keys``, and for every key which of them it is.
+
+        Raises:
+            ConfigurationError: a key is out of range, or there are more different ones than ``keys`` of the shape.
+        """
+        given = np.asarray(keys)
+        if given.size == 0:
+            given = given.astype(np.int64).reshape(0)
+        # The message holds no key: they are private.
+        if given.ndim != 1 or given.dtype.kind not in "iu" or (given < 0).any() or (given >= self.rows).any():
+            raise ConfigurationError(f"Expected keys to be a list of whole numbers from 0 to {self.rows - 1}")
+        rows, inverse = np.unique(given.astype(np.int64), return_inverse=True)
+        if len(rows) > self.keys:
+            raise ConfigurationError(f"Expected at most {self.keys} different keys, got {len(rows)}")
+        return rows, inverse

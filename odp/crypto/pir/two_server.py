@@ -120,7 +120,7 @@ class Database:
         Raises:
             ConfigurationError: a shape, type or length is wrong.
         """
-        plain = _plain_rows(rows)
+        plain = records.plain_rows(rows)
         padded, cap = records.build(plain, table_sha256)
         shape = Shape(len(plain), plain.shape[1], keys, seed, table_sha256, cap)
         layout = shape.layout
@@ -161,7 +161,7 @@ def query(
     Raises:
         ConfigurationError: a key is out of range, or there are too many.
     """
-    rows, inverse = distinct(keys, shape)
+    rows, inverse = shape.distinct(keys)
     layout = shape.layout
     assigned, places = layout.assign(rows)
     taken = assigned >= 0
@@ -258,26 +258,6 @@ def reply_bytes(shape: Shape) -> int:
     return shape.layout.buckets * shape.record_bytes
 
 
-def distinct(
-    keys: Sequence[int] | npt.NDArray[np.integer], shape: Shape
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
-    """The different rows of ``keys``, and for every key which of them it is.
-
-    Raises:
-        ConfigurationError: a key is out of range, or there are more different ones than ``shape.keys``.
-    """
-    given = np.asarray(keys)
-    if given.size == 0:
-        given = given.astype(np.int64).reshape(0)
-    # The message holds no key: they are private.
-    if given.ndim != 1 or given.dtype.kind not in "iu" or (given < 0).any() or (given >= shape.rows).any():
-        raise ConfigurationError(f"Expected keys to be a list of whole numbers from 0 to {shape.rows - 1}")
-    rows, inverse = np.unique(given.astype(np.int64), return_inverse=True)
-    if len(rows) > shape.keys:
-        raise ConfigurationError(f"Expected at most {shape.keys} different keys, got {len(rows)}")
-    return rows, inverse
-
-
 def _open(request: bytes, pad_seed: bytes | None, shape: Shape) -> dpf.Keys:
     party = _LEADER if pad_seed is None else _HELPER
     if pad_seed is not None and len(pad_seed) != PAD_SEED_BYTES:
@@ -311,13 +291,3 @@ def _xor(data: UInt8Array, other: bytes) -> bytes:
 def _share_bytes(shape: Shape) -> int:
     """Bytes of one bucket's evaluated share."""
     return -(-shape.layout.places // 128) * 16
-
-
-def _plain_rows(rows: npt.NDArray[np.float32] | UInt8Array) -> UInt8Array:
-    if rows.ndim != 2 or 0 in rows.shape or rows.dtype not in (np.float32, np.uint8):
-        raise ConfigurationError(
-            f"Expected rows to be float32 or uint8 [rows, width], not empty, got {rows.dtype} {rows.shape}"
-        )
-    if rows.dtype == np.uint8:
-        return np.ascontiguousarray(rows).astype(np.uint8, copy=False)
-    return np.ascontiguousarray(rows, dtype="<f4").view(np.uint8)
