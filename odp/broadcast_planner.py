@@ -36,7 +36,7 @@ _PASS_BYTE, _PASS_BYTE_KEY = 5e-11, 2.7e-12
 # Two parties: scan, and evaluation of the functions at each row, at each of the two.
 _SCAN_BYTE, _SCAN_ROW = 2e-10, 2.2e-8
 # Lattices: the whole table times one vector.
-_MULTIPLIED_BYTE_KEY = 1e-10
+_MULTIPLIED_BYTE_KEY = 3e-11
 
 _VALUE_BYTES = 4
 _BLOCK_BYTES, _BLOCK_HASH_BYTES = 2**16, 32
