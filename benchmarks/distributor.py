@@ -2,9 +2,10 @@
 
 A real distributor (``odp distributor run``: host, platform and enclave as processes of their own) holds three tables.
 Devices ask it over TLS for 50 rows by ``Select``, one at a time and many at once, and for the whole table by
-``Download``; processor time is that of the operating system's books per process. Scans are also timed by themselves, on
-one thread, beside this machine's memory (``scanning``). Downloads by many devices are compared with a gRPC server of
-the same options that streams as many bytes out of its memory, to the same devices, in turns: the best turn of each.
+``Download``; processor time is that of the operating system's books per process. Scans and the servers' side of private
+retrieval are also timed by themselves, on one thread, beside this machine's memory (``scanning``,
+``private_retrieval``). Downloads by many devices are compared with a gRPC server of the same options that streams as
+many bytes out of its memory, to the same devices, in turns: the best turn of each.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import psutil
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks.harness import Figure, Limit, progress
+from benchmarks.private_retrieval import retrieval
 from benchmarks.processes import with_enclaves
 from benchmarks.scanning import Shape, scans, table
 from device_runtime.enclaves import Enclaves
@@ -83,6 +85,8 @@ def run(quick: bool) -> list[Figure]:
     for shape in chosen.shapes:
         progress(f"scanning {shape}")
         figures += scans(table(shape), shape, keys=KEYS, repeats=chosen.repeats, full=chosen.full)
+        progress(f"private retrieval from {shape}")
+        figures += retrieval(table(shape), shape, keys=KEYS, repeats=chosen.repeats, full=chosen.full)
     return figures + served(chosen)
 
 

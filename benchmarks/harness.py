@@ -43,7 +43,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     ),
     "distributor": (
         "benchmarks.distributor",
-        "rows by scan and by whole download: bytes and processor time per device, beside memory and bare gRPC",
+        "rows by scan, privately and by whole download: bytes and processor time, beside memory and bare gRPC",
     ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }

@@ -21,7 +21,8 @@ from distributor.scan import ScannedTable
 from odp.algorithms.dpam import parallel
 
 _GIGA, _MILLI = 1e9, 1e3
-_MEMORY_BYTES = 2**28  # beyond the caches of a processor
+#: Beyond the caches of a processor.
+MEMORY_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def scans(rows: npt.NDArray[np.float32], shape: Shape, *, keys: int, repeats: in
 
     drawn = [generator.integers(0, shape.rows, count).astype(np.uint32) for count in (1, BATCH, keys, keys * BATCH)]
     same_key = np.zeros(keys, dtype=np.uint32)
-    flat, memory = rows.ravel(), np.ones(_MEMORY_BYTES // 4, dtype=np.float32)
+    flat, memory = rows.ravel(), np.ones(MEMORY_BYTES // 4, dtype=np.float32)
     readers: list[Callable[[], object]] = [
         memory.max,
         lambda: np.dot(memory, memory),
@@ -63,9 +64,9 @@ def scans(rows: npt.NDArray[np.float32], shape: Shape, *, keys: int, repeats: in
         lambda: np.dot(flat, flat),
     ]
     with parallel.one_blas_thread():
-        found = _best([*readers, *map(scan, drawn), scan(same_key)], repeats)
+        found = best([*readers, *map(scan, drawn), scan(same_key)], repeats)
     one, few, request, batch, same = found[len(readers) :]
-    bandwidth = _MEMORY_BYTES / min(found[:2])
+    bandwidth = MEMORY_BYTES / min(found[:2])
     reading = shape.bytes / bandwidth
     single, batched = (">= 0.6", ">= 1.5") if full else (None, None)
     once = Limit("reading the table once", _MILLI * min(found[2:4]))
@@ -89,7 +90,7 @@ def scans(rows: npt.NDArray[np.float32], shape: Shape, *, keys: int, repeats: in
     ]  # fmt: skip
 
 
-def _best(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+def best(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """Processor seconds of each: the best of a few, after one that warms up; in turns, so that all meet one machine."""
     best = [float("inf")] * len(works)
     for number in range(repeats + 1):

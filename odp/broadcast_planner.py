@@ -2,7 +2,7 @@
 
 The cost of a method is how long a device of the reference connection below is busy with its bytes, plus the time that
 the servers' processors are busy for it. Bytes are exact, from the formats of docs/protocol.md. Times follow a model
-with the constants below, fitted to ``python -m benchmarks distributor`` (docs/partial-broadcast.md, section 4); numbers
+with the constants below, fitted to ``python -m benchmarks distributor`` (docs/partial-broadcast.md, section 7); numbers
 of another machine differ, mostly by one factor for all methods.
 
 A method may be ruled out whatever it costs: ``pir`` without a declared helper, ``lwe`` for a table that changes, since

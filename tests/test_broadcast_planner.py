@@ -6,7 +6,7 @@ from odp.broadcast_planner import DOWN_SECONDS_PER_BYTE, UP_SECONDS_PER_BYTE, Ta
 from odp.errors import ConfigurationError
 
 #: (rows, bytes per row), and what ``python -m benchmarks distributor`` measured for 50 keys: bytes up, bytes down and
-#: seconds of the distributor's processors (docs/partial-broadcast.md, section 4).
+#: seconds of the distributor's processors (docs/partial-broadcast.md, section 7).
 MEASURED = {
     (60_000, 128): {"enclave": (329, 6.4e3, 2.1e-3), "all": (41, 7.7e6, 8.4e-3)},
     (60_000, 2240): {"enclave": (329, 112e3, 28.6e-3), "all": (41, 134.4e6, 91.5e-3)},

@@ -22,7 +22,7 @@ def test_scans_have_goals_at_full_size_only() -> None:
 
 def test_every_work_is_timed_in_turns_and_the_first_turn_only_warms() -> None:
     order: list[int] = []
-    found = scanning._best([lambda: order.append(1), lambda: order.append(2)], repeats=2)
+    found = scanning.best([lambda: order.append(1), lambda: order.append(2)], repeats=2)
     assert order == [1, 2] * 3
     assert all(0 <= seconds < 1 for seconds in found)
 

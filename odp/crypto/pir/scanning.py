@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MASKS", "fold", "masks", "scan"]
+__all__ = ["MASKS", "NARROW", "fold", "masks", "scan"]
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt16Array = npt.NDArray[np.uint16]
@@ -26,6 +26,8 @@ UInt64Array = npt.NDArray[np.uint64]
 
 #: Masks that are stored at a time: they stay in the cache until they are used.
 MASKS = 2**15
+#: Lines of a record up to which two rows at a time are faster, where all rows fall into one bucket.
+NARROW = 8
 
 
 def scan(
@@ -44,6 +46,8 @@ def scan(
     found = np.zeros((len(shares), count, *records.shape[1:]), dtype=np.uint64)
     kernels = _kernels() if compiled else None
     pick, add = (masks, fold) if kernels is None else (kernels.masks, kernels.fold)
+    if kernels is not None and count == bits.shape[1] and records.shape[1] <= NARROW:
+        add = kernels.fold_pairs
     step = max(1, MASKS // (len(shares) * bits.shape[1]))
     stored = np.empty((step, len(shares), bits.shape[1]), dtype=np.uint64)
     for start in range(0, len(records), step):

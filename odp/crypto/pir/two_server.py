@@ -25,6 +25,10 @@ What holds, for any keys and for the two servers of which at least one is honest
 - The pad depends on the shape, cap included, as its owner sees it. A device may therefore take the shape from the
   leader alone: had the leader another one than an honest helper, every ``recover`` would fail.
 
+What a device has to see to: the shape's table hash, rows and bytes per row are those of the signed manifest, its keys
+those of the task. And the seed is not of the servers' free choice, but a function of the manifest or the round: who
+searches 2^30 seeds may find one that leaves a row of one suspected set of keys without a bucket, a failure of its own.
+
 What does not hold: nothing, if the servers collude. A server can always refuse to answer. A device must ask for a
 fresh query after a failure, never send one twice to other servers. Whether a query met the layout's failure
 (``layout.unplaced_bound``, below 2^-40) shows in ``recover`` only, as ``UnplacedError``, and not in what is sent.

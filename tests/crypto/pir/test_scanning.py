@@ -38,6 +38,17 @@ def test_a_bucket_is_the_xor_of_its_picked_rows(rows: int, lines: int, queries: 
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+@pytest.mark.parametrize("lines", [1, scanning.NARROW, scanning.NARROW + 1])
+def test_layouts_of_one_bucket_are_scanned_to_the_same_bytes(rows: int, lines: int) -> None:
+    records, buckets, bits, shares = inputs(rows, lines, 2, seed=rows)
+    buckets[:] = np.arange(TABLES, dtype=np.uint16)
+    compiled, plain = (
+        scanning.scan(records, buckets, bits, shares, TABLES, compiled=compiled) for compiled in (True, False)
+    )
+    assert np.array_equal(compiled, plain)
+
+
 def test_more_rows_than_masks_are_stored_for_are_scanned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     given_inputs = inputs(1000, 2, 2)
     whole = scanning.scan(*given_inputs, COUNT, compiled=False)
@@ -131,9 +142,10 @@ def fold_arguments() -> tuple[np.ndarray, ...]:
     return records, buckets, np.zeros((ROWS, 1, TABLES), dtype=np.uint64), np.zeros((1, COUNT, 2, 8), dtype=np.uint64)
 
 
-def test_no_mask_and_no_row_decides_on_a_branch_or_an_address_of_the_machine_code() -> None:
+@pytest.mark.parametrize("name", ["fold", "fold_pairs"])
+def test_no_mask_and_no_row_decides_on_a_branch_or_an_address_of_the_machine_code(name: str) -> None:
     kernels = pytest.importorskip("odp.crypto.pir._kernels")
-    text = code(kernels.fold.py_func, *fold_arguments())
+    text = code(getattr(kernels, name).py_func, *fold_arguments())
     for argument in ("stored", "records"):
         values, deciding = uses_of(text, argument)
         assert values > 4
