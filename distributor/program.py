@@ -14,6 +14,7 @@ from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
 from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
 from distributor.shares import Shares
+from distributor.static_tables import StaticTables
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.enclave_start import wait_ready
@@ -96,11 +97,12 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         replicator = Replicator(store, helper, log)
         service = DistributorService(core, store, log, replication=replicator)
         service.restore()
+        static = StaticTables(service, store, log)
         leader = Leader(service, Shares(store), replicator, helper, log)
 
         def add(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(distributor_servicer(service, log), server)
-            retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(leader_servicer(leader, log), server)
+            retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(leader_servicer(leader, static, log), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )

@@ -19,7 +19,7 @@ from odp.errors import ConfigurationError
 from odp.tables import keyed_entry, table_from_bytes
 
 #: Models whose tables are kept ready; one more is read from the disk again.
-_MOST_READY = 6
+_MOST_READY = 3
 _READ_BYTES = 2**20
 
 

@@ -2,7 +2,7 @@
 
 The cost of a method is how long a device of the reference connection below is busy with its bytes, plus the time that
 the servers' processors are busy for it. Bytes are exact, from the formats of docs/protocol.md. Times follow a model
-with the constants below, fitted to ``python -m benchmarks distributor`` (docs/partial-broadcast.md, section 4); numbers
+with the constants below, fitted to ``python -m benchmarks distributor`` (docs/partial-broadcast.md, section 7); numbers
 of another machine differ, mostly by one factor for all methods.
 
 A method may be ruled out whatever it costs: ``pir`` without a declared helper, ``lwe`` for a table that changes, since
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
@@ -20,18 +21,22 @@ from odp.broadcast import ALL, ENCLAVE, LWE, MOST_PIR_KEYS, PIR
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
+if TYPE_CHECKING:
+    from odp.crypto.pir.shape import Shape
+
 #: The reference connection of a device: 10 Mbit/s down, 2.5 Mbit/s up.
 DOWN_SECONDS_PER_BYTE = 8e-7
 UP_SECONDS_PER_BYTE = 3.2e-6
 
 # Seconds of processor time, all processes of the service together.
 _CALL = 6e-4
-_STREAM = 2e-3
 _SENT_BYTE = 6.5e-10
 # Enclave: reading the table once, and one more key in the matrix product.
 _PASS_BYTE, _PASS_BYTE_KEY = 5e-11, 2.7e-12
 # Two parties: scan, and evaluation of the functions at each row, at each of the two.
 _SCAN_BYTE, _SCAN_ROW = 2e-10, 2.2e-8
+# Lattices: the whole table times one vector.
+_MULTIPLIED_BYTE_KEY = 3e-11
 
 _VALUE_BYTES = 4
 _BLOCK_BYTES, _BLOCK_HASH_BYTES = 2**16, 32
@@ -141,7 +146,7 @@ def plan_table(
         _all(rows * row_bytes + dense_bytes, static_uses),
         _enclave(rows, row_bytes, keys, dense_bytes),
         _two_parties(rows, row_bytes, keys, dense_bytes, helper=helper),
-        _lattice(rows, row_bytes, keys, static_uses),
+        _lattice(rows, row_bytes, keys, dense_bytes, static_uses),
     )
     return TablePlan(name, rows, row_bytes, keys, dense_bytes, costs)
 
@@ -171,7 +176,7 @@ def _all(size: int, static_uses: int) -> Cost:
         ALL,
         up=60 * downloads,
         down=size * downloads + listed,
-        cpu=(_STREAM + size * _SENT_BYTE) * downloads + (_CALL if listed else 0.0),
+        cpu=(_CALL + size * _SENT_BYTE) * downloads + (_CALL if listed else 0.0),
         note=note,
     )
 
@@ -191,11 +196,9 @@ def _two_parties(rows: int, row_bytes: int, keys: int, dense_bytes: int, *, help
     excluded = "" if helper else _NO_HELPER
     if keys > MOST_PIR_KEYS:
         return Cost(PIR, 0, 0, 0, "", excluded=f"more than {MOST_PIR_KEYS} rows per device")
-    from odp.crypto.pir import records, two_server
-    from odp.crypto.pir.shape import SEED_BYTES, Shape
+    from odp.crypto.pir import two_server
 
-    cap = bytes(records.cap_nodes(rows, row_bytes) * records.NODE_BYTES)
-    shape = Shape(rows, row_bytes, keys, bytes(SEED_BYTES), bytes(32), cap)
+    shape = _shape(rows, row_bytes, keys)
     scan = rows * shape.record_bytes * _SCAN_BYTE + rows * _SCAN_ROW
     return Cost(
         PIR,
@@ -207,6 +210,29 @@ def _two_parties(rows: int, row_bytes: int, keys: int, dense_bytes: int, *, help
     )
 
 
-def _lattice(rows: int, row_bytes: int, keys: int, static_uses: int) -> Cost:
-    excluded = "" if static_uses else _NOT_STATIC
-    return Cost(LWE, 0, 0, 0, "", excluded=excluded)
+def _lattice(rows: int, row_bytes: int, keys: int, dense_bytes: int, static_uses: int) -> Cost:
+    if not static_uses:
+        return Cost(LWE, 0, 0, 0, "", excluded=_NOT_STATIC)
+    from odp.crypto.pir import lwe
+
+    try:
+        shape = _shape(rows, row_bytes, keys)
+        up, down, hint = lwe.request_bytes(shape), lwe.reply_bytes(shape), lwe.hint_bytes(shape)
+    except ConfigurationError as error:
+        return Cost(LWE, 0, 0, 0, "", excluded=str(error))
+    return Cost(
+        LWE,
+        up=up + _FRAME_BYTES,
+        down=down + (hint + len(shape.to_bytes())) / static_uses + dense_bytes + _FRAME_BYTES,
+        cpu=_CALL + rows * shape.record_bytes * keys * _MULTIPLIED_BYTE_KEY + hint / static_uses * _SENT_BYTE,
+        note=f"a hint of {hint:,} bytes in {static_uses} uses, and the table once per key",
+    )
+
+
+def _shape(rows: int, row_bytes: int, keys: int) -> Shape:
+    """What is public of a table, but for its content: enough for lengths."""
+    from odp.crypto.pir import records
+    from odp.crypto.pir.shape import SEED_BYTES, Shape
+
+    cap = bytes(records.cap_nodes(rows, row_bytes) * records.NODE_BYTES)
+    return Shape(rows, row_bytes, keys, bytes(SEED_BYTES), bytes(32), cap)

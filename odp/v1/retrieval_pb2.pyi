@@ -84,3 +84,53 @@ class AnswerResponse(_message.Message):
     model_sha256: bytes
     answer: bytes
     def __init__(self, model_sha256: _Optional[bytes] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
+class DescribeHintRequest(_message.Message):
+    __slots__ = ("model_sha256", "table")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    table: str
+    def __init__(self, model_sha256: _Optional[bytes] = ..., table: _Optional[str] = ...) -> None: ...
+
+class DescribeHintResponse(_message.Message):
+    __slots__ = ("model_sha256", "shape", "hint_sha256")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    HINT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    shape: bytes
+    hint_sha256: bytes
+    def __init__(self, model_sha256: _Optional[bytes] = ..., shape: _Optional[bytes] = ..., hint_sha256: _Optional[bytes] = ...) -> None: ...
+
+class GetHintRequest(_message.Message):
+    __slots__ = ("model_sha256", "table")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    table: str
+    def __init__(self, model_sha256: _Optional[bytes] = ..., table: _Optional[str] = ...) -> None: ...
+
+class GetHintResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+
+class SelectByLatticeRequest(_message.Message):
+    __slots__ = ("model_sha256", "table", "query")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    table: str
+    query: bytes
+    def __init__(self, model_sha256: _Optional[bytes] = ..., table: _Optional[str] = ..., query: _Optional[bytes] = ...) -> None: ...
+
+class SelectByLatticeResponse(_message.Message):
+    __slots__ = ("model_sha256", "answer")
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    answer: bytes
+    def __init__(self, model_sha256: _Optional[bytes] = ..., answer: _Optional[bytes] = ...) -> None: ...

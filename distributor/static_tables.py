@@ -1,0 +1,142 @@
+"""Rows of tables that never change, by lattices: from the distributor's host alone, which learns nothing of the keys.
+
+Only the last model of a task never changes. The host makes a hint of it once, which takes a thousand passes over the
+table; devices download the hint once and then ask for few bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from distributor.header import open_header, table_size
+from distributor.interface import UnknownModel
+from distributor.model_store import ModelStore
+from distributor.servicer import DistributorService
+from odp._validate import one_of
+from odp.algorithms.registry import algorithm_for
+from odp.crypto.pir import lwe
+from odp.errors import ConfigurationError
+from odp.signed_task import HASH_BYTES, check_length
+from odp.tables import keyed_entry, table_from_bytes
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound
+from odp.transport.streams import stream_permit, stream_time_limit
+from odp.v1 import retrieval_pb2
+
+#: Rows of one request, whatever a device needs.
+LATTICE_KEYS = 16
+#: A larger table would keep the processor busy for minutes to make its hint.
+LARGEST_TABLE = 64 * 2**20
+MAX_HINTS = 4
+
+_MOST_READY = 2
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class _Static:
+    table: str
+    database: lwe.LweDatabase
+    hint: bytes
+    hint_sha256: bytes
+
+
+class StaticTables:
+    """Answers for the last models of tasks in ``store``; thread-safe."""
+
+    def __init__(
+        self, models: DistributorService, store: ModelStore, log: Log, *, stream_seconds: float = LONG_DEADLINE
+    ) -> None:
+        self._models = models
+        self._store = store
+        self._log = log
+        self._stream_seconds = stream_seconds
+        self._hints = threading.BoundedSemaphore(MAX_HINTS)
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[bytes, _Static] = OrderedDict()
+
+    def describe(self, request: retrieval_pb2.DescribeHintRequest) -> retrieval_pb2.DescribeHintResponse:
+        """Shape and hash of the hint.
+
+        Raises NotFound for a model that is not held, ConfigurationError for one that is not its task's last or too
+        large, and for another table.
+        """
+        found = self._of(request.model_sha256, request.table)
+        return retrieval_pb2.DescribeHintResponse(
+            model_sha256=request.model_sha256,
+            shape=found.database.shape.to_bytes(),
+            hint_sha256=found.hint_sha256,
+        )
+
+    def hint(
+        self, request: retrieval_pb2.GetHintRequest, context: grpc.ServicerContext
+    ) -> Iterator[retrieval_pb2.GetHintResponse]:
+        """The hint in chunks of at most 1 MiB. Raises as ``describe``, at once."""
+        found = self._of(request.model_sha256, request.table)
+        permit = contextlib.ExitStack()
+        permit.enter_context(stream_permit(self._hints, service="distributor", what="hints"))
+        permit.enter_context(stream_time_limit(context, self._stream_seconds))
+        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
+        if not context.add_callback(permit.close):
+            permit.close()
+        self._log.event("hint", model=short(request.model_sha256), bytes=len(found.hint))
+        starts = range(0, len(found.hint), CHUNK_BYTES)
+        return (retrieval_pb2.GetHintResponse(chunk=found.hint[start : start + CHUNK_BYTES]) for start in starts)
+
+    def select(self, request: retrieval_pb2.SelectByLatticeRequest) -> retrieval_pb2.SelectByLatticeResponse:
+        """The products of one query. Raises as ``describe``, and ConfigurationError for a malformed query."""
+        found = self._of(request.model_sha256, request.table)
+        answer = lwe.answer(found.database, request.query)
+        sizes = {"bytes_in": request.ByteSize(), "bytes_out": len(answer)}
+        self._log.event("select_by_lattice", model=short(request.model_sha256), **sizes)
+        return retrieval_pb2.SelectByLatticeResponse(model_sha256=request.model_sha256, answer=answer)
+
+    def _of(self, model: bytes, table: str) -> _Static:
+        check_length("model_sha256", model, HASH_BYTES)
+        if len(table) > _LONGEST_NAME:
+            raise ConfigurationError(f"Expected table={table[:16]!r}.. to have at most {_LONGEST_NAME} characters")
+        if not self._models.holds(model):
+            raise NotFound(str(UnknownModel(model)))
+        with self._lock:  # whoever asks for the same model waits for it
+            found = self._ready.get(model)
+            if found is None:
+                found = self._read(model)
+                self._ready[model] = found
+                while len(self._ready) > _MOST_READY:
+                    self._ready.popitem(last=False)
+            self._ready.move_to_end(model)
+        one_of((found.table,), table=table)
+        return found
+
+    def _read(self, model: bytes) -> _Static:
+        stored = self._store.load(model)
+        header = open_header(stored.task, stored.manifest)
+        rounds = len(algorithm_for(header.task).planned_releases())
+        if header.manifest.version != rounds:
+            raise ConfigurationError(
+                f"version={header.manifest.version} of task {header.task.name!r} is not its last, which is {rounds}: "
+                "only that one never changes; ask in another way"
+            )
+        entry = keyed_entry(header.manifest)
+        if table_size(entry) > LARGEST_TABLE:
+            raise ConfigurationError(
+                f"table {entry.name!r} has {table_size(entry)} bytes; retrieval by lattices is for at most "
+                f"{LARGEST_TABLE}"
+            )
+        index = list(header.manifest.tables).index(entry)
+        try:
+            data = b"".join(self._store.chunks(model, index, CHUNK_BYTES))
+        except FileNotFoundError:
+            raise NotFound(str(UnknownModel(model))) from None
+        rows = table_from_bytes(entry, data).rows
+        database = lwe.LweDatabase.of(rows, keys=LATTICE_KEYS, seed=model, table_sha256=entry.sha256)
+        hint = lwe.hint(database)
+        return _Static(entry.name, database, hint, hashlib.sha256(hint).digest())
