@@ -58,9 +58,9 @@ def opened_version(path: Path, connection: Any, key: StoreKey) -> int:
     """
     try:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    except _sqlcipher.OperationalError:
+        raise  # locked, or no room: that is no damage
     except _sqlcipher.DatabaseError as error:
-        if "not a database" not in str(error):
-            raise
         with path.open("rb") as file:
             if file.read(len(key.salt)) == key.salt:
                 raise
@@ -109,7 +109,7 @@ def repair(path: Path, *, key: HostKey | None = None) -> Repair:
 
 def _read(path: Path, key: StoreKey) -> tuple[dict[str, list[tuple]], tuple[str, ...]]:  # type: ignore[type-arg]  # rows of any columns
     """The rows of each table, and the tables that lost some. Raises DatabaseError where the ledger is among them."""
-    connection = connected(path, key, durable=True)
+    connection = connected(path, key)
     try:
         version = opened_version(path, connection, key)
         if version != SCHEMA_VERSION:
@@ -143,7 +143,7 @@ def _read(path: Path, key: StoreKey) -> tuple[dict[str, list[tuple]], tuple[str,
 
 def _write(path: Path, key: StoreKey, tables: dict[str, list[tuple]]) -> None:  # type: ignore[type-arg]  # rows of any columns
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection = connected(path, key, durable=True)
+    connection = connected(path, key)
     try:
         connection.execute("BEGIN IMMEDIATE")
         for statement in CREATE:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from device_runtime.app_data import AppData, Bounds
 from device_runtime.conditions import Standing
-from device_runtime.database import Database, IntegrityError, connected, errors
+from device_runtime.database import NOT_DURABLE, Database, IntegrityError, connected, errors
 from device_runtime.keys import HostKey, StoreKey, folder_of, host_key
 from device_runtime.ledger import Charged, TaskTerms, terms_from_store
 from device_runtime.limits import Limits
@@ -112,7 +112,7 @@ class Store(Database):
         if is_plain(path):
             encrypt(path, own)
         with errors(path):
-            connection = connected(path, own, durable=durable)
+            connection = connected(path, own)
             try:
                 version = opened_version(path, connection, own)
                 if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -122,6 +122,8 @@ class Store(Database):
                     raise StateError(
                         f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the program that made it"
                     )
+                if not durable:
+                    connection.execute(NOT_DURABLE)
             except BaseException:
                 connection.close()
                 raise
@@ -130,9 +132,11 @@ class Store(Database):
     @classmethod
     def _create(cls, path: Path, durable: bool, key: HostKey | None, random_bytes: Callable[[int], bytes]) -> Store:
         with errors(path):
-            connection = connected(path, _key_of(path, key), durable=durable)
+            connection = connected(path, _key_of(path, key))
             store = cls(path, connection)
             try:
+                if not durable:
+                    connection.execute(NOT_DURABLE)
                 with store.transaction():
                     # Another process may have been faster.
                     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -11,7 +11,7 @@ from device_runtime.keys import folder_of, host_key
 
 def decrypted(path: Path) -> bytes:
     """The bytes of an unencrypted copy of a store, its free pages left out as they are not copied."""
-    connection = connected(path, host_key(folder_of(path)).of_store(path), durable=True)
+    connection = connected(path, host_key(folder_of(path)).of_store(path))
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "plain"
         connection.execute("ATTACH DATABASE ? AS plain KEY ''", (str(plain),))
