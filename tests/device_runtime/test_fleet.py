@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import pages_of
 
 from device_runtime import program
 from device_runtime.conditions import Conditions
@@ -438,3 +439,30 @@ def test_an_unforeseen_error_of_one_device_is_logged_without_its_message(
     assert [entry["devices_in"] for entry in host.written()["rounds"]] == [2, 2, 2]
     assert world.log_text.getvalue().count("device_crashed") == 1
     assert "private" not in world.log_text.getvalue()
+
+
+def test_a_damaged_store_is_rebuilt_with_its_ledger_and_takes_part_after_the_next_start(world: Any) -> None:
+    world.fill([3, 500])
+    host = Host(world, count=2, until_finished=False)
+    host.events = [host.stop.set]
+    host.run()
+    path = store_path(world.folder / "devices-state", 1)
+    with Store.open(path) as store:
+        ledger = store.ledger()
+    content = bytearray(path.read_bytes())
+    content[1024 * (pages_of(path, "ratings")[2] - 1) + 100] ^= 1
+    path.write_bytes(content)
+    world.close_round()
+    host = Host(world, count=2, until_finished=False)
+    host.events = [host.stop.set]
+    host.run()
+    assert "device_rebuilt device=1" in world.log_text.getvalue()
+    assert path.with_name("1.sqlite.damaged").read_bytes() == bytes(content)
+    with Store.open(path) as store:
+        assert store.ledger() == ledger
+        assert 300 < store.ratings().items.size < 500
+    host = Host(world, count=2, until_finished=False)
+    host.events = [host.stop.set]
+    host.run()
+    with Store.open(path) as store:
+        assert [line.round for line in store.ledger()] == [0, 1]
