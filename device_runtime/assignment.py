@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from device_runtime.ledger import TaskTerms
+from odp.algorithms.events_query import TABLE_PREFIX
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client
 from odp.crypto.secure_aggregation.terms import is_secagg
@@ -107,7 +108,9 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
     own = {_EVENTS_TABLE} if algorithm.implicit else {_DEVICE_TABLE}
     if algorithm.statistics:
         own = {_DEVICE_TABLE, _EVENTS_TABLE}
-    for named in sorted(algorithm.local_tables - own):
+    # Tables of events come with a query that says what they are made of; it was checked with the task.
+    of_events = {table for table in algorithm.local_tables if table.startswith(TABLE_PREFIX)}
+    for named in sorted(algorithm.local_tables - own - of_events):
         raise ConfigurationError(
             f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
         )

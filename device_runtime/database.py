@@ -23,7 +23,8 @@ IntegrityError = sqlcipher.IntegrityError
 _BUSY_SECONDS = 10.0
 # A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
 PAGE_BYTES = 1024
-_SYNCHRONOUS = {True: "PRAGMA synchronous=FULL", False: "PRAGMA synchronous=OFF"}
+#: Transactions then survive the death of the process, and not a power cut.
+NOT_DURABLE = "PRAGMA synchronous=OFF"
 
 
 def quoted_key(key: StoreKey) -> str:
@@ -31,8 +32,11 @@ def quoted_key(key: StoreKey) -> str:
     return f"\"x'{key.key.hex()}{key.salt.hex()}'\""
 
 
-def connected(path: Path, key: StoreKey | None, *, durable: bool) -> Any:
-    """A connection; without a key, to a file that is not encrypted. Nothing was read or written yet."""
+def connected(path: Path, key: StoreKey | None) -> Any:
+    """A connection; without a key, to a file that is not encrypted. Nothing was read or written yet.
+
+    Every transaction is on the disk when it ends, unless ``NOT_DURABLE`` is executed.
+    """
     connection = sqlcipher.connect(str(path), timeout=_BUSY_SECONDS, isolation_level=None)
     try:
         # What it would write to standard error, an exception says.
@@ -40,7 +44,6 @@ def connected(path: Path, key: StoreKey | None, *, durable: bool) -> Any:
         if key is not None:
             connection.execute(f"PRAGMA key={quoted_key(key)}")
             connection.execute(f"PRAGMA cipher_page_size={PAGE_BYTES}")
-        connection.execute(_SYNCHRONOUS[durable])
     except BaseException:
         connection.close()
         raise

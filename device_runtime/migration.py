@@ -38,7 +38,7 @@ def encrypt(path: Path, key: StoreKey) -> None:
         with database.errors(path):
             unfinished.unlink(missing_ok=True)
             os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            connection = database.connected(path, None, durable=True)
+            connection = database.connected(path, None)
             try:
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
                 if version != PLAIN_VERSION:
@@ -66,7 +66,7 @@ def encrypt(path: Path, key: StoreKey) -> None:
 
 def _complete(path: Path, key: StoreKey) -> None:
     """The tables that this version has more, in the copy."""
-    connection = database.connected(path, key, durable=True)
+    connection = database.connected(path, key)
     try:
         connection.execute("BEGIN IMMEDIATE")
         for statement in ADDED:

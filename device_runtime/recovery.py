@@ -7,6 +7,7 @@ left. Any other is only set aside: without its ledger the device would spend the
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from sqlcipher3 import dbapi2 as _sqlcipher
 
 from device_runtime.database import connected, errors
-from device_runtime.keys import HostKey, StoreKey, folder_of, host_key
+from device_runtime.keys import PLAIN_HEADER, HostKey, StoreKey, folder_of, host_key
 from device_runtime.locking import folder_lock
 from device_runtime.schema import CREATE, DATA_TABLES, LEDGER_TABLES, SCHEMA_VERSION
 from odp.errors import StateError, StoreDamaged
@@ -33,6 +34,10 @@ class Repair:
 
     aside: Path | None
     incomplete: tuple[str, ...] = ()
+
+
+class PlainStore(StateError):
+    """A store that an earlier version left in the clear."""
 
 
 def set_aside_path(path: Path) -> Path:
@@ -54,16 +59,20 @@ def opened_version(path: Path, connection: Any, key: StoreKey) -> int:
     """The version of an open store: the first read, which tells a wrong key from damage.
 
     Raises:
+      PlainStore: it is not encrypted.
       StateError: the file was made with another key; nothing was changed.
     """
     try:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    except _sqlcipher.OperationalError:
+        raise  # locked, or no room: that is no damage
     except _sqlcipher.DatabaseError as error:
-        if "not a database" not in str(error):
-            raise
         with path.open("rb") as file:
-            if file.read(len(key.salt)) == key.salt:
-                raise
+            header = file.read(len(key.salt))
+        if header == key.salt:
+            raise
+        if header == PLAIN_HEADER:
+            raise PlainStore(f"device store {path} is not encrypted") from None
         raise StateError(
             f"device store {path} is damaged at its beginning, or was made with another key than this host's; "
             "nothing was changed; restore it from a backup"
@@ -109,41 +118,57 @@ def repair(path: Path, *, key: HostKey | None = None) -> Repair:
 
 def _read(path: Path, key: StoreKey) -> tuple[dict[str, list[tuple]], tuple[str, ...]]:  # type: ignore[type-arg]  # rows of any columns
     """The rows of each table, and the tables that lost some. Raises DatabaseError where the ledger is among them."""
-    connection = connected(path, key, durable=True)
+    connection = connected(path, key)
     try:
         version = opened_version(path, connection, key)
         if version != SCHEMA_VERSION:
             raise StateError(f"device store {path} has version {version}; use the program that made it")
         connection.execute("BEGIN IMMEDIATE")
-        damaged = bool(connection.execute("PRAGMA cipher_integrity_check").fetchall())
-        damaged = damaged or connection.execute("PRAGMA quick_check").fetchone()[0] != "ok"
-        tables = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in LEDGER_TABLES}
+        tables = {table: _rows(path, key, table, "ASC", {}) for table in LEDGER_TABLES}
         incomplete = []
         for table in DATA_TABLES:
-            rows: dict[tuple, None] = {}  # type: ignore[type-arg]
-            whole = True
-            # From both ends to the damage.
-            for order in ("ASC", "DESC"):
-                try:
-                    for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1 {order}"):
-                        rows[row] = None
-                except _sqlcipher.DatabaseError:
-                    whole = False
-                    continue
-                break
-            tables[table] = list(rows)
-            if not whole:
+            rows: dict[tuple, None] = {}  # type: ignore[type-arg]  # rows of any columns
+            try:
+                _rows(path, key, table, "ASC", rows)
+            except _sqlcipher.DatabaseError:
                 incomplete.append(table)
-        if damaged and not incomplete:
-            incomplete.append("(free space)")
+                # From the other end to the damage.
+                with contextlib.suppress(_sqlcipher.DatabaseError):
+                    _rows(path, key, table, "DESC", rows)
+            tables[table] = list(rows)
+        # Also pages that no row is on, and the order of what is on the others.
+        if not incomplete and _other_damage(connection):
+            incomplete.append("none (an index, or free space)")
         return tables, tuple(incomplete)
     finally:
         connection.close()
 
 
+def _rows(path: Path, key: StoreKey, table: str, order: str, rows: dict[tuple, None]) -> list[tuple]:  # type: ignore[type-arg]  # rows of any columns
+    """Adds a table's rows to ``rows`` until the damage; a connection that met some reads nothing else."""
+    connection = connected(path, key)
+    try:
+        for row in connection.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY 1 {order}"):
+            rows[row] = None
+    finally:
+        connection.close()
+    return list(rows)
+
+
+def _other_damage(connection: Any) -> bool:
+    try:
+        if connection.execute("PRAGMA cipher_integrity_check").fetchall():
+            return True
+        return bool(connection.execute("PRAGMA quick_check").fetchone()[0] != "ok")
+    except _sqlcipher.OperationalError:
+        raise
+    except _sqlcipher.DatabaseError:
+        return True
+
+
 def _write(path: Path, key: StoreKey, tables: dict[str, list[tuple]]) -> None:  # type: ignore[type-arg]  # rows of any columns
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection = connected(path, key, durable=True)
+    connection = connected(path, key)
     try:
         connection.execute("BEGIN IMMEDIATE")
         for statement in CREATE:

@@ -23,13 +23,13 @@ from google.protobuf.message import DecodeError
 from device_runtime.answers import Answered
 from device_runtime.app_data import AppData, Bounds
 from device_runtime.conditions import Standing
-from device_runtime.database import Database, IntegrityError, connected, errors
+from device_runtime.database import NOT_DURABLE, Database, IntegrityError, connected, errors
 from device_runtime.keys import HostKey, StoreKey, folder_of, host_key
 from device_runtime.ledger import Charged, TaskTerms, terms_from_store
 from device_runtime.limits import Limits
-from device_runtime.migration import encrypt, is_plain
+from device_runtime.migration import encrypt
 from device_runtime.person import Person
-from device_runtime.recovery import opened_version, refuse_set_aside
+from device_runtime.recovery import PlainStore, opened_version, refuse_set_aside
 from device_runtime.schema import (
     COLUMNS,
     CREATE,
@@ -99,8 +99,9 @@ class Store(Database):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists():
                 refuse_set_aside(path)
-            # SQLite gives its journal the mode of the database, so the file exists with the right one first.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                # SQLite gives its journal the mode of the database, so the file exists with the right one first. One
+                # that is there is not opened: closing it would free the locks that other threads hold on it.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         store = cls._connect(path, durable, key)
         return store if store is not None else cls._create(path, durable, key, random_bytes)
 
@@ -110,10 +111,16 @@ class Store(Database):
             if path.stat().st_size == 0:
                 return None
         own = _key_of(path, key)
-        if is_plain(path):
+        try:
+            return cls._opened(path, durable, own)
+        except PlainStore:
             encrypt(path, own)
+        return cls._opened(path, durable, own)
+
+    @classmethod
+    def _opened(cls, path: Path, durable: bool, own: StoreKey) -> Store | None:
         with errors(path):
-            connection = connected(path, own, durable=durable)
+            connection = connected(path, own)
             try:
                 version = opened_version(path, connection, own)
                 if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -123,6 +130,8 @@ class Store(Database):
                     raise StateError(
                         f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the program that made it"
                     )
+                if not durable:
+                    connection.execute(NOT_DURABLE)
             except BaseException:
                 connection.close()
                 raise
@@ -131,9 +140,11 @@ class Store(Database):
     @classmethod
     def _create(cls, path: Path, durable: bool, key: HostKey | None, random_bytes: Callable[[int], bytes]) -> Store:
         with errors(path):
-            connection = connected(path, _key_of(path, key), durable=durable)
+            connection = connected(path, _key_of(path, key))
             store = cls(path, connection)
             try:
+                if not durable:
+                    connection.execute(NOT_DURABLE)
                 with store.transaction():
                     # Another process may have been faster.
                     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

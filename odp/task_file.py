@@ -127,6 +127,8 @@ def render_task(task: Task | Statistics) -> str:
             lines.append(f"kind = {_toml(kind)}")
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
+            if value is None and field.name == "events":
+                continue  # the data are a table's rows
             if not field.init or (isinstance(task, Statistics) and field.name == "max_items_per_user"):
                 continue
             if isinstance(value, np.ndarray):

@@ -220,3 +220,30 @@ def test_a_device_that_does_not_exist_is_named(odp: Odp, lived: Lived) -> None:
     for command in ("privacy", "pause", "explain", "limit"):
         with pytest.raises(StateError, match=r"999\.sqlite does not exist"):
             odp("device", command, *lived.of(999))
+
+
+def test_the_privacy_page_says_how_the_store_is_protected_and_what_apps_keep(odp: Odp, tmp_path: Path) -> None:
+    with Store.open_or_create(store_path(tmp_path, 0)) as store:
+        data = store.data("music")
+        asked = data.add_request("player", {"mood": "calm"}, time=1.0)
+        data.add_event("play", {"track": 17}, time=2.0, request=asked)
+        data.add_event("sync", b"bytes", time=3.0)
+        data.answer(asked, [{"track": 17}])
+        data.set("volume", b"11", time=1.0)
+        data.download("v1", {"titles": b"one"}, time=1.0)
+    given = ("--state", tmp_path)
+    found = odp("device", "privacy", *given, "--json").json
+    assert found["at_rest"]["source"] == "file"
+    assert found["at_rest"]["where"] == str(tmp_path / "store.key")
+    assert found["services"] == {"music": {"events": 2, "requests": 1, "local": 1, "downloads": 1}}
+    assert "encrypted with AES-256" in run("device", "privacy", *given).output.replace("\n", " ")
+    assert run("device", "export", tmp_path / "mine.json", *given).exit_code == 0
+    exported = json.loads((tmp_path / "mine.json").read_text())["services"]["music"]
+    assert [(one["type"], one.get("data"), one.get("base64")) for one in exported["events"]] == [
+        ("play", {"track": 17}, None), ("sync", None, "Ynl0ZXM="),
+    ]  # fmt: skip
+    assert [(one["asked"], one["rows"]) for one in exported["requests"]] == [({"mood": "calm"}, [{"track": 17}])]
+    assert (exported["local"], exported["downloads"]) == ({"volume": "MTE="}, {"titles": "b25l"})
+    assert "whole" in run("device", "repair", *given).output
+    assert run("device", "erase", *given, "--yes").exit_code == 0
+    assert odp("device", "privacy", *given, "--json").json["services"] == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import pages_of
 
 from device_runtime import program
 from device_runtime.conditions import Conditions
@@ -504,3 +505,30 @@ def test_a_window_that_the_server_asked_for_holds_over_a_restart(world: Any, tmp
         host.run()
     assert host.pauses == [4.0]
     assert len(world.server.requests) == 1, "the restarted host asked nobody before its time"
+
+
+def test_a_damaged_store_is_rebuilt_with_its_ledger_and_takes_part_after_the_next_start(world: Any) -> None:
+    world.fill([3, 500])
+    host = Host(world, count=2, until_finished=False)
+    host.events = [host.stop.set]
+    host.run()
+    path = store_path(world.folder / "devices-state", 1)
+    with Store.open(path) as store:
+        ledger = store.ledger()
+    content = bytearray(path.read_bytes())
+    content[1024 * (pages_of(path, "ratings")[2] - 1) + 100] ^= 1
+    path.write_bytes(content)
+    world.close_round()
+    host = Host(world, count=2, until_finished=False)
+    host.events = [host.stop.set]
+    host.run()
+    assert "device_rebuilt device=1" in world.log_text.getvalue()
+    assert path.with_name("1.sqlite.damaged").read_bytes() == bytes(content)
+    with Store.open(path) as store:
+        assert store.ledger() == ledger
+        assert 300 < store.ratings().items.size < 500
+    host = Host(world, count=2, until_finished=False)
+    host.events = [host.stop.set]
+    host.run()
+    with Store.open(path) as store:
+        assert [line.round for line in store.ledger()] == [0, 1]
