@@ -40,11 +40,15 @@ from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import ConfigurationError, DataError, PrivacyError, Refusal, ServiceError
+from odp.errors import ConfigurationError, DataError, NotNow, PrivacyError, Refusal, ServiceError
 from odp.tables import keyed_entry, padded_keys, slices_from
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
 
+#: A device that computes longer than this sends nothing: its person wants it back.
+COMPUTE_SECONDS = 600.0
+#: The name of that deadline among the conditions of a NotNow.
+COMPUTE = "compute"
 _REPLY_KEY_BYTES = 32
 _REPLY_NONCE = bytes(12)
 #: Endorsements that an assignment's proofs showed to be in the log.
@@ -72,6 +76,8 @@ class Participant:
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
+      compute_seconds: deadline of the computation; what took longer is thrown away.
+      monotonic: seconds that only grow, for that deadline.
     """
 
     services: Services
@@ -81,13 +87,16 @@ class Participant:
     log: LogGuard | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
+    compute_seconds: float = COMPUTE_SECONDS
+    monotonic: Callable[[], float] = time.monotonic
 
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
 
         Raises:
           PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
-          NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
+          NotNow: the device is paused, a training condition is not met, or the computation took too long; later it may
+            go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
           AttestationError: an enclave's evidence was refused; nothing was sent to it.
           DataError: the device's data break the task's declared range; nothing was sent.
@@ -146,10 +155,14 @@ class Participant:
             keys = model.client.keys(data, round=work.round, seed=identity.seed)
             slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
         self.gate.again(store, model.terms)
+        began = self.monotonic()
         try:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:
             raise ServiceError(f"round {work.round}: nothing can be trained on the model of the server") from error
+        took = self.monotonic() - began
+        if took > self.compute_seconds:
+            raise NotNow(f"{COMPUTE}: took {took:.0f} s (asked: at most {self.compute_seconds:.0f} s)", COMPUTE)
         vector = b""
         if work.vector_bytes:
             halves = mask(

@@ -492,3 +492,17 @@ def test_a_window_that_the_server_asked_for_holds_over_a_restart(world: Any, tmp
         host.run()
     assert host.pauses == [4.0]
     assert len(world.server.requests) == 1, "the restarted host asked nobody before its time"
+
+
+def test_a_computation_that_took_too_long_sends_nothing_and_is_not_repeated_at_once(world: Any) -> None:
+    world.fill([3])
+    host = Host(world, count=1, until_finished=False, end_after=3600.0)
+    ticks = iter(range(0, 10**6, 601))
+    host.fleet._participant = dataclasses.replace(host.fleet._participant, monotonic=lambda: float(next(ticks)))
+    host.most_pauses = 300
+    host.run()
+    assert world.aggregator.submits == []
+    assert next(ticks) == 2 * 601, "computed once"
+    assert "compute: took 601 s (asked: at most 600 s)" in world.log_text.getvalue()
+    with world.store(0) as store:
+        assert store.ledger() == ()
