@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from benchmarks.harness import Figure, Limit, progress
@@ -33,7 +34,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.cli.processes import ODP, Child
 from odp.cli.processes import Services as Programs
 from odp.client import TaskHandle, connect
-from odp.datasets import Ratings, synthetic_movielens
+from odp.datasets import Ratings
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
@@ -185,7 +186,12 @@ def _limits(chosen: Plan) -> Limits:
 
 
 def _ratings(users: int) -> Ratings:
-    return synthetic_movielens(n_users=users, n_items=_ITEMS, ratings_per_user=_RATINGS, seed=3)
+    """Exactly so many of each user, of random items."""
+    generator = np.random.Generator(np.random.PCG64(3))
+    items = np.concatenate([generator.choice(_ITEMS, _RATINGS, replace=False) for _ in range(users)])
+    values = generator.integers(1, 6, len(items)).astype(float)
+    owners = np.repeat(np.arange(users), _RATINGS)
+    return Ratings.from_triples("devices", owners, items, values, low=1, high=5, n_users=users, n_items=_ITEMS)
 
 
 @contextlib.contextmanager

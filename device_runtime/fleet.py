@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 
 from device_runtime.assignment import AssignmentReader, Work
+from device_runtime.ending import Ending
 from device_runtime.housekeeping import Housekeeping
-from device_runtime.participation import Outcome, Participant
+from device_runtime.participation import COMPUTE, Outcome, Participant
 from device_runtime.recovery import repair, set_aside_path
 from device_runtime.scheduler import Job, Scheduler
 from device_runtime.schema import State
@@ -65,12 +66,12 @@ _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
 _QUIET_SECONDS = 120.0
-#: A host that is to end with its task, and whose devices all rest for so long, ends with an error.
-RESTING_SECONDS = 3600.0
-#: The host's job: to look at what the server offers.
-CHECK_IN = "check-in"
+#: The host's job: to look at what the server offers the population whose name follows.
+CHECK_IN = "check-in "
 #: How long a device rests before its person's decisions and its conditions are looked at again.
 REST_SECONDS = 30.0
+#: The same for one whose computation took too long.
+SLOW_REST_SECONDS = 6 * 3600.0
 
 
 @dataclass
@@ -152,9 +153,7 @@ class Fleet:
         self._wait = wait if wait is not None else stop.wait
         self._uniform = uniform if uniform is not None else SystemRandom().uniform
         self._jobs = jobs
-        self._end_after = end_after
-        self._rest_reason: NotNow | None = None
-        self._rest_since: float | None = None
+        self._ending = Ending(until_finished=until_finished, end_after=end_after, clock=clock)
         self._reader = AssignmentReader(population)
         self._lock = threading.Lock()
         self._settled: dict[tuple[bytes, int], bytearray] = {}
@@ -187,8 +186,7 @@ class Fleet:
         """
         self._recover()
         self._log.event("devices_started", devices=len(self._devices), population=self._population)
-        started = self._clock()
-        left = self._first_wait()
+        left = self._ending.left(self._first_wait())
         if left:
             self._wait(left)
         with futures.ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="device") as pool:
@@ -206,9 +204,7 @@ class Fleet:
                     self.statistics.finish()
                     self._log.event("devices_finished", population=self._population)
                     break
-                if self._is_over(started):
-                    break
-                if pause > 0 and self._wait(pause):
+                if (pause > 0 and self._wait(self._ending.left(pause))) or self._ending.is_over():
                     break
         self._write_statistics()
         self._log.event("devices_stopped", devices=len(self._devices))
@@ -243,10 +239,9 @@ class Fleet:
     def _step(self, pool: futures.Executor) -> float | None:
         """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
         rest = self._rest()
+        self._ending.all_rest(rest is not None)
         if rest is not None:
-            self._rest_since = self._clock() if self._rest_since is None else self._rest_since
             return rest
-        self._rest_since = None
         traffic = Traffic()
         answer = self._participant.services.check_in(self._population, traffic)
         work = self._read(answer)
@@ -265,7 +260,7 @@ class Fleet:
             self._recovered_from_outage()
             return self._next_pause()
         if self._jobs is not None:
-            self._jobs.begin(CHECK_IN)
+            self._jobs.begin(CHECK_IN + self._population)
         sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending)
         counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
         self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
@@ -304,36 +299,22 @@ class Fleet:
         if self._jobs is None:
             return max(self._uniform(low, high), _FIRST_PAUSE)
         self._jobs.look_at_the_clock()
-        planned = self._jobs.failed(CHECK_IN, retry=(low, high))
+        planned = self._jobs.failed(CHECK_IN + self._population, retry=(low, high))
         return max(self._jobs.wait(planned) if planned is not None else low, _FIRST_PAUSE)
 
     def _first_wait(self) -> float:
         """Seconds that are left of a window that the server asked for before the last restart."""
         if self._jobs is None:
             return 0.0
-        job = self._jobs.add(Job(name=CHECK_IN, due=self._jobs.now(), retry=(_FIRST_PAUSE, _LONGEST_PAUSE)))
+        job = self._jobs.add(
+            Job(name=CHECK_IN + self._population, due=self._jobs.now(), retry=(_FIRST_PAUSE, _LONGEST_PAUSE))
+        )
         left = min(self._jobs.wait(job), _LONGEST_RETRY_SECONDS)
         if self._jobs.interrupted:
             self._log.event("resumed", jobs=len(self._jobs.interrupted))
         if left:
             self._log.event("waiting", seconds=round(left, 1))
         return left
-
-    def _is_over(self, started: float) -> bool:
-        """Whether the host's time is over. Raises NotNow where it was to end with its task."""
-        now = self._clock()
-        resting = 0.0 if self._rest_since is None else now - self._rest_since
-        over = self._end_after is not None and now - started >= self._end_after
-        if not over and not (self._until_finished and self._end_after is None and resting >= RESTING_SECONDS):
-            return False
-        if not self._until_finished:
-            self._log.event("time_is_over", seconds=round(now - started))
-            return True
-        reason: str = ""
-        names: tuple[str, ...] = ()
-        if self._rest_since is not None and self._rest_reason is not None:
-            reason, names = f": all devices rest: {self._rest_reason}", self._rest_reason.names
-        raise NotNow(f"not finished after {now - started:.0f} s{reason}", *names)
 
     def _next_pause(self) -> float:
         """A pause that grows while one and the same round has nothing to do."""
@@ -524,8 +505,9 @@ class Fleet:
     def _let_rest(self, device: int, error: NotNow) -> None:
         """One line per reason for the whole host, until a device wakes."""
         with self._lock:
-            self._resting[device - self._devices.start] = max(self._clock(), 0.0) + REST_SECONDS
-            self._rest_reason = error
+            rest = SLOW_REST_SECONDS if COMPUTE in error.names else REST_SECONDS
+            self._resting[device - self._devices.start] = max(self._clock(), 0.0) + rest
+            self._ending.rests(error)
             telling = error.names not in self._rests_told
             self._rests_told.add(error.names)
         if telling:

@@ -40,10 +40,14 @@ from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import PrivacyError, Refusal, ServiceError
+from odp.errors import NotNow, PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2
 
+#: A device that computes longer than this sends nothing: its person wants it back.
+COMPUTE_SECONDS = 600.0
+#: The name of that deadline among the conditions of a NotNow.
+COMPUTE = "compute"
 #: Endorsements that an assignment's proofs showed to be in the log.
 Logged = Sequence[LoggedEndorsement]
 
@@ -71,6 +75,8 @@ class Participant:
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
+      compute_seconds: deadline of the computation; what took longer is thrown away.
+      monotonic: seconds that only grow, for that deadline.
     """
 
     services: Services
@@ -82,6 +88,8 @@ class Participant:
     roster: frozenset[bytes] | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
+    compute_seconds: float = COMPUTE_SECONDS
+    monotonic: Callable[[], float] = time.monotonic
 
     @functools.cached_property
     def _retrievals(self) -> Retrievals:
@@ -92,7 +100,8 @@ class Participant:
 
         Raises:
           PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
-          NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
+          NotNow: the device is paused, a training condition is not met, or the computation took too long; later it may
+            go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
           AttestationError: an enclave's evidence, or the task's helper, was refused; nothing was sent to it.
           DataError: the device's data break the task's declared range; nothing was sent.
@@ -179,10 +188,14 @@ class Participant:
             keys = model.client.keys(data, round=work.round, seed=identity.seed)
             slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
         self.gate.again(store, model.terms)
+        began = self.monotonic()
         try:
             payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
         except np.linalg.LinAlgError as error:
             raise ServiceError(f"round {work.round}: nothing can be trained on the model of the server") from error
+        took = self.monotonic() - began
+        if took > self.compute_seconds:
+            raise NotNow(f"{COMPUTE}: took {took:.0f} s (asked: at most {self.compute_seconds:.0f} s)", COMPUTE)
         vector = b""
         if work.vector_bytes:
             halves = mask(

@@ -532,3 +532,17 @@ def test_a_damaged_store_is_rebuilt_with_its_ledger_and_takes_part_after_the_nex
     host.run()
     with Store.open(path) as store:
         assert [line.round for line in store.ledger()] == [0, 1]
+
+
+def test_a_computation_that_took_too_long_sends_nothing_and_is_not_repeated_at_once(world: Any) -> None:
+    world.fill([3])
+    host = Host(world, count=1, until_finished=False, end_after=3600.0)
+    ticks = iter(range(0, 10**6, 601))
+    host.fleet._participant = dataclasses.replace(host.fleet._participant, monotonic=lambda: float(next(ticks)))
+    host.most_pauses = 300
+    host.run()
+    assert world.aggregator.submits == []
+    assert next(ticks) == 2 * 601, "computed once"
+    assert "compute: took 601 s (asked: at most 600 s)" in world.log_text.getvalue()
+    with world.store(0) as store:
+        assert store.ledger() == ()

@@ -1,0 +1,60 @@
+"""When a device host ends by itself: its time is over, or all its devices rest and nothing will come of waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odp.errors import NotNow
+
+#: A host that is to end with its task, and whose devices all rest for so long, ends with an error.
+RESTING_SECONDS = 3600.0
+
+
+class Ending:
+    """Keeps the time of one host; for the host's own thread, but for ``rests``.
+
+    Args:
+      until_finished: the host is to end with its task: ending without it is an error.
+      end_after: seconds that the host has; None: as long as it takes, though not for ever while all devices rest.
+      clock: seconds that only grow.
+    """
+
+    def __init__(self, *, until_finished: bool, end_after: float | None, clock: Callable[[], float]) -> None:
+        self._until_finished = until_finished
+        self._end_after = end_after
+        self._clock = clock
+        self._started = clock()
+        self._resting_since: float | None = None
+        self._reason: NotNow | None = None
+
+    def rests(self, error: NotNow) -> None:
+        """A device rests, for this reason."""
+        self._reason = error
+
+    def all_rest(self, resting: bool) -> None:
+        """Whether at this moment all devices rest."""
+        if not resting:
+            self._resting_since = None
+        elif self._resting_since is None:
+            self._resting_since = self._clock()
+
+    def left(self, pause: float) -> float:
+        """``pause``, or what is left of the host's time."""
+        if self._end_after is None:
+            return pause
+        return min(pause, max(self._started + self._end_after - self._clock(), 0.0))
+
+    def is_over(self) -> bool:
+        """Whether the host ends now. Raises NotNow where it was to end with its task: the devices' reasons, in one."""
+        now = self._clock()
+        if self._end_after is not None:
+            over = now - self._started >= self._end_after
+        else:
+            resting = 0.0 if self._resting_since is None else now - self._resting_since
+            over = self._until_finished and resting >= RESTING_SECONDS
+        if not over or not self._until_finished:
+            return over
+        told = f"not finished after {now - self._started:.0f} s"
+        if self._resting_since is None or self._reason is None:
+            raise NotNow(told)
+        raise NotNow(f"{told}: all devices rest: {self._reason}", *self._reason.names)
