@@ -89,6 +89,7 @@ class Vanishing:
         device = seat.device  # type: ignore[attr-defined]
         if device in self.dead or (step == self.step and device in self.gone):
             self.dead.add(device)
+            seat.leave = lambda: None  # type: ignore[method-assign]  # the dead say no goodbye
             raise ServiceError("vanished")
 
     def plan(self, step: str, gone: range) -> None:

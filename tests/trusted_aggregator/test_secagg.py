@@ -235,6 +235,18 @@ def test_more_dropouts_than_declared_void_the_session_and_nothing_can_be_charged
         host.rounds.require_ready(host.key)
 
 
+def test_nobody_waits_for_a_client_that_says_that_it_leaves(host: Host) -> None:
+    clients = Clients(host)
+    clients.through("share")
+    clients.listen()
+    for number in (2, 9):
+        assert clients.step(number, leave=True).end.reason == END.REASON_DROPPED
+    clients.here -= {2, 9}
+    clients.send("masked")
+    assert clients.step(5).WhichOneof("answer") == "survivors"
+    assert clients.step(2).end.reason == END.REASON_DROPPED
+
+
 def test_a_vector_that_comes_after_its_client_was_declared_dead_is_not_added(host: Host) -> None:
     clients = Clients(host)
     clients.through("share")
@@ -259,7 +271,8 @@ def test_nobody_is_asked_for_shares_before_the_charge_and_shares_are_not_taken(h
     clients.listen()
     clients.send("agree")
     session = host.rounds.session(host.key, 0)
-    assert session is not None and session.phase is Phase.READY
+    assert session is not None
+    assert session.phase is Phase.READY
     assert clients.step(4).WhichOneof("answer") == "wait"
     with pytest.raises(ServiceError, match="nobody asked for shares yet"):
         clients.step(4, unmask={"session": bytes(32)})
