@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from odp.algorithms.release import charge_of
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
-from odp.privacy.events import DistributedRelease, releases_of
+from odp.privacy.events import releases_of
 from odp.privacy.ledger import Entry
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds import Round
@@ -38,18 +39,7 @@ def signed_release(found: Round, entry: Entry, key: SigningKey, *, masked: Maske
             )
             for declared in found.query.releases
         ],
-        charges=[
-            common_pb2.Charge(
-                name=charge.name,
-                sensitivity=charge.sensitivity,
-                noise_std=charge.noise_std,
-                coordinates=charge.coordinates,
-                sharers=charge.sharers if isinstance(charge, DistributedRelease) else 0,
-                step=charge.step if isinstance(charge, DistributedRelease) else 0.0,
-            )
-            for event in entry.events
-            for charge in releases_of(event)
-        ],
+        charges=[charge_of(charge) for event in entry.events for charge in releases_of(event)],
         epsilon_spent=entry.task_epsilon,
         epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
         contributions=entry.contributions,

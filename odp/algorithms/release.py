@@ -53,25 +53,34 @@ def sampling_of(definition: common_pb2.TaskDefinition) -> Sampling | None:
 def charges_of(query: Query) -> tuple[GaussianRelease | DistributedRelease, ...]:
     """The Gaussian mechanism of each release of one round, or the one of its devices' shares."""
     return tuple(
-        declared_event(
-            name=release.name,
-            sensitivity=release.sensitivity,
-            noise_std=release.noise_std,
-            coordinates=release.coordinates,
-            sharers=release.sharers,
-            step=release.step,
+        GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
+        if not release.sharers
+        else DistributedRelease(
+            release.name, release.sensitivity, release.noise_std, release.coordinates, release.sharers, release.step
         )
         for release in query.releases
     )
 
 
-def declared_event(
-    *, name: str, sensitivity: float, noise_std: float, coordinates: int, sharers: int, step: float
-) -> GaussianRelease | DistributedRelease:
-    """The event of a charge as it is written down; without ``sharers``, ``step`` is not part of it."""
-    if not sharers:
-        return GaussianRelease(name, sensitivity, noise_std, coordinates)
-    return DistributedRelease(name, sensitivity, noise_std, coordinates, sharers, step)
+def charge_of(event: GaussianRelease | DistributedRelease) -> common_pb2.Charge:
+    """The event as a signed release states it."""
+    return common_pb2.Charge(
+        name=event.name,
+        sensitivity=event.sensitivity,
+        noise_std=event.noise_std,
+        coordinates=event.coordinates,
+        sharers=event.sharers if isinstance(event, DistributedRelease) else 0,
+        step=event.step if isinstance(event, DistributedRelease) else 0.0,
+    )
+
+
+def event_of(charge: common_pb2.Charge) -> GaussianRelease | DistributedRelease:
+    """The inverse of ``charge_of``. Raises ConfigurationError for numbers that no event has."""
+    if not charge.sharers and not charge.step:
+        return GaussianRelease(charge.name, charge.sensitivity, charge.noise_std, charge.coordinates)
+    return DistributedRelease(
+        charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, charge.sharers, charge.step
+    )
 
 
 def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:

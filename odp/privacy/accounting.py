@@ -34,6 +34,8 @@ PROVED_UP_TO = 40.0
 
 _RELATIVE_MARGIN = 1e-9
 _MOST_USERS = 10**15
+_MOST_STEPS = 100
+_LARGEST_EXPONENT = 700.0
 
 
 def mu(events: Iterable[Event]) -> float:
@@ -131,6 +133,16 @@ def mu_for_shares(*, epsilon: float, delta: float, coordinates: int) -> float:
     """
     left = _delta_left(delta, coordinates)
     return math.sqrt(2.0 * concentrated.rho_for(epsilon=epsilon, delta=left)) * (1.0 - _RELATIVE_MARGIN)
+
+
+def noise_multiplier_for_shares(*, epsilon: float, delta: float, releases: int = 1, coordinates: int = 0) -> float:
+    """As ``noise_multiplier_for``, of noise that devices add in shares: of the sharers' noise together.
+
+    Raises:
+        ConfigurationError, PrivacyError: as ``noise_multiplier_for``.
+    """
+    _validate.integer(low=1, high=10**9, releases=releases)
+    return math.sqrt(releases) / mu_for_shares(epsilon=epsilon, delta=delta, coordinates=coordinates)
 
 
 def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
@@ -293,11 +305,29 @@ def _by_library(accountant: Any, events: Iterable[Event], delta: float, *, cappe
 
 
 def _renyi(counts: Mapping[Event, int], left: float) -> float:
+    """Epsilon by Renyi DP, which knows no caps: that one is reached is paid for, on both sides of the inequality.
+
+    Without caps the rounds are (epsilon, left - e^epsilon tau)-DP, and with them no farther than tau from that, for
+    either of two neighbours; the first tau is out of ``left`` already.
+    """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    return _compose(accountant, counts, left, capped=False)
+    found = _compose(accountant, counts, left, capped=False)
+    overflow = composition.overflow_delta(counts)
+    for _ in range(_MOST_STEPS):
+        remaining = left - math.exp(min(found, _LARGEST_EXPONENT)) * overflow
+        if remaining <= 0.0:
+            break
+        needed = float(accountant.get_epsilon(remaining))
+        if needed <= found:
+            return found
+        found = needed * (1.0 + _RELATIVE_MARGIN)
+    raise PrivacyError(
+        f"A cap that is reached with a probability of {overflow:.2e} cannot be charged together with noise in shares at"
+        f" epsilon {found:.4g}: raise the cap"
+    )
 
 
 def _compose(accountant: Any, counts: Mapping[Event, int], left: float, *, capped: bool) -> float:

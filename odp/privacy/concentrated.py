@@ -29,6 +29,9 @@ from odp import _validate
 
 ACCOUNTANT = "concentrated differential privacy of discrete Gaussian shares (Canonne, Kamath, Steinke 2020)"
 
+PROVED_UP_TO = 28.0
+"""Up to this epsilon, 2^-48 per number is above what the samplers of a million shares of any size can add to delta."""
+
 # Above the rounding error of ``epsilon_of_rho``.
 _MARGIN = 1e-9
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0

@@ -267,8 +267,10 @@ def _warnings(events: Sequence[Event], delta: float, n_users: int, population_bu
                 f"delta of the {whose} times users is {value * n_users:.3g}, above {_ADVISED_EXPECTED_LOSS}:"
                 f" use {accounting.default_delta(n_users):g} for {n_users} users"
             )
-    if accounting.epsilon(events, delta=delta) > accounting.PROVED_UP_TO:
-        found.append(f"epsilon is above {accounting.PROVED_UP_TO:g}: it has no protective meaning")
+    shares = any(isinstance(event, DistributedRelease) for event in events)
+    proved = concentrated.PROVED_UP_TO if shares else accounting.PROVED_UP_TO
+    if accounting.epsilon(events, delta=delta) > proved:
+        found.append(f"epsilon is above {proved:g}: it has no protective meaning")
     return found
 
 

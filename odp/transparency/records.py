@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.release import charges_of, declared_event, round_charges, sampling_of
+from odp.algorithms.release import charges_of, event_of, round_charges, sampling_of
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
@@ -25,7 +25,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, OdpError
 from odp.privacy import accounting
-from odp.privacy.events import DistributedRelease, Event, GaussianRelease
+from odp.privacy.events import Event
 from odp.privacy.ledger import Budget, Ledger, ReleaseState
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
@@ -260,7 +260,7 @@ class Records:
 
     def _check_declared(self, release: common_pb2.Release, task: _Task) -> None:
         query = task.algorithm.query(release.round)
-        if tuple(_events(release)) != charges_of(query):
+        if tuple(map(event_of, release.charges)) != charges_of(query):
             raise _Wrong("its charges are not those that its task declares for this round")
         if [tensor.name for tensor in release.tensors] != [declared.name for declared in query.releases]:
             raise _Wrong("its tensors are not those that its task declares for this round")
@@ -350,20 +350,6 @@ class Records:
         except (DecodeError, ConfigurationError):
             pass
         return ""
-
-
-def _events(release: common_pb2.Release) -> list[GaussianRelease | DistributedRelease]:
-    return [
-        declared_event(
-            name=charge.name,
-            sensitivity=charge.sensitivity,
-            noise_std=charge.noise_std,
-            coordinates=charge.coordinates,
-            sharers=charge.sharers,
-            step=charge.step,
-        )
-        for charge in release.charges
-    ]
 
 
 def _close(first: float, second: float) -> bool:

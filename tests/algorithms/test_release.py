@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from odp.algorithms.release import charges_of, draw_noise, to_values
+from odp.algorithms.release import charge_of, charges_of, draw_noise, event_of, round_charges, to_values
 from odp.algorithms.seam import DeclaredRelease
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, PrivacyError
+from odp.privacy.events import DistributedRelease, GaussianRelease, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.noise import NoNoise, SeededNoise
+from odp.v1 import common_pb2
 
 
 def _release(shape: tuple[int, ...] = (5, 3), column_std: tuple[float, ...] = (8.0, 2.0, 8.0)) -> DeclaredRelease:
@@ -68,3 +72,23 @@ def test_values_are_integers_times_the_step_in_the_declared_shape() -> None:
     assert values.shape == (5, 3)
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values.ravel(), (np.arange(15) - 7) * 0.25)
+
+
+@pytest.mark.parametrize("sharers", [0, 6])
+def test_a_signed_releases_charge_gives_back_the_event_that_the_task_declares(sharers: int) -> None:
+    """What `odp audit verify` compares: mechanism, sharers and grid included."""
+    release = DeclaredRelease("sums", (5,), 0.25, 4.0, 8.0, np.full(5, 8.0), sharers=sharers)
+    (event,) = charges_of(SimpleNamespace(releases=(release,)))
+    assert isinstance(event, DistributedRelease if sharers else GaussianRelease)
+    written = common_pb2.Release(charges=[charge_of(event)])
+    read = common_pb2.Release.FromString(written.SerializeToString()).charges[0]
+    assert event_of(read) == event
+    read.sharers = sharers + 1
+    read.step = 0.25
+    assert event_of(read) != event
+
+
+def test_noise_in_shares_is_never_charged_as_sampled() -> None:
+    release = DeclaredRelease("sums", (5,), 0.25, 4.0, 8.0, np.full(5, 8.0), sharers=6)
+    with pytest.raises(PrivacyError, match="nobody could draw in secret"):
+        round_charges(SimpleNamespace(releases=(release,)), Sampling(0.5, 100, 90))

@@ -112,3 +112,24 @@ def test_results_are_printed_and_drawn_once_the_round_is_released(odp: Odp, aske
         other = odp("task", "submit", model, *at).out.strip()
         with pytest.raises(ConfigurationError, match="trains a model"):
             odp("task", "results", other, *at)
+
+
+def test_show_of_a_task_with_noise_in_shares_names_its_graph_and_its_sharers(odp: Odp, asked: Path) -> None:
+    asked.write_text(ASKED + 'aggregation = "secagg+"\nthreat = "semi-honest"\ncorrupt_fraction = 0.2\n')
+    shown = odp("task", "show", asked).out
+    assert parse_task(shown) == load_task(asked)
+    terms = load_task(asked).definition().cohort.secagg
+    assert f"# 60 devices: each masks with {terms.neighbours} neighbours, {terms.threshold} shares rebuild" in shown
+    assert f"variance v / {terms.sharers}, the fewest honest devices in any sum" in shown
+    assert terms.sharers < 20
+    found = odp("task", "show", asked, "--json").json
+    assert 1.99 < found["planned_epsilon"] <= 2.0
+    assert found["definition"]["cohort"]["secagg"]["sharers"] == terms.sharers
+
+
+def test_simulated_statistics_with_noise_in_shares_charge_their_event(odp: Odp, asked: Path) -> None:
+    asked.write_text(ASKED + 'aggregation = "secagg+"\n')
+    found = odp("simulate", asked, "--data", DATA, "--json").json
+    (charge,) = found["charges"]
+    assert charge["mechanism"] == "distributed_discrete_gaussian"
+    assert 1.99 < found["epsilon"] <= 2.0

@@ -11,7 +11,7 @@ import odp
 from device_runtime.ledger import MONTH_SECONDS, Charged, TaskTerms, since, spent, terms_from_store
 from odp.algorithms.registry import algorithm_for
 from odp.privacy import accounting
-from odp.privacy.events import GaussianRelease, SampledRound, Sampling
+from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, Sampling
 from odp.v1 import common_pb2
 
 DELTA = 1e-5
@@ -98,3 +98,39 @@ def test_the_terms_of_a_task_are_the_charges_of_its_enclave_and_come_back_from_t
     if not made.sampled:  # all rounds together are within what the task promises
         everything = [Charged(made, round, 0.0) for round in range(len(made.rounds))]
         assert 0.99 * made.epsilon < spent(everything, delta=made.delta).epsilon <= made.epsilon
+
+
+def shared(std: float) -> DistributedRelease:
+    return DistributedRelease("hours", 1.0, std, 24, sharers=90, step=std / 4000.0)
+
+
+def test_noise_in_shares_is_computed_on_the_device_as_in_the_ledger() -> None:
+    """Its own closed form and the aggregator's say the same, bit for bit, also beside Gaussian rounds."""
+    task = terms(1, rounds=((shared(5.0),),))
+    both = [Charged(task, 0, 0.0), Charged(terms(2, 10.0), 0, 0.0)]
+    assert not task.sampled
+    assert spent(both[:1], delta=DELTA).epsilon == accounting.epsilon([shared(5.0)], delta=DELTA)
+    assert spent(both, delta=DELTA).epsilon == accounting.epsilon([shared(5.0), release(10.0)], delta=DELTA)
+    assert spent(both, delta=DELTA).delta == DELTA
+    assert terms_from_store(task.task_sha256, _definition(), task.charges_json()).rounds == task.rounds
+
+
+def _definition() -> bytes:
+    return _secagg_task().definition().SerializeToString()
+
+
+def _secagg_task() -> odp.Statistics:
+    return odp.Statistics(
+        name="hours",
+        queries={"hours": odp.Histogram(bins=24)},
+        privacy=odp.UserLevelDP(epsilon=1, delta=1e-6),
+        cohort=odp.Cohort(minimum=100, goal=300, aggregation="secagg+"),
+    )
+
+
+def test_a_task_with_shares_costs_what_it_states() -> None:
+    task = TaskTerms.of(_secagg_task().definition(), b"t" * 32)
+    ((event,),) = task.rounds
+    assert isinstance(event, DistributedRelease)
+    found = spent([Charged(task, 0, 0.0)], delta=1e-6).epsilon
+    assert 0.999 < found <= 1.0
