@@ -116,7 +116,7 @@ class _Everybody:
             self._send(number, unmask=client.unmask(answer.agreements))
         elif kind == "wait":
             self._send(number)
-        return kind != "end"
+        return bool(kind != "end")
 
     def _send(self, number: int, **message: Any) -> None:
         request = secagg_service_pb2.SecAggStepRequest(client=self._names[number], **message)

@@ -21,6 +21,7 @@ from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
 from device_runtime.verification import FOLDER, Records
 from odp import _validate
+from odp.crypto.secure_aggregation.roster import read_roster
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
@@ -54,6 +55,8 @@ class Config:
         of the host, which is enough where one host plays thousands of devices, and faster.
       limits: for devices whose person set none of their own.
       conditions: when devices may train; by default at any time.
+      roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
+        name a roster, which the devices then decline.
       until_finished: end when the task has no round left.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
 
@@ -72,6 +75,7 @@ class Config:
     durable: bool = True
     limits: Limits = field(default_factory=Limits)
     conditions: Conditions = field(default_factory=Conditions)
+    roster: Path | None = None
     until_finished: bool = False
     keep_running: bool = False
 
@@ -169,6 +173,7 @@ def start(
     stopped = threading.Event()
     events = log if log is not None else Log("devices")
     reference_values = ReferenceValues.load(config.reference_values)
+    roster = None if config.roster is None else read_roster(config.roster)
     if reference_values.log is None:
         events.warning("no_log_required", reference_values=str(config.reference_values))
     services = Services(config.server, config.ca)
@@ -189,6 +194,7 @@ def start(
                     gate=gate,
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
+                    roster=roster,
                     clock=clock,
                 ),
                 first=config.first,
