@@ -375,7 +375,11 @@ class Fleet:
             what = self._judged(sweep, (work,), device, outcome)
             self.statistics.count(work.key, what, traffic, now=self._clock())
 
-        self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
+        try:
+            self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
+        except PrivacyError as error:  # of what was announced, to all of them
+            for device in pending:
+                self._decline(work, device, error)
         return sweep
 
     def _work(self, sweep: _Sweep) -> None:

@@ -27,6 +27,7 @@ from device_runtime.statistics import RoundStatistics
 from device_runtime.table_cache import TableCache
 from device_runtime.verification import FOLDER, Records
 from odp import _validate
+from odp.crypto.secure_aggregation.roster import read_roster
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
@@ -68,6 +69,8 @@ class Config:
       retention: how long rows and records stay.
       limits: for devices whose person set none of their own.
       conditions: when devices may train; by default at any time.
+      roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
+        name a roster, which the devices then decline.
       until_finished: end when the task has no round left.
       end_after: end after so many seconds; with ``until_finished`` that is an error.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
@@ -90,6 +93,7 @@ class Config:
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     conditions: Conditions = field(default_factory=Conditions)
+    roster: Path | None = None
     until_finished: bool = False
     end_after: float | None = None
     keep_running: bool = False
@@ -195,6 +199,7 @@ def start(
     stopped = threading.Event()
     events = log if log is not None else Log("devices")
     reference_values = ReferenceValues.load(config.reference_values)
+    roster = None if config.roster is None else read_roster(config.roster)
     if reference_values.log is None:
         events.warning("no_log_required", reference_values=str(config.reference_values))
     services = Services(config.server, config.ca, patience=Patience(wait=stopped.wait))
@@ -225,6 +230,7 @@ def start(
                     ),
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
+                    roster=roster,
                     clock=clock,
                 ),
                 first=config.first,

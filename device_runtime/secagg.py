@@ -139,7 +139,7 @@ class Seat:
         self._noise = noise
         self._random_bytes = random_bytes
         self._client: Client
-        self._name: wire.SecAggClient
+        self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
         #: Whether a masked vector may have left.
         self.sent = False
@@ -170,6 +170,10 @@ class Seat:
     def poll(self) -> wire.SecAggStepRequest:
         """Asks for what comes next."""
         return wire.SecAggStepRequest(client=self._name)
+
+    def leave(self) -> wire.SecAggStepRequest | None:
+        """Tells the host not to wait; None where it never heard of the device."""
+        return wire.SecAggStepRequest(client=self._name, leave=True) if self._name.identity else None
 
     def next(self, answer: wire.SecAggStepResponse) -> wire.SecAggStepRequest | None:
         """The next message; None where the session is over for this device.
@@ -383,6 +387,7 @@ class _Table:
         with self._lock:
             leaving = [place for place in self._seated.values() if all_of_them or not place.seat.sent]
         for place in leaving:
+            self._say_goodbye(place)
             self._finish(place, Outcome.SETTLED if place.seat.sent else None)
 
     def _finish(self, place: _Place, result: Outcome | Exception | None) -> None:
@@ -396,7 +401,16 @@ class _Table:
         try:
             act()
         except Exception as error:  # one device must not take the others down
+            self._say_goodbye(place)
             self._finish(place, error)
+
+    def _say_goodbye(self, place: _Place) -> None:
+        goodbye = place.seat.leave()
+        if goodbye is not None:
+            call = self._owner.participant.services.start_step(self._session.work.aggregator, goodbye)
+            # Nobody waits for the answer: a host that does not hear it finds out by itself. A call that nobody holds is
+            # cancelled, and the callback holds it.
+            call.add_done_callback(lambda done: None)
 
     def _sit_down(self, place: _Place) -> None:
         place.request = place.seat.sit_down()

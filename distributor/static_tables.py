@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from distributor.header import open_header, table_size
+from distributor.header import open_header
 from distributor.interface import UnknownModel
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
@@ -126,9 +126,9 @@ class StaticTables:
                 "only that one never changes; ask in another way"
             )
         entry = keyed_entry(header.manifest)
-        if table_size(entry) > LARGEST_TABLE:
+        if entry_bytes(entry) > LARGEST_TABLE:
             raise ConfigurationError(
-                f"table {entry.name!r} has {table_size(entry)} bytes; retrieval by lattices is for at most "
+                f"table {entry.name!r} has {entry_bytes(entry)} bytes; retrieval by lattices is for at most "
                 f"{LARGEST_TABLE}"
             )
         index = list(header.manifest.tables).index(entry)

@@ -57,6 +57,8 @@ class SecureAggregationService:
         session = self._session(request.client)
         if session is None:
             return _void()
+        if request.leave:
+            return session.leave(request.client.identity, request.client.token)
         kind = request.WhichOneof("message")
         message: Message | None = None if kind is None else getattr(request, kind)
         return self._step(session, request.client, message)

@@ -93,6 +93,7 @@ class _Member:
     seen: float
     last: Stage = Stage.ADVERTS
     number: int = -1
+    left: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class LiveSession:
             if self._phase is Phase.VOID:
                 return _end(wire.SecAggEnd.REASON_VOIDED)
             member = self._member(identity, token, message)
-            if member is None:
+            if member is None or member.left:
                 return _end(wire.SecAggEnd.REASON_DROPPED)
             member.seen = self._clock()
             if message is not None:
@@ -209,6 +210,17 @@ class LiveSession:
                 member.seen = self._clock()
                 self._move()
             return self._answer(member)
+
+    def leave(self, identity: bytes, token: bytes) -> wire.SecAggStepResponse:
+        """The client goes on no further: it has dropped out, and nobody waits for it. Raises as ``step``."""
+        with self._changed:
+            member = self._member(identity, token, None)
+            if member is not None:
+                member.left = True
+                self._awaited.discard(identity)
+                self._move()
+                self._changed.notify_all()
+            return _end(wire.SecAggEnd.REASON_DROPPED)
 
     def require_may_send(self, identity: bytes, token: bytes) -> None:
         """Returns if this client may send its masked vector now. Raises PrivacyError."""
@@ -374,7 +386,7 @@ class LiveSession:
 
     def _here(self) -> list[bytes]:
         alive = self._clock() - self._pace.silent
-        return [identity for identity, member in self._members.items() if member.seen >= alive]
+        return [identity for identity, member in self._members.items() if member.seen >= alive and not member.left]
 
     def _end_step(self, server: Server) -> None:
         told = self._told
@@ -409,7 +421,8 @@ class LiveSession:
         self._deadline = self._clock() + (self._pace.vector if stage is Stage.MASKED else self._pace.step)
 
     def _who(self, stage: Stage) -> set[bytes]:
-        return {identity for identity, member in self._members.items() if member.last is stage}
+        members = self._members.items()
+        return {identity for identity, member in members if member.last is stage and not member.left}
 
 
 def _at(stage: Stage) -> int:

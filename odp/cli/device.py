@@ -60,6 +60,9 @@ def run(
     ] = None,
     keyring: Annotated[bool, typer.Option(help="A new key may be kept in the operating system's keyring.")] = True,
     retention: Annotated[Path | None, typer.Option(help="TOML file of the days that each table keeps rows.")] = None,
+    roster: Annotated[
+        Path | None, typer.Option(help="File of the devices that may be in secagg+ sessions (`odp device roster`).")
+    ] = None,
     durable: Annotated[
         bool,
         typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
@@ -103,6 +106,7 @@ def run(
             max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
         ),
         conditions=Conditions.load(conditions) if conditions is not None else Conditions(),
+        roster=roster,
         until_finished=until_finished,
         end_after=end_after,
         keep_running=keep_running,
@@ -112,6 +116,27 @@ def run(
     while not running.join(timeout=0.5):
         if stop.is_set():
             running.stop()
+
+
+@app.command("roster")
+def roster(
+    output: Annotated[Path, typer.Argument(help="File to write: one public key per line.")],
+    state: State = Path("odp-devices"),
+    devices: Annotated[int, typer.Option(help="Number of devices.")] = 1,
+    first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
+) -> None:
+    """Write the public keys by which devices take part in `secagg+` sessions with a roster, and print their hash."""
+    from device_runtime import Store, store_path
+    from device_runtime.secagg import identity_key
+    from odp.crypto.secure_aggregation.roster import hash_of
+    from odp.transport.state_folder import write_atomically
+
+    keys = []
+    for device in range(first, first + devices):
+        with Store.open(store_path(state, device)) as store:
+            keys.append(identity_key(store.identity().secret, b"").public)
+    write_atomically(output, "".join(f"{key.hex()}\n" for key in keys).encode(), mode=0o644)
+    console().print(f"roster_sha256: {hash_of(keys).hex()}")
 
 
 @app.command("recommend")

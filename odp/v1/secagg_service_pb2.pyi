@@ -44,7 +44,7 @@ class SecAggClient(_message.Message):
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., identity: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class SecAggStepRequest(_message.Message):
-    __slots__ = ("client", "advert", "reveal", "shares", "masked", "agreement", "unmask")
+    __slots__ = ("client", "advert", "reveal", "shares", "masked", "agreement", "unmask", "leave")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     ADVERT_FIELD_NUMBER: _ClassVar[int]
     REVEAL_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class SecAggStepRequest(_message.Message):
     MASKED_FIELD_NUMBER: _ClassVar[int]
     AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     UNMASK_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     client: SecAggClient
     advert: _secure_aggregation_pb2.SecAggAdvert
     reveal: _secure_aggregation_pb2.SecAggReveal
@@ -59,7 +60,8 @@ class SecAggStepRequest(_message.Message):
     masked: _secure_aggregation_pb2.SecAggMasked
     agreement: _secure_aggregation_pb2.SecAggAgreement
     unmask: _secure_aggregation_pb2.SecAggUnmask
-    def __init__(self, client: _Optional[_Union[SecAggClient, _Mapping]] = ..., advert: _Optional[_Union[_secure_aggregation_pb2.SecAggAdvert, _Mapping]] = ..., reveal: _Optional[_Union[_secure_aggregation_pb2.SecAggReveal, _Mapping]] = ..., shares: _Optional[_Union[_secure_aggregation_pb2.SecAggShares, _Mapping]] = ..., masked: _Optional[_Union[_secure_aggregation_pb2.SecAggMasked, _Mapping]] = ..., agreement: _Optional[_Union[_secure_aggregation_pb2.SecAggAgreement, _Mapping]] = ..., unmask: _Optional[_Union[_secure_aggregation_pb2.SecAggUnmask, _Mapping]] = ...) -> None: ...
+    leave: bool
+    def __init__(self, client: _Optional[_Union[SecAggClient, _Mapping]] = ..., advert: _Optional[_Union[_secure_aggregation_pb2.SecAggAdvert, _Mapping]] = ..., reveal: _Optional[_Union[_secure_aggregation_pb2.SecAggReveal, _Mapping]] = ..., shares: _Optional[_Union[_secure_aggregation_pb2.SecAggShares, _Mapping]] = ..., masked: _Optional[_Union[_secure_aggregation_pb2.SecAggMasked, _Mapping]] = ..., agreement: _Optional[_Union[_secure_aggregation_pb2.SecAggAgreement, _Mapping]] = ..., unmask: _Optional[_Union[_secure_aggregation_pb2.SecAggUnmask, _Mapping]] = ..., leave: _Optional[bool] = ...) -> None: ...
 
 class SecAggStepResponse(_message.Message):
     __slots__ = ("wait", "adverts", "reveals", "inbox", "survivors", "agreements", "end")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,16 +13,21 @@ import numpy as np
 import pytest
 from e2e.test_statistics import asked, seeds_of
 from e2e.world import World
+from typer.testing import CliRunner
 
 import device_runtime
 import odp
 from device_runtime import secagg
+from device_runtime.provision import provision
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
+from odp.cli.device import app
+from odp.crypto.secure_aggregation.roster import hash_of, read_roster
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.signed_task import open_task
+from odp.transport.state_folder import StateFolder
 from odp.v1 import common_pb2, secagg_service_pb2
 from trusted_aggregator.secagg_session import Pace
 
@@ -28,6 +35,15 @@ from trusted_aggregator.secagg_session import Pace
 def together(task: odp.Statistics, **changes: object) -> odp.Statistics:
     cohort = dataclasses.replace(task.cohort, aggregation="secagg+", **changes)
     return dataclasses.replace(task, cohort=cohort)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(300):
+        if holds():
+            return
+        pause.wait(0.1)
+    pytest.fail("it did not come")
 
 
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +105,7 @@ class Vanishing:
         device = seat.device  # type: ignore[attr-defined]
         if device in self.dead or (step == self.step and device in self.gone):
             self.dead.add(device)
+            seat.leave = lambda: None  # type: ignore[method-assign]  # the dead say no goodbye
             raise ServiceError("vanished")
 
     def plan(self, step: str, gone: range) -> None:
@@ -105,14 +122,14 @@ def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
     world = World(tmp_path, pace=Pace(step=2.0, vector=2.0, silent=10.0)).start(stack)
     limits = device_runtime.Limits(min_cohort=20)
     changes = {"minimum": 20, "goal": 30, "round_seconds": 3, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
-    for step in ("advertise", "reveal", "share", "masked", "agree", "unmask"):
+    for step in ("advertise", "reveal", "masked", "unmask"):
         vanishing.plan(step, gone)
         task = dataclasses.replace(
             asked(ratings.select_users(range(30)), bins=40), name=step, privacy=odp.UserLevelDP(epsilon=0.5, delta=1e-6)
         )
         handle = world.connection.submit(together(task, **changes))
         status = world.finish(handle, world.devices(ratings.select_users(range(30)), limits=limits))
-        counted = range(0 if step in ("agree", "unmask") else 9, 30)
+        counted = range(0 if step == "unmask" else 9, 30)
         assert vanishing.dead == set(gone), step
         assert status.rounds[0].contributions == len(counted), step
         (tensor,) = common_pb2.Release.FromString(status.rounds[0].release.release).tensors
@@ -124,3 +141,29 @@ def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
             seeds=seeds_of(world, 30)[counted],
         )[RELEASE]
         np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated, step)
+
+
+def test_with_a_roster_only_its_devices_take_part_and_the_session_is_the_tasks(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
+) -> None:
+    """24 devices on the roster; a host of others, which holds the same file, is declined by its own devices."""
+    members = ratings.select_users(range(24))
+    state, path = tmp_path / "devices", tmp_path / "roster"
+    with StateFolder.open(state, "devices"):
+        provision(state, members, first=0)
+    answer = CliRunner().invoke(app, ["roster", str(path), "--state", str(state), "--devices", "24"])
+    assert answer.exit_code == 0, answer.output
+    named = answer.output.split()[-1]
+    assert named == hash_of(read_roster(path)).hex()
+    world = World(tmp_path).start(stack)
+    handle = world.connection.submit(together(asked(members, bins=40), roster_sha256=named))
+    until(lambda: bool(handle.status().rounds))  # who finds no round is told to come back much later
+    strangers = world.devices(ratings.select_users(range(24)), state=tmp_path / "strangers", roster=path)
+    stack.callback(strangers.stop)
+    without = world.devices(ratings.select_users(range(3)), state=tmp_path / "without")
+    stack.callback(without.stop)
+    until(lambda: "this device is not on the roster" in world.logs.getvalue())
+    until(lambda: "the task names another roster of devices" in world.logs.getvalue())
+    status = world.finish(handle, world.devices(members, roster=path))
+    assert status.rounds[0].contributions == 24
+    assert sum(entry.devices_in for entry in (*strangers.statistics(), *without.statistics())) == 0
