@@ -24,7 +24,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.crypto.pir import lwe
 from odp.errors import ConfigurationError
 from odp.signed_task import HASH_BYTES, check_length
-from odp.tables import keyed_entry, table_from_bytes
+from odp.tables import entry_bytes, keyed_entry, table_from_bytes
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
