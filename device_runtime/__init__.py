@@ -1,9 +1,12 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
+from device_runtime.candidates import CandidateModel, find_candidates, recommend_candidates
 from device_runtime.conditions import Conditions
+from device_runtime.enclaves import Enclaves
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
 from device_runtime.lookup import FoundTable, Lookup
+from device_runtime.offline import Available, newest_model
 from device_runtime.person import Person
 from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
@@ -15,9 +18,12 @@ from device_runtime.store import Store, store_path
 from device_runtime.table_cache import TableCache
 
 __all__ = [
+    "Available",
+    "CandidateModel",
     "Conditions",
     "Config",
     "DownloadedModel",
+    "Enclaves",
     "FoundTable",
     "Gate",
     "Limits",
@@ -35,10 +41,13 @@ __all__ = [
     "TableCache",
     "Unreadable",
     "download_model",
+    "find_candidates",
     "log_guard",
+    "newest_model",
     "predict",
     "provision",
     "recommend",
+    "recommend_candidates",
     "run",
     "start",
     "store_path",
