@@ -45,6 +45,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.distributor",
         "rows by scan and by whole download: bytes and processor time per device, beside memory and bare gRPC",
     ),
+    "candidates": (
+        "benchmarks.candidates",
+        "recommendations from a few privately fetched clusters: recall and bytes; accuracy of float16 rows",
+    ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"
