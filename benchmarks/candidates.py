@@ -18,6 +18,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client, Float64Array, Int64Array, LocalRatings, Slices
 from odp.candidates import STAMP, Candidates, candidate_tables, opened_buckets
 from odp.datasets import Ratings, Split, random_split
+from odp.encoding import Encoding
+from odp.errors import ConfigurationError
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
 
@@ -29,10 +31,10 @@ _SEEDS = (1, 2, 3)
 
 def run(quick: bool) -> list[Figure]:
     """Figures of a synthetic population with the shape of MovieLens-1M, smaller if ``quick``."""
-    size = (
-        {"n_users": 1500, "n_items": 1200} if quick else {"n_users": 6040, "n_items": 3706, "ratings_per_user": 165.0}
-    )
-    ratings = odp.synthetic_movielens(**size)  # type: ignore[arg-type]
+    if quick:
+        ratings = odp.synthetic_movielens(n_users=800, n_items=1000)
+    else:
+        ratings = odp.synthetic_movielens(n_users=6040, n_items=3706, ratings_per_user=165.0)
     return figures(ratings, users=100 if quick else 500, seeds=_SEEDS[:1] if quick else _SEEDS)
 
 
@@ -51,10 +53,10 @@ def accuracy(split: Split, seeds: tuple[int, ...]) -> tuple[RunResult, list[Figu
     """A model, and test RMSE in both encodings: the same seeds, the same noise."""
     task = preset_task("auto", split.train, epsilon=8.0, delta=1e-6)
     runs: dict[str, list[RunResult]] = {}
-    for encoding in ("float32", "float16"):
+    encodings: tuple[Encoding, ...] = ("float32", "float16")
+    for encoding in encodings:
         progress(f"training with item rows in {encoding}")
-        training = dataclasses.replace(task.training, items_encoding=encoding)
-        changed = dataclasses.replace(task, training=training)
+        changed = dataclasses.replace(task, training=_published_in(task.training, encoding))
         runs[encoding] = [simulate(changed, split, seed=seed) for seed in seeds]
     errors = {name: np.array([one.test_rmse for one in found]) for name, found in runs.items()}
     worst = float(np.abs(errors["float16"] - errors["float32"]).max())
@@ -102,6 +104,12 @@ def recalls(result: RunResult, history: Ratings, kind: str, *, users: int) -> li
         Figure(f"{label}: bytes of centroids, once per version", centroids, "B"),
         Figure(f"{label}: bytes of a device's own item rows", own, "B"),
     ]
+
+
+def _published_in(training: object, encoding: Encoding) -> odp.DPAM:
+    if not isinstance(training, odp.DPAM):
+        raise ConfigurationError("Expected a data set of ratings: it is their training that has the option")
+    return dataclasses.replace(training, items_encoding=encoding)
 
 
 def _local(history: Ratings, user: int) -> LocalRatings:
