@@ -26,7 +26,9 @@ def publish(
     file: Annotated[Path, typer.Argument(help="Rows: a matrix as .npy, or as .csv of numbers without a header.")],
     name: Annotated[str, typer.Option(help="Name of the table; publishing again makes its next version.")],
     encoding: Annotated[str, typer.Option(help="float32, float16 or int8 (a scale per row).")] = "float32",
-    rows_per_request: Annotated[int, typer.Option(help="Rows that a device asks for at a time.")] = 64,
+    rows_per_request: Annotated[
+        int, typer.Option(help="Rows that a device asks for at a time; never changes for a name.")
+    ] = 64,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,
@@ -60,7 +62,7 @@ def candidates(
     clusters: Annotated[
         int | None, typer.Option(help="Number of clusters \\[default: the square root of the items].")
     ] = None,
-    buckets: Annotated[int, typer.Option(help="Buckets that a device fetches.")] = 8,
+    buckets: Annotated[int, typer.Option(help="Buckets that a device fetches; stays as it is for a task.")] = 8,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,

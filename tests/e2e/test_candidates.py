@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from e2e.world import POPULATION, World, small_task
+from typer.testing import CliRunner
 
 import odp
 from device_runtime import (
@@ -25,6 +28,7 @@ from device_runtime import (
     store_path,
 )
 from odp.candidates import candidate_tables
+from odp.cli.main import app
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StaleModel
@@ -105,6 +109,30 @@ def test_a_few_buckets_hold_items_of_the_whole_ranking_with_its_scores(trained: 
         hits += len(set(found.items.tolist()) & set(items[:5].tolist()))
     # A third of the clusters, taken without regard to the device, would give a third of the best items.
     assert hits > 10 * 5 / 3
+
+
+def test_the_commands_do_the_same_and_an_older_version_of_candidates_is_said(
+    trained: Trained,
+) -> None:
+    world = trained.world
+    server = ["--server", world.server.address]
+    task = trained.handle.task_sha256.hex()[:12]
+    sizes = ["--clusters", str(CLUSTERS), "--buckets", str(CLUSTERS)]
+    made = odp_command("table", "candidates", task, *sizes, "--state", str(world.root), "--json", *server)
+    assert made["tables"] == [f"{POPULATION}.buckets", f"{POPULATION}.centroids"]
+    arguments = ["device", "recommend", "--population", POPULATION, "--device", "3", "--json", *server]
+    arguments += ["--state", str(world.root / "devices"), "--services", str(world.root)]
+    found, whole_model = (odp_command(*arguments, *more)["recommendations"] for more in (["--candidates"], []))
+    assert [one["item"] for one in found] == [one["item"] for one in whole_model]
+    trained.publish(buckets=CLUSTERS, stamp=bytes(32))
+    with pytest.raises(StaleModel, match="another version"):
+        odp_command(*arguments, "--candidates")
+
+
+def odp_command(*arguments: str) -> dict[str, Any]:
+    found = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
 
 
 def test_candidates_of_another_version_are_never_mixed_with_the_model(trained: Trained) -> None:
