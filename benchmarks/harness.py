@@ -46,6 +46,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "rows by scan, privately and by whole download: bytes and processor time, beside memory and bare gRPC",
     ),
     "device": ("benchmarks.device", "a participation, a store, a cold start, and thousands of devices in one host"),
+    "candidates": (
+        "benchmarks.candidates",
+        "recommendations from a few privately fetched clusters: recall and bytes; accuracy of float16 rows",
+    ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

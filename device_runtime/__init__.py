@@ -1,11 +1,14 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
 from device_runtime.app_data import AppData, Bounds, Event, Request
+from device_runtime.candidates import CandidateModel, find_candidates, recommend_candidates
 from device_runtime.conditions import Conditions
+from device_runtime.enclaves import Enclaves
 from device_runtime.gate import Gate
 from device_runtime.keys import AtRest, HostKey, at_rest, host_key
 from device_runtime.limits import Limits
 from device_runtime.lookup import FoundTable, Lookup
+from device_runtime.offline import Available, newest_model
 from device_runtime.person import Person
 from device_runtime.program import Config, Running, log_guard, run, start
 from device_runtime.provision import provision
@@ -21,10 +24,13 @@ from device_runtime.table_cache import TableCache
 __all__ = [
     "AppData",
     "AtRest",
+    "Available",
     "Bounds",
+    "CandidateModel",
     "Conditions",
     "Config",
     "DownloadedModel",
+    "Enclaves",
     "Event",
     "FoundTable",
     "Gate",
@@ -47,12 +53,15 @@ __all__ = [
     "Unreadable",
     "at_rest",
     "download_model",
+    "find_candidates",
     "host_key",
     "log_guard",
+    "newest_model",
     "predict",
     "provision",
     "prune",
     "recommend",
+    "recommend_candidates",
     "repair",
     "run",
     "start",

@@ -36,6 +36,8 @@ class TableCache:
         _validate.integer(low=0, high=2**50, most_bytes=most_bytes)
         self._folder = folder
         self._most_bytes = most_bytes
+        #: One line about a table that could not be kept, for the person; None where all were.
+        self.failure: str | None = None
 
     def find(self, sha256: bytes) -> bytes | None:
         """The table of this hash; one that was changed on disk is deleted."""
@@ -60,7 +62,7 @@ class TableCache:
 
     def keep(self, sha256: bytes, data: bytes) -> None:
         """Keeps a table whole or not at all, and makes room for it; one beyond the bound is not kept."""
-        with contextlib.suppress(OSError):
+        with self._noted():
             self._path(sha256, _PART).unlink(missing_ok=True)
             if len(data) <= self._most_bytes:
                 self._make_room(len(data))
@@ -94,9 +96,25 @@ class TableCache:
                     if file is not None:
                         file.write(chunk)
                         file.flush()
-                except OSError:
+                except OSError as error:
                     file = None
+                    self._note(error)
+                    # What could be written goes: it may be what fills the disk.
+                    self.give_up(sha256)
                 yield chunk
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._note(error)
+
+    def _note(self, error: OSError) -> None:
+        self.failure = (
+            f"tables cannot be kept in {self._folder} ({error.strerror or 'error of the disk'}): they are downloaded "
+            "again each time; free some space"
+        )
 
     def _make_room(self, size: int) -> None:
         paths = self._oldest_first()

@@ -35,7 +35,7 @@ _NUMBERS: Mapping[Encoding, encoding_pb2.TableEncoding] = {
     "float16": encoding_pb2.TABLE_ENCODING_FLOAT16,
     "int8": encoding_pb2.TABLE_ENCODING_INT8,
 }
-_NAMES = {number: name for name, number in _NUMBERS.items()}
+_NAMES: Mapping[int, Encoding] = {int(number): name for name, number in _NUMBERS.items()}
 _LARGEST: Mapping[Encoding, float] = {"float32": float(np.finfo(np.float32).max), "float16": 65504.0, "int8": 2.0**120}
 _SCALE = np.dtype("<f4")
 _STEPS = 127

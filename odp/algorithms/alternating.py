@@ -17,6 +17,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.algorithms.dpam.subset import hash_order
 from odp.algorithms.seam import Int64Array, LocalRatings, Slices
+from odp.encoding import Encoding, encoding_of
 from odp.errors import ConfigurationError, DataError
 from odp.v1 import common_pb2
 
@@ -46,6 +47,7 @@ class CommonTerms(abc.ABC):
     item_ridge: float
     start_seed: int
     slices_per_device: int
+    items_encoding: Encoding
 
     @property
     def noisy(self) -> bool:
@@ -99,6 +101,7 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
         "item_ridge": dpam.item_ridge,
         "start_seed": dpam.start_seed,
         "slices_per_device": dpam.slices_per_device,
+        "items_encoding": encoding_of(dpam.items_encoding),
     }
 
 

@@ -149,14 +149,27 @@ def recommend(
     reference_values: ReferenceFile = None,
     device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
     count: Annotated[int, typer.Option(help="How many items.")] = 10,
+    candidates: Annotated[
+        bool, typer.Option("--candidates", help="Fetch some clusters of items privately, not the whole model.")
+    ] = False,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print one device's recommendations, computed on that device from its own store; nobody is told."""
     from rich.table import Table
 
+    from device_runtime import (
+        Enclaves,
+        Lookup,
+        Store,
+        TableCache,
+        find_candidates,
+        log_guard,
+        newest_model,
+        recommend_candidates,
+        store_path,
+    )
     from device_runtime import Services as Clients
-    from device_runtime import Store, TableCache, download_model, log_guard, store_path
     from device_runtime import recommend as best_items
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
@@ -170,18 +183,19 @@ def recommend(
         guard = log_guard(clients, pinned, state)
         if guard is None:
             console().print("the reference values pin no transparency log; the model's signature alone is checked")
-        offer = clients.newest_model(population)
-        downloaded = download_model(
-            clients,
-            offer.task,
-            offer.model,
-            distributor=offer.distributor_address,
-            log=guard,
-            proof=offer.log,
-            cache=TableCache(state / "tables"),
-        )
+        cache = TableCache(state / "tables")
         with Store.open(store_path(state, device)) as store:
-            found = best_items(store, downloaded, k=count)
+            if candidates:
+                lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
+                model = find_candidates(lookup, clients.newest_model(population), cache=cache, log=guard)
+                found = recommend_candidates(store, model, lookup, k=count)
+            else:
+                available = newest_model(clients, population, cache=cache, folder=state / "models", log=lambda: guard)
+                if available.offline is not None:
+                    console().print(available.offline, markup=False)
+                found = best_items(store, available.downloaded, k=count)
+        if cache.failure is not None:
+            console().print(cache.failure, markup=False)
     finally:
         clients.close()
     pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))

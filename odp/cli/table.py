@@ -26,7 +26,9 @@ def publish(
     file: Annotated[Path, typer.Argument(help="Rows: a matrix as .npy, or as .csv of numbers without a header.")],
     name: Annotated[str, typer.Option(help="Name of the table; publishing again makes its next version.")],
     encoding: Annotated[str, typer.Option(help="float32, float16 or int8 (a scale per row).")] = "float32",
-    rows_per_request: Annotated[int, typer.Option(help="Rows that a device asks for at a time.")] = 64,
+    rows_per_request: Annotated[
+        int, typer.Option(help="Rows that a device asks for at a time; never changes for a name.")
+    ] = 64,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,
@@ -52,6 +54,42 @@ def show(
 
     with connect(server, state=state) as connection:
         _say(connection.table(name), "is", json)
+
+
+@app.command("candidates")
+def candidates(
+    task: Annotated[str, typer.Argument(help="Task id (hex), or its first digits.")],
+    clusters: Annotated[
+        int | None, typer.Option(help="Number of clusters \\[default: the square root of the items].")
+    ] = None,
+    buckets: Annotated[int, typer.Option(help="Buckets that a device fetches; stays as it is for a task.")] = 8,
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Cluster the items of a task's newest model, for `odp device recommend --candidates`; again after each release."""
+    from odp.candidates import candidate_tables
+    from odp.cli.task import find_task
+    from odp.client import connect
+    from odp.signed_task import model_sha256, open_task
+
+    with connect(server, state=state) as connection:
+        status = find_task(connection, task)
+        broadcast = connection.model(status)
+        made = candidate_tables(
+            open_task(status.task).name,
+            broadcast,
+            model_sha256(status.model),
+            clusters=clusters,
+            buckets_per_request=buckets,
+        )
+        # Devices look for the centroids first: while the buckets are older, they say so and take the whole model.
+        published = [connection.publish_table(table) for table in (made.buckets, made.centroids)]
+    if json:
+        print_json({"tables": [one.name for one in published], "model_version": broadcast.version})
+        return
+    for opened in published:
+        _say(opened, "published", json=False)
 
 
 def _say(opened: OpenedTable, what: str, json: bool) -> None:

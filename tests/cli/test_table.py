@@ -63,7 +63,7 @@ def test_a_file_is_published_and_shown(connected: Connected, tmp_path: Path) -> 
     assert published.content == Table("genres", ROWS, "int8", 2).content
     shown = json.loads(run("show", "genres", "--json").stdout)
     assert (shown["rows"], shown["width"], shown["encoding"], shown["bytes"]) == (4, 3, "int8", 28)
-    assert "version 0: 4 rows x 3 as int8, 28 bytes" in " ".join(run("show", "genres").stdout.split())
+    assert "version 0: 4 rows x 3 as int8, 28 bytes" in " ".join(run("show", "genres").output.split())
 
 
 def test_a_csv_of_numbers_is_a_table_too(connected: Connected, tmp_path: Path) -> None:

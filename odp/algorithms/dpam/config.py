@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
-from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_FEATURES, MAX_RANK
+from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
+from odp.encoding import Encoding, number_of
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class DPAM:
       item_ridge: ridge of an item's row, in ratings; the solve adds to it what the noise level asks for.
       start_seed: seed of the public random start.
       slices_per_device: rows that every device fetches per round; None is min(items, max(items per user, 320)).
+      items_encoding: how the item rows are published, "float32" or "float16": half the bytes, at a rounding far below
+        the noise (docs/partial-broadcast.md, section 7).
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -72,6 +75,7 @@ class DPAM:
     item_ridge: float = 1.0
     start_seed: int = 1
     slices_per_device: int | None = None
+    items_encoding: Encoding = "float32"
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -86,6 +90,7 @@ class DPAM:
                 _validate.positive(**{name: clip})
         _validate.positive(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
         _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
+        _validate.one_of(ITEMS_ENCODINGS, items_encoding=self.items_encoding)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
         _validate.within(item_ridge=self.item_ridge, low=0.0, high=1e9)
         shares = {"count_share": self.count_share, "bias_share": self.bias_share}
@@ -199,6 +204,7 @@ class DPAM:
             item_ridge=self.item_ridge if rank else 0.0,
             start_seed=self.start_seed,
             slices_per_device=min(slices, items),
+            items_encoding=number_of(self.items_encoding),
         )
         together = clip * (1.0 if silent else _VECTOR_CLIP)
         training.bias_vector_clip = self.bias_vector_clip or min(together, training.bias_target_clip)

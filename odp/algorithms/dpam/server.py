@@ -24,6 +24,7 @@ from odp.algorithms.dpam.terms import (
     Terms,
 )
 from odp.algorithms.seam import Broadcast, Float32Array, NoisyTensors, Table
+from odp.encoding import rounded
 from odp.errors import ConfigurationError, StateError
 from odp.models.item_features import checked_item_features, item_features_sha256
 from odp.v1 import common_pb2
@@ -35,6 +36,7 @@ _MAGIC = b"odpdpam1"
 # Of item rows, in standard deviations of a rating's residual; with users' rows of covariance 1, derived factors explain
 # .2^2 of the residual variance each at the start.
 _START_STD = 0.11
+_LARGEST_HALF = 65504.0
 _DERIVED_STD = 0.2
 # All components of the features together: users' taste for public features explains .26^2 of the residual variance.
 _CONTENT_STD = 0.26
@@ -94,10 +96,17 @@ class DpamServer:
         trust = variance / (variance + current.bias_variance)
         columns = (counts[:, None], current.bias[:, None], trust[:, None], current.factors)
         rows = np.concatenate(columns, axis=1).astype(np.float32)
+        encoding = self._terms.items_encoding
+        if encoding == "float16":
+            # Counts beyond it weigh their items as it does; nothing else comes near.
+            rows = np.clip(rows, -_LARGEST_HALF, _LARGEST_HALF)
         dense = current.ridges[None].astype(np.float32)
         return Broadcast(
             version=current.round,
-            tables=(Table(ITEMS_TABLE, rows, keyed=True), Table(GLOBALS_TABLE, dense, keyed=False)),
+            tables=(
+                Table(ITEMS_TABLE, rounded(rows, encoding), keyed=True, encoding=encoding),
+                Table(GLOBALS_TABLE, dense, keyed=False),
+            ),
         )
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:

@@ -15,6 +15,7 @@ from odp.algorithms.alternating import (
     check_noises,
     common_fields,
 )
+from odp.encoding import Encoding, encoding_of
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
@@ -38,6 +39,8 @@ SHA256_BYTES = 32
 ITEMS_TABLE = "items"
 GLOBALS_TABLE = "globals"
 GLOBALS_WIDTH = 2
+#: Not int8: one scale for a row would serve its count and its factors, which differ by orders of magnitude.
+ITEMS_ENCODINGS: tuple[Encoding, ...] = ("float32", "float16")
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ class Terms(CommonTerms):
             raise ConfigurationError(f"Expected low={data.low!r} to be below high={data.high!r}")
         _validate.positive(bias_target_clip=dpam.bias_target_clip, user_bias_ridge=dpam.user_bias_ridge)
         _validate.positive(bias_vector_clip=dpam.bias_vector_clip)
+        _validate.one_of(ITEMS_ENCODINGS, items_encoding=encoding_of(dpam.items_encoding))
         _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
         noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
         noises["bias_sum_noise"] = dpam.bias_sum_noise

@@ -32,6 +32,7 @@ _RATINGS_ONLY = (
     "bias_target_clip",
     "factor_target_clip",
     "bias_vector_clip",
+    "items_encoding",
     "factor_vector_clip",
     "bias_mass_noise",
     "bias_sum_noise",

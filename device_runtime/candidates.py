@@ -1,0 +1,149 @@
+"""Recommendations without the whole model: the clusters that suit a device's own data, fetched by private lookup.
+
+Whatever the device holds, it asks in this order: the tables' names, the centroids whole (or nothing, where they are
+cached), one request for as many item rows as in training, one request for a fixed number of buckets. Which rows and
+which buckets only the attested enclave reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_runtime.assignment import Model, open_model
+from device_runtime.downloads import fetch_table
+from device_runtime.lookup import FoundTable, Lookup
+from device_runtime.participation import usable_ratings
+from device_runtime.recommend import Recommendation
+from device_runtime.services import Traffic
+from device_runtime.store import Store
+from device_runtime.table_cache import TableCache
+from odp import _validate
+from odp.algorithms.seam import Float32Array, Int64Array, LocalRatings, Slices
+from odp.candidates import STAMP, opened_buckets, stamp_of, table_names
+from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.tables import keyed_entry, table_from_bytes
+from odp.transparency.proofs import LogGuard
+from odp.v1 import server_pb2
+
+
+@dataclass(frozen=True)
+class CandidateModel:
+    """One model version with its candidates, both checked: it serves every device of a process.
+
+    ``centroids`` float32 [clusters, width] are rows like an item's.
+    """
+
+    model: Model
+    distributor: str
+    centroids: Float32Array
+    buckets: FoundTable
+    stamp: Float32Array
+
+
+def find_candidates(
+    lookup: Lookup,
+    offer: server_pb2.GetModelResponse,
+    *,
+    cache: TableCache,
+    log: LogGuard | None = None,
+) -> CandidateModel:
+    """The candidates of the model that a server offers; first finds the model in the ``log``, where one is given.
+
+    Raises:
+      SignatureError, ConfigurationError: task, model or tables are not what their developer signed.
+      TransparencyError: task or model are not in the log; nothing was asked of the distributor.
+      StaleModel: the candidates are those of another version of the model: use the whole model, or ask again later.
+      ServiceError: the server has no candidates, or a table is not the one of its manifest.
+      ServiceUnavailable: nobody answers.
+    """
+    model = open_model(offer.task, offer.model)
+    if not model.keyed:
+        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
+    if log is not None:
+        log.logged(offer.log, task=offer.task, model=offer.model)
+    developer = model.definition.developer_key
+    centroids, buckets = (lookup.find(name, developer_key=developer) for name in table_names(model.definition.name))
+    data = fetch_table(
+        lookup.services, centroids.distributor, centroids.opened.model_sha256, centroids.opened.entry, cache
+    )
+    try:
+        rows = table_from_bytes(centroids.opened.entry, data).rows
+    except ConfigurationError as error:
+        raise ServiceError(f"the distributor at {centroids.distributor} sent wrong centroids: {error}") from error
+    width = keyed_entry(model.manifest).width
+    stamp = stamp_of(model.model_sha256)
+    if rows.shape[1] != STAMP + width or len(rows) != buckets.rows:
+        raise StaleModel("the tables of candidates do not belong together; ask again later, or use the whole model")
+    if (rows[:, :STAMP] != stamp).any():
+        raise StaleModel("the candidates are those of another version of the model; use the whole model meanwhile")
+    return CandidateModel(model, offer.distributor_address, rows[:, STAMP:], buckets, stamp)
+
+
+def recommend_candidates(
+    store: Store, found: CandidateModel, lookup: Lookup, *, k: int = 10, traffic: Traffic | None = None
+) -> Recommendation:
+    """The ``k`` items of highest prediction among the candidates that the device has not rated; fewer where fewer are.
+
+    Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
+    Equal predictions rank by item number.
+
+    Raises:
+      ConfigurationError: ``k`` is not positive.
+      DataError: the device's data break the task's declared range.
+      AttestationError: the enclave's evidence was refused; nothing was sent to it.
+      StaleModel: model or candidates were replaced meanwhile: find them again.
+      ServiceError, ServiceUnavailable: the distributor failed.
+    """
+    _validate.integer(low=1, high=2**31, k=k)
+    traffic = Traffic() if traffic is None else traffic
+    model = found.model
+    data = usable_ratings(store.ratings(), model.definition)
+    rated = _own_rows(store, found, lookup, data, traffic)
+    wanted = _best_clusters(found, data, rated)
+    rows = lookup.select(found.buckets, wanted, requests=1, traffic=traffic)
+    if (rows[:, :STAMP] != found.stamp).any():
+        raise StaleModel("the buckets are those of another version of the model; ask for the candidates again")
+    try:
+        items, item_rows = opened_buckets(rows, found.centroids.shape[1])
+        if items.size and items.max() >= model.definition.model.items:
+            raise ConfigurationError("the buckets hold an item that the model does not have")
+    except ConfigurationError as error:
+        raise ServiceError(f"the candidates cannot be used: {error}") from error
+    new = np.flatnonzero(~np.isin(items, data.items))
+    slices = _with_rows(rated, items, item_rows)
+    candidates = np.sort(items[new])
+    scores = model.client.predict(slices, data, candidates)
+    best = np.argsort(-scores, kind="stable")[:k]
+    return Recommendation(candidates[best], scores[best])
+
+
+def _own_rows(store: Store, found: CandidateModel, lookup: Lookup, data: LocalRatings, traffic: Traffic) -> Slices:
+    """The rows of the device's own items, as many as one request has places for; the dense tables come with them."""
+    count = found.model.definition.dpam.slices_per_device
+    keys = data.items
+    if len(keys) > count:
+        seed = store.identity().seed.to_bytes(8, "little", signed=False)
+        order = sorted(range(len(keys)), key=lambda place: hashlib.sha256(seed + keys[place].tobytes()).digest())
+        keys = np.sort(keys[order[:count]])
+    slices = lookup.rows(
+        found.distributor, found.model.model_sha256, found.model.manifest, keys, count=count, traffic=traffic
+    )
+    return Slices(slices.version, np.asarray(keys, dtype=np.int64), slices.rows, slices.dense)
+
+
+def _best_clusters(found: CandidateModel, data: LocalRatings, rated: Slices) -> Int64Array:
+    """The clusters whose centroid, taken for an item, the device would like best."""
+    count = min(found.buckets.opened.rows_per_request, len(found.centroids))
+    # Numbers beyond the items: no rating is one of them.
+    numbers = found.model.definition.model.items + np.arange(len(found.centroids), dtype=np.int64)
+    scores = found.model.client.predict(_with_rows(rated, numbers, found.centroids), data, numbers)
+    return np.argsort(-scores, kind="stable")[:count]
+
+
+def _with_rows(slices: Slices, keys: Int64Array, rows: Float32Array) -> Slices:
+    """``slices`` and more rows; where both have a key, it is the same row of the same model."""
+    together, first = np.unique(np.concatenate([slices.keys, keys]), return_index=True)
+    return Slices(slices.version, together, np.concatenate([slices.rows, rows])[first], slices.dense)
