@@ -8,14 +8,16 @@ which buckets only the attested enclave reads.
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from device_runtime.assignment import Model, open_model
 from device_runtime.downloads import fetch_table
+from device_runtime.examples import examples
 from device_runtime.lookup import FoundTable, Lookup
-from device_runtime.participation import usable_ratings
 from device_runtime.recommend import Recommendation
 from device_runtime.services import Traffic
 from device_runtime.store import Store
@@ -83,12 +85,18 @@ def find_candidates(
 
 
 def recommend_candidates(
-    store: Store, found: CandidateModel, lookup: Lookup, *, k: int = 10, traffic: Traffic | None = None
+    store: Store,
+    found: CandidateModel,
+    lookup: Lookup,
+    *,
+    k: int = 10,
+    traffic: Traffic | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Recommendation:
     """The ``k`` items of highest prediction among the candidates that the device has not rated; fewer where fewer are.
 
     Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
-    Equal predictions rank by item number.
+    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
 
     Raises:
       ConfigurationError: ``k`` is not positive.
@@ -100,7 +108,7 @@ def recommend_candidates(
     _validate.integer(low=1, high=2**31, k=k)
     traffic = Traffic() if traffic is None else traffic
     model = found.model
-    data = usable_ratings(store.ratings(), model.definition)
+    data = examples(store, model.definition, now=clock())
     rated = _own_rows(store, found, lookup, data, traffic)
     wanted = _best_clusters(found, data, rated)
     rows = lookup.select(found.buckets, wanted, requests=1, traffic=traffic)

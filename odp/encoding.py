@@ -53,7 +53,7 @@ def number_of(encoding: Encoding) -> encoding_pb2.TableEncoding:
 def encoding_of(number: int) -> Encoding:
     """The encoding of a manifest's number. Raises ConfigurationError for one that this version does not know."""
     try:
-        return _NAMES[number]  # type: ignore[index]  # any integer may come
+        return _NAMES[number]
     except KeyError:
         raise ConfigurationError(f"Expected encoding={number} to be one that this version knows; update it") from None
 
