@@ -281,9 +281,10 @@ class IsolatedHost:
     def _failed(self, handler: Handler, reason: Reason, process: CallProcess) -> HandlerFailed:
         if self._template is not None:
             try:
-                ended = self._template.signal_of(process)
-                if reason is Reason.ENDED and ended == signal.SIGKILL:
-                    reason = Reason.PROCESSOR
+                if reason is not Reason.ENDED:
+                    self._template.end(process)
+                elif self._template.signal_of(process) == signal.SIGKILL:
+                    reason = Reason.LIMIT
             except StateError:
                 self._close()
         trouble = self._troubles.setdefault(handler, _Trouble(0, reason, -math.inf))
@@ -301,22 +302,23 @@ class IsolatedHost:
 
     def _prepare(self) -> CallProcess:
         """The process of the next call: restricted, and given nothing yet."""
-        if self._spare is None:
-            try:
-                self._spare = self._forked()
-            except StateError:
-                # The template may have ended since the last call; a new one has one attempt.
-                self._close()
-                self._spare = self._forked()
-        if self._spare.held is None:
-            self._spare.held = locked(self._spare)
-            self._check(self._spare.held)
-        return self._spare
+        try:
+            process = self._locked()
+        except StateError:
+            # The template may have ended since the last call; a new one has one attempt.
+            self._close()
+            process = self._locked()
+        self._check(process.held or ())
+        return process
 
-    def _forked(self) -> CallProcess:
+    def _locked(self) -> CallProcess:
         if self._template is None:
             self._template = Template(self._code, self._limits)
-        return self._template.fork()
+        if self._spare is None:
+            self._spare = self._template.fork()
+        if self._spare.held is None:
+            self._spare.held = locked(self._spare)
+        return self._spare
 
     def _check(self, held: tuple[str, ...]) -> None:
         missing = not_enforced(held)

@@ -125,7 +125,7 @@ class Template:
             self._tell({"end": process.number})
 
     def signal_of(self, process: CallProcess) -> int:
-        """Kills a process where it has not ended; the signal that ended it, or 0. Raises StateError where unknown."""
+        """Of a process that closed its channel: the signal that ended it, or 0. Raises StateError where it is unknown."""
         process.channel.close()
         try:
             self._tell({"end": process.number, "tell": True})
