@@ -125,7 +125,7 @@ class Template:
             self._tell({"end": process.number})
 
     def signal_of(self, process: CallProcess) -> int:
-        """Of a process that closed its channel: the signal that ended it, or 0. Raises StateError where it is unknown."""
+        """Of a process that closed its channel: the signal that ended it, or 0. Raises StateError: it is unknown."""
         process.channel.close()
         try:
             self._tell({"end": process.number, "tell": True})

@@ -84,8 +84,14 @@ def attacker(hostile_host: IsolatedHost) -> Attacker:
     return Attacker(hostile_host)
 
 
-@pytest.fixture
-def hasty(start: Callable[..., IsolatedHost], hostile_host: IsolatedHost) -> Attacker:
-    """The hostile service under tight limits."""
+@pytest.fixture(scope="session")
+def hasty_host(start: Callable[..., IsolatedHost]) -> IsolatedHost:
+    """One host with tight limits."""
     limits = CallLimits(seconds=3.0, processor_seconds=1, failures=1000, output_bytes=2**16, reads=3)
-    return Attacker(start("hostile.py", limits=limits))
+    return start("hostile.py", limits=limits)
+
+
+@pytest.fixture
+def hasty(hasty_host: IsolatedHost) -> Attacker:
+    """The hostile service under tight limits."""
+    return Attacker(hasty_host)
