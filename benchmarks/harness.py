@@ -45,6 +45,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.distributor",
         "rows by scan and by whole download: bytes and processor time per device, beside memory and bare gRPC",
     ),
+    "isolated": ("benchmarks.isolated", "a developer's isolated code on a device: start of its processes, one call"),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

@@ -28,7 +28,7 @@ from odp.errors import ConfigurationError, DataError, StateError
 from odp.isolated import Columns, Declined, Example, Handler
 from odp.isolated.walls import PROMISES
 from odp.isolated.worker import LARGEST_INPUT
-from odp.sandbox.frames import receive_frame, send_frame
+from odp.sandbox.frames import frame, receive_frame
 
 _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
 
@@ -217,10 +217,11 @@ class IsolatedHost:
             left = 0.0 if trouble is None else trouble.until - self._clock()
             if left > 0:
                 raise HandlerFailed(handler, Reason.RESTING, seconds=left)
+            call = _call_of(handler, given)
             process = self._prepare()
             self._spare = None
             try:
-                kept = keep(self._converse(process, handler, store, given))
+                kept = keep(self._converse(process, handler, store, call))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process) from None
             except DataError:
@@ -233,9 +234,9 @@ class IsolatedHost:
             self._end(process)
             return kept
 
-    def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, given: Mapping[str, Any]) -> Reply:
+    def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
         try:
-            return self._conversation(process.channel, handler, store, given)
+            return self._conversation(process.channel, handler, store, call)
         except TimeoutError:
             raise Unacceptable(Reason.DEADLINE) from None
         except ConfigurationError:
@@ -243,18 +244,14 @@ class IsolatedHost:
         except OSError:
             raise Unacceptable(Reason.ENDED) from None
 
-    def _conversation(
-        self, channel: socket.socket, handler: Handler, store: ServiceStore, given: Mapping[str, Any]
-    ) -> Reply:
+    def _conversation(self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
         most = self._limits.output_bytes
         remaining = until(time.monotonic() + self._limits.seconds)
         ready = receive_frame(channel, most=most, remaining=remaining)
         if ready != {"ready": True}:
             raise self._told(ready, Reason.NOT_LOADED)
-        try:
-            send_frame(channel, {"call": handler.value, "input": given}, most=LARGEST_INPUT, remaining=remaining)
-        except ConfigurationError:
-            raise DataError(f"Expected what {handler.value} is given to be at most {LARGEST_INPUT} bytes") from None
+        channel.settimeout(remaining())
+        channel.sendall(call)
         reader = Reader(handler, store, self._limits)
         while True:
             message = receive_frame(channel, most=most, remaining=remaining)
@@ -351,3 +348,13 @@ class IsolatedHost:
         if self._template is not None:
             self._template.close()
             self._template = None
+
+
+def _call_of(handler: Handler, given: Mapping[str, Any]) -> bytes:
+    try:
+        return frame({"call": handler.value, "input": given}, most=LARGEST_INPUT)
+    except (TypeError, ValueError, RecursionError):
+        # What a JSON library says quotes the value, which is private.
+        raise DataError(
+            f"Expected what {handler.value} is given to be what JSON can hold, in at most {LARGEST_INPUT} bytes"
+        ) from None

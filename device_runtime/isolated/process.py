@@ -32,8 +32,13 @@ CONTROL_SECONDS = 10.0
 _LARGEST = 8 * 2**20
 _PYTHON = ("-I", "-S", "-B", "-X", "utf8")
 _PROGRAM = Path(template_module.__file__).resolve()
-# Threads of BLAS that wait for each other cost more than they do; a copied process has none of them anyway.
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# A copied process has none of the threads that a BLAS starts; a heap per thread takes much address space for little.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+}
 
 
 def until(deadline: float) -> Remaining:

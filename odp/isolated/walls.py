@@ -32,11 +32,11 @@ TAKEN: tuple[str, ...] = (
 )  # fmt: skip
 RESTRICTIONS: tuple[str, ...] = (*namespaces.NAMES, *TAKEN)
 
-#: Promise -> the restrictions without which it is not kept; none: the runtime keeps it on every platform. The others
+#: Promise -> the restrictions without which it is not kept; none: the runtime keeps it by itself. The others
 #: are second walls: Landlock alone, say, leaves what files are called, and sockets that lie in folders.
 PROMISES: Mapping[str, frozenset[str]] = {
     "no network": frozenset({"seccomp"}),
-    "no files": frozenset({"seccomp"}),
+    "no files": frozenset({"seccomp", "closed-descriptors"}),
     "no other processes": frozenset({"seccomp"}),
     "no reading of its memory": frozenset({"not-dumpable", "no-core-dumps"}),
     "memory limit": frozenset({"memory-limit"}),
@@ -44,7 +44,7 @@ PROMISES: Mapping[str, frozenset[str]] = {
     "no environment": frozenset(),
     "deadline": frozenset(),
     "output limit": frozenset(),
-    "rights to tables": frozenset(),
+    "rights to tables": frozenset({"closed-descriptors"}),
 }
 
 _DESCRIPTORS = 16

@@ -145,7 +145,7 @@ def test_it_cannot_eat_memory(attacker: Attacker) -> None:
 
 
 def test_threads_that_it_leaves_behind_end_with_its_call(attacker: Attacker) -> None:
-    assert attacker.attempt("threads") == 8
+    assert attacker.attempt("threads") == 4
     assert attacker.attempt("identity") is not None
 
 

@@ -264,3 +264,11 @@ def test_imports_are_found_and_only_known_ones_are_loaded() -> None:
     found = ServiceCode("service", None, {"service": (text, False)}).imports()
     assert {"json", "os.path", "concurrent", "concurrent.futures", "numpy", "numpy.linalg"} <= set(found)
     assert not {"scipy", "antigravity"} & {name.partition(".")[0] for name in found}
+
+
+def test_what_is_no_json_is_refused_before_the_service_is_asked(music: IsolatedHost) -> None:
+    for asked in ({"x": float("nan")}, {"x": b"secret"}, {"x": "y" * 2**25}):
+        with pytest.raises(DataError, match="what JSON can hold") as refused:
+            music.request(MemoryStore(), "player", asked, now=NOW)  # type: ignore[arg-type]
+        assert "secret" not in str(refused.value)
+    assert Handler.ON_REQUEST not in {standing.handler for standing in music.standing()}

@@ -151,9 +151,9 @@ def hang() -> None:
 
 
 def threads() -> int:
-    for _ in range(8):
+    for _ in range(4):
         threading.Thread(target=spin, daemon=True).start()
-    return 8
+    return 4
 
 
 def remember(what: str) -> list[str]:
