@@ -142,7 +142,7 @@ def main() -> None:
 def _imported(name: str) -> bool:
     try:
         importlib.import_module(name)
-    except ImportError:
+    except (Exception, SystemExit):  # a service names what it likes, and some modules are for other systems
         return False
     return True
 

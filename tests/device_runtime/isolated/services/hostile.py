@@ -96,7 +96,6 @@ def eat(pieces: int) -> str:
 
 def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
     name, path = work["attempt"], work.get("path", "")
-    environ = ctypes.POINTER(ctypes.c_char_p)
     attempts: dict[str, Callable[[], Any]] = {
         "tcp": lambda: outcome(lambda: socket.create_connection(("127.0.0.1", int(work["port"])), timeout=1)),
         "tcp elsewhere": lambda: outcome(lambda: socket.create_connection(("192.0.2.1", 80), timeout=1)),
@@ -117,7 +116,7 @@ def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
         "signal parent": lambda: outcome(lambda: os.kill(os.getppid(), signal.SIGKILL)),
         "raise limit": lambda: outcome(lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))),
         "syscalls": syscalls,
-        "environment": lambda: [*os.environ, *sys.argv[2:], bool(environ.in_dll(ctypes.CDLL(None), "environ"))],
+        "environment": environment,
         "at import": lambda: at_import,
         "eat": lambda: eat(10_000),
         "eat at once": lambda: outcome(lambda: np.ones(2**33)),
@@ -136,6 +135,13 @@ def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
         "raw": lambda: raw(bytes.fromhex(str(work["bytes"]))),
     }
     return {"came": attempts[name]()}
+
+
+def environment() -> list[str]:
+    """Names, past Python too."""
+    raw_names = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    first = raw_names[0] if raw_names else None
+    return [*os.environ, *([] if first is None else [first.decode()])]
 
 
 def spin() -> None:
