@@ -259,7 +259,8 @@ def test_links_and_files_that_are_no_modules_are_refused(tmp_path: Path) -> None
 def test_imports_are_found_and_only_known_ones_are_loaded() -> None:
     text = (
         "import json, os.path as p\nimport scipy\nfrom concurrent import futures\n"
-        "def f():\n    from numpy import (\n        linalg,\n    )\n    import antigravity\nfrom . import x\nfrom unittest import __main__\n"
+        "def f():\n    from numpy import (\n        linalg,\n    )\n    import antigravity\nfrom . import x\n"
+        "from unittest import __main__\n"
     )
     found = ServiceCode("service", None, {"service": (text, False)}).imports()
     assert {"json", "os.path", "concurrent", "concurrent.futures", "numpy", "numpy.linalg"} <= set(found)
