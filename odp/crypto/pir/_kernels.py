@@ -11,19 +11,19 @@ from typing import Any
 import numba
 import numpy as np
 
-_NONE, _SEVEN, _THREE = np.uint32(0), np.uint32(7), np.uint32(3)
+_NONE, _SIX, _LOW_SIX = np.uint32(0), np.uint32(6), np.uint32(63)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 @numba.njit(nogil=True, cache=True)
 def masks(shares: Any, bits: Any, stored: Any) -> None:
-    """See ``scanning.masks``."""
-    for row in range(bits.shape[0]):
-        for query in range(shares.shape[0]):
-            for table in range(bits.shape[1]):
-                bit = bits[row, table]
-                picked = np.uint64(shares[query, bit >> _THREE]) >> np.uint64(bit & _SEVEN)
-                stored[row, query, table] = _ZERO - (picked & _ONE)
+    """See ``scanning.masks``; all arrays are contiguous."""
+    flat = bits.reshape(-1)
+    for query in range(shares.shape[0]):
+        words, out = shares[query], stored[query].reshape(-1)
+        for place in range(flat.shape[0]):
+            bit = flat[place]
+            out[place] = _ZERO - ((words[bit >> _SIX] >> np.uint64(bit & _LOW_SIX)) & _ONE)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -32,7 +32,7 @@ def fold(records: Any, buckets: Any, stored: Any, found: Any) -> None:
     for row in range(records.shape[0]):
         for query in range(found.shape[0]):
             for table in range(buckets.shape[1]):
-                mask = stored[row, query, table]
+                mask = stored[query, row, table]
                 bucket = buckets[row, table]
                 for line in range(records.shape[1]):
                     for word in range(8):
@@ -47,12 +47,18 @@ def fold_pairs(records: Any, buckets: Any, stored: Any, found: Any) -> None:
         even, odd = records[row], records[row + 1]
         for query in range(found.shape[0]):
             for table in range(buckets.shape[1]):
-                even_mask, odd_mask = stored[row, query, table], stored[row + 1, query, table]
+                even_mask, odd_mask = stored[query, row, table], stored[query, row + 1, table]
                 out = found[query, table]
                 for line in range(records.shape[1]):
                     for word in range(8):
                         out[line, word] ^= (even[line, word] & even_mask) ^ (odd[line, word] & odd_mask)
-    fold(records[pairs:], buckets[pairs:], stored[pairs:], found)
+    for row in range(pairs, records.shape[0]):
+        for query in range(found.shape[0]):
+            for table in range(buckets.shape[1]):
+                mask = stored[query, row, table]
+                for line in range(records.shape[1]):
+                    for word in range(8):
+                        found[query, table, line, word] ^= records[row, line, word] & mask
 
 
 @numba.njit(nogil=True, cache=True)

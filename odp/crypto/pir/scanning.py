@@ -39,7 +39,7 @@ def scan(
         records: uint64 [rows, lines, 8].
         buckets: uint16 [rows, tables], below ``count``: the bucket of a row in each layout.
         bits: uint32 [rows, tables]: which bit of a query's share picks the row there.
-        shares: uint8 [queries, bytes], packed bits.
+        shares: uint8 [queries, bytes], packed bits, whole words of 8 bytes.
         count: buckets.
         compiled: whether numba may be used; the result is the same.
     """
@@ -49,12 +49,14 @@ def scan(
     if kernels is not None and count == bits.shape[1] and records.shape[1] <= NARROW:
         add = kernels.fold_pairs
     step = max(1, MASKS // (len(shares) * bits.shape[1]))
-    stored = np.empty((step, len(shares), bits.shape[1]), dtype=np.uint64)
+    words = shares.view("<u8").astype(np.uint64, copy=False)
+    stored = np.empty((len(shares), min(step, len(records)), bits.shape[1]), dtype=np.uint64)
     for start in range(0, len(records), step):
         block = slice(start, min(start + step, len(records)))
-        chosen = stored[: block.stop - start]
-        pick(shares, bits[block], chosen)
-        add(records[block], buckets[block], chosen, found)
+        if block.stop - start < stored.shape[1]:
+            stored = np.empty((len(shares), block.stop - start, bits.shape[1]), dtype=np.uint64)
+        pick(words, bits[block], stored)
+        add(records[block], buckets[block], stored, found)
     return found
 
 
@@ -67,10 +69,10 @@ def _kernels() -> Any:
     return kernels
 
 
-def masks(shares: UInt8Array, bits: UInt32Array, stored: UInt64Array) -> None:
-    """Fills ``stored`` [rows, queries, tables]: all bits of a word where the share has the bit, else none."""
-    picked = (shares[:, bits >> np.uint32(3)] >> (bits & np.uint32(7)).astype(np.uint8)) & np.uint8(1)
-    np.subtract(np.uint64(0), picked.transpose(1, 0, 2), out=stored, dtype=np.uint64)
+def masks(shares: UInt64Array, bits: UInt32Array, stored: UInt64Array) -> None:
+    """Fills ``stored`` [queries, rows, tables]: all ones where the share, words [queries, ..], has the bit, else 0."""
+    picked = (shares[:, bits >> np.uint32(6)] >> (bits & np.uint32(63)).astype(np.uint64)) & np.uint64(1)
+    np.subtract(np.uint64(0), picked, out=stored)
 
 
 def fold(records: UInt64Array, buckets: UInt16Array, stored: UInt64Array, found: UInt64Array) -> None:
@@ -81,5 +83,5 @@ def fold(records: UInt64Array, buckets: UInt16Array, stored: UInt64Array, found:
         starts = np.flatnonzero(np.diff(own, prepend=-1))
         rows = records[order]
         for query in range(len(found)):
-            masked = rows & stored[order, query, table][:, None, None]
+            masked = rows & stored[query, order, table][:, None, None]
             found[query, own[starts]] ^= np.bitwise_xor.reduceat(masked, starts, axis=0)

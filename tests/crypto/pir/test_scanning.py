@@ -102,7 +102,8 @@ def uses_of(text: str, argument: str) -> tuple[int, list[str]]:
         for line in lines[1:]:
             target, _, operation = line.partition(" = ")
             names = set(re.findall(r"%[\w.$\"]+", operation))
-            if (operation.startswith("load ") and names & pointers) or names & values:
+            loads = operation.startswith("load ") or "@llvm.masked.gather" in operation
+            if (loads and names & pointers) or names & values:
                 values.add(target)
             elif names & pointers and not operation.startswith("icmp"):
                 pointers.add(target)
@@ -123,7 +124,7 @@ def branching(records: Any, buckets: Any, stored: Any, found: Any) -> None:
     for row in range(records.shape[0]):
         for query in range(found.shape[0]):
             for table in range(buckets.shape[1]):
-                if stored[row, query, table] != 0:
+                if stored[query, row, table] != 0:
                     for line in range(records.shape[1]):
                         for word in range(8):
                             found[query, buckets[row, table], line, word] ^= records[row, line, word]
@@ -139,7 +140,7 @@ def made_and_used(shares: Any, bits: Any, records: Any, found: Any) -> None:
 
 def fold_arguments() -> tuple[np.ndarray, ...]:
     records, buckets, _, _ = inputs(ROWS, 2, 1)
-    return records, buckets, np.zeros((ROWS, 1, TABLES), dtype=np.uint64), np.zeros((1, COUNT, 2, 8), dtype=np.uint64)
+    return records, buckets, np.zeros((1, ROWS, TABLES), dtype=np.uint64), np.zeros((1, COUNT, 2, 8), dtype=np.uint64)
 
 
 @pytest.mark.parametrize("name", ["fold", "fold_pairs"])
@@ -155,7 +156,7 @@ def test_no_mask_and_no_row_decides_on_a_branch_or_an_address_of_the_machine_cod
 def test_no_bit_of_a_share_decides_on_a_branch_or_an_address_of_the_machine_code() -> None:
     kernels = pytest.importorskip("odp.crypto.pir._kernels")
     _, _, bits, shares = inputs(ROWS, 2, 1)
-    text = code(kernels.masks.py_func, shares, bits, np.zeros((ROWS, 1, TABLES), dtype=np.uint64))
+    text = code(kernels.masks.py_func, shares.view(np.uint64), bits, np.zeros((1, ROWS, TABLES), dtype=np.uint64))
     values, deciding = uses_of(text, "shares")
     assert values > 2
     assert deciding == []
