@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
