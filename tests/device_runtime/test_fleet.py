@@ -13,8 +13,9 @@ from stores import pages_of
 
 from device_runtime import program
 from device_runtime.conditions import Conditions
-from device_runtime.fleet import REST_SECONDS, Fleet
+from device_runtime.fleet import Fleet
 from device_runtime.limits import Limits
+from device_runtime.roster import REST_SECONDS
 from device_runtime.scheduler import Scheduler
 from device_runtime.schema import State
 from device_runtime.sensors import SimulatedSensors
