@@ -1,4 +1,4 @@
-"""A hostile enclave as a process, and the platform under it."""
+"""Chips under test; a hostile enclave as a process, and the platform under it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from enclave.rig import Rig
 
 from odp.enclave.launcher import LaunchedEnclave, launch
 from odp.enclave.policy import EnclavePolicy
@@ -82,3 +83,13 @@ def debugged(images: None, folder: Path) -> Iterator[Hostile]:
     """The same image, launched for debugging."""
     with ExitStack() as stack:
         yield _launched(folder, stack, debug=True)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(tmp_path_factory.mktemp("platform"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(tmp_path_factory.mktemp("other"))

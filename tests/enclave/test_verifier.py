@@ -3,156 +3,42 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from enclave.rig import (
+    DIGESTS,
+    HPKE,
+    NONCE,
+    NOW,
+    POLICIES,
+    RELAXED,
+    SIGNING,
+    Rig,
+    decode,
+    encode,
+    log,
+    parts,
+    reason,
+    registers,
+    report,
+    sign_raw,
+)
 
 from odp.enclave import chain
 from odp.enclave.evidence import Reason
-from odp.enclave.platform import TOKEN_SECONDS, EmulatedGuest, EmulatedPlatform
+from odp.enclave.platform import TOKEN_SECONDS
 from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues, Validity
-from odp.enclave.verifier import CLOCK_SKEW_SECONDS, VerifiedEnclave, verify_evidence
+from odp.enclave.reference_values import Validity
+from odp.enclave.verifier import CLOCK_SKEW_SECONDS, VerifiedEnclave
 from odp.errors import AttestationError, ConfigurationError
-
-NOW = 1_750_000_000.0
-NONCE = bytes(range(32))
-HPKE, SIGNING = b"h" * 32, b"s" * 32
-DIGESTS = {"aggregator": "sha384:" + "aa" * 48, "distributor": "sha384:" + "dd" * 48}
-POLICIES = {
-    "aggregator": EnclavePolicy(role="aggregator").to_bytes(),
-    "distributor": EnclavePolicy(role="distributor").to_bytes(),
-}
-RELAXED = EnclavePolicy(role="aggregator", minimum_cohort=1, population_epsilon=1e6).to_bytes()
-
-FUZZ = settings(
-    derandomize=True, database=None, deadline=None, max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
-
-
-class Rig:
-    """A chip under test: its private key is at hand, so a test can sign whatever a lying platform might."""
-
-    def __init__(self, folder: Path) -> None:
-        self.platform = EmulatedPlatform.open(folder, clock=lambda: NOW)
-        self.issued = self.platform._issued
-        self.pinned = ReferenceValues(
-            roots=(self.platform.root_certificate_pem,),
-            image_digests={role: (digest,) for role, digest in DIGESTS.items()},
-            policy_sha256={role: (hashlib.sha256(policy).hexdigest(),) for role, policy in POLICIES.items()},
-            allow_emulated=True,
-        )
-
-    def token(self, *, role: str = "aggregator", policy: bytes | None = None, at: float = NOW) -> str:
-        policy = POLICIES[role] if policy is None else policy
-        return self.launched(role, policy=policy, at=at).evidence(NONCE).token
-
-    def launched(
-        self, role: str, *, image: str | None = None, policy: bytes, at: float = NOW, debug: bool = False
-    ) -> EmulatedGuest:
-        """A new launch, with keys, at a platform whose clock stands at ``at``."""
-        self.platform.clock = lambda: at
-        digest = DIGESTS[role] if image is None else image
-        guest = self.platform.launch(image_digest=digest, policy=policy, name=role, debug=debug)
-        guest.bind_keys(hpke_public=HPKE, signing_public=SIGNING)
-        return guest
-
-    def claims(self) -> dict[str, Any]:
-        return dict(parts(self.token())[1])
-
-    def sign(self, claims: object, header: object | None = None) -> str:
-        """A token of any claims and header, genuinely signed: written here, apart from the code under test."""
-        if header is None:
-            header = parts(self.token())[0]
-        return sign_raw(json.dumps(header).encode(), json.dumps(claims).encode(), self.issued.key)
-
-    def verify(self, token: str | None = None, **changes: Any) -> VerifiedEnclave:
-        given: dict[str, Any] = {
-            "token": self.token() if token is None else token,
-            "policy": POLICIES["aggregator"],
-            "nonce": NONCE,
-            "role": "aggregator",
-            "reference_values": self.pinned,
-            "now": NOW,
-        }
-        given |= changes
-        return verify_evidence(**{"event_log": log(given["policy"]), **given})
-
-
-def encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def decode(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    header, claims, _ = token.split(".")
-    return json.loads(decode(header)), json.loads(decode(claims))
-
-
-def sign_raw(header: bytes, claims: bytes, key: ec.EllipticCurvePrivateKey) -> str:
-    signed = f"{encode(header)}.{encode(claims)}"
-    r, s = utils.decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(hashes.SHA384())))
-    return f"{signed}.{encode(r.to_bytes(48, 'big') + s.to_bytes(48, 'big'))}"
-
-
-def report(*, hpke: bytes = HPKE, signing: bytes = SIGNING, nonce: bytes = NONCE, policy: bytes | None = None) -> str:
-    """report_data by the formula of attestation.proto, written apart from the code under test."""
-    policy_sha256 = hashlib.sha256(POLICIES["aggregator"] if policy is None else policy).digest()
-    data = b"odp/v1/report" + hashlib.sha256(nonce).digest() + hpke + signing + policy_sha256
-    return encode(hashlib.sha512(data).digest())
-
-
-def log(policy: bytes, *more: str, debug: str = "off", keys: tuple[bytes, bytes] = (HPKE, SIGNING)) -> bytes:
-    """The event log of an enclave under ``policy``, and further lines."""
-    lines = [
-        f"configuration policy {hashlib.sha256(policy).hexdigest()}",
-        f"configuration debug {debug}",
-        f"runtime keys {keys[0].hex()} {keys[1].hex()}",
-        *more,
-    ]
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def registers(event_log: bytes) -> dict[str, str]:
-    """The claim for a log, by the formula of docs/protocol.md, written apart from the code under test."""
-    values = dict.fromkeys(("configuration", "sandbox", "runtime"), bytes(48))
-    for line in event_log.decode().splitlines():
-        register, event = line.split(" ", 1)
-        values[register] = hashlib.sha384(values[register] + hashlib.sha384(event.encode()).digest()).digest()
-    return {name: encode(value) for name, value in values.items()}
-
-
-def reason(call: Callable[[], object]) -> str:
-    with pytest.raises(AttestationError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return caught.value.reason
-
-
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    return Rig(tmp_path_factory.mktemp("platform"))
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    return Rig(tmp_path_factory.mktemp("other"))
 
 
 @pytest.mark.parametrize("role", ["aggregator", "distributor"])
@@ -464,136 +350,6 @@ def test_a_measurement_is_accepted_within_its_validity_only_and_the_acceptance_e
     # A validity lists nothing by itself.
     pinned = dataclasses.replace(rig.pinned, image_digests={}, image_validity={DIGESTS["aggregator"]: Validity()})
     assert reason(lambda: rig.verify(reference_values=pinned)) == Reason.WRONG_IMAGE
-
-
-# The event log.
-
-GENUINE_LOG = log(POLICIES["aggregator"])
-LINES = GENUINE_LOG.splitlines(keepends=True)
-LOG_ATTACKS: list[tuple[str, bytes]] = [
-    ("no log", b""),
-    ("a line left out", b"".join(LINES[:-1])),
-    ("a line more", GENUINE_LOG + b"runtime task 00\n"),
-    ("a restriction that never held", GENUINE_LOG + b"sandbox held seccomp\n"),
-    ("two lines exchanged", LINES[1] + LINES[0] + LINES[2]),
-    ("a line twice", GENUINE_LOG + LINES[-1]),
-    ("another policy", log(RELAXED)),
-    ("other keys", log(POLICIES["aggregator"], keys=(SIGNING, HPKE))),
-    ("a cut line", GENUINE_LOG[:-1]),
-    ("an unknown register", GENUINE_LOG + b"other event\n"),
-    ("a line without an event", GENUINE_LOG + b"runtime\n"),
-    ("an empty line", GENUINE_LOG + b"\n"),
-    ("two spaces", GENUINE_LOG.replace(b"debug off", b"debug  off")),
-    ("not ASCII", GENUINE_LOG + "runtime \u00e9\n".encode()),
-    ("too long", GENUINE_LOG * 2000),
-]
-
-
-@pytest.mark.parametrize("event_log", [row[1] for row in LOG_ATTACKS], ids=[row[0] for row in LOG_ATTACKS])
-def test_a_log_that_does_not_lead_to_the_signed_registers_is_refused(rig: Rig, event_log: bytes) -> None:
-    assert rig.verify(event_log=GENUINE_LOG).hpke_key == HPKE
-    assert reason(lambda: rig.verify(event_log=event_log)) == Reason.EVENT_LOG
-
-
-@pytest.mark.parametrize(
-    "event_log",
-    [
-        log(RELAXED),
-        log(POLICIES["aggregator"], debug="on"),
-        log(POLICIES["aggregator"], keys=(SIGNING, HPKE)),
-        log(POLICIES["aggregator"], f"runtime keys {HPKE.hex()} {SIGNING.hex()}"),
-        log(POLICIES["aggregator"], "configuration debug off"),
-        b"".join(LINES[:-1]),
-        b"",
-    ],
-)
-def test_a_log_that_leads_to_the_registers_and_tells_of_another_launch_is_refused(rig: Rig, event_log: bytes) -> None:
-    token = rig.sign({**rig.claims(), "registers": registers(event_log)})
-    assert reason(lambda: rig.verify(token, event_log=event_log)) == Reason.EVENT_LOG
-
-
-def test_a_required_restriction_has_to_hold(rig: Rig) -> None:
-    event_log = log(POLICIES["aggregator"], "sandbox held seccomp", "sandbox refused namespace-user", "runtime held x")
-    token = rig.sign({**rig.claims(), "registers": registers(event_log)})
-    assert rig.verify(token, event_log=event_log).restrictions == ("seccomp",)
-
-    def verify(*required: str) -> VerifiedEnclave:
-        pinned = dataclasses.replace(rig.pinned, required_restrictions=required)
-        return rig.verify(token, event_log=event_log, reference_values=pinned)
-
-    assert verify("seccomp").hpke_key == HPKE
-    for missing in (("namespace-user",), ("seccomp", "landlock-no-files"), ("x",)):
-        assert reason(functools.partial(verify, *missing)) == Reason.UNRESTRICTED
-
-
-@FUZZ
-@given(event_log=st.binary(max_size=200) | st.text("configurandbxm \n", max_size=80).map(str.encode))
-def test_any_bytes_as_a_log_are_refused(rig: Rig, event_log: bytes) -> None:
-    assert reason(lambda: rig.verify(event_log=event_log)) == Reason.EVENT_LOG
-
-
-# What is not a token at all.
-
-
-def test_a_truncated_token_is_refused_at_every_length(rig: Rig) -> None:
-    token = rig.token()
-    for length in range(0, len(token), 37):
-        assert reason(functools.partial(rig.verify, token[:length])) == Reason.MALFORMED
-    assert reason(lambda: rig.verify(token[:-1])) == Reason.MALFORMED
-
-
-@FUZZ
-@given(text=st.text(max_size=300) | st.text("ABCabc019-_.=", max_size=300))
-def test_any_text_is_refused_as_malformed(rig: Rig, text: str) -> None:
-    assert reason(lambda: rig.verify(text)) == Reason.MALFORMED
-
-
-@FUZZ
-@given(data=st.data())
-def test_any_change_to_a_genuine_token_is_refused(rig: Rig, data: st.DataObject) -> None:
-    token = rig.token()
-    start = data.draw(st.integers(0, len(token)))
-    end = data.draw(st.integers(start, min(len(token), start + 40)))
-    filling = data.draw(st.text("ABCXYZabcxyz0189-_.", max_size=40) | st.text(max_size=10))
-    changed = token[:start] + filling + token[end:]
-    if changed != token:
-        assert reason(lambda: rig.verify(changed)) in set(Reason)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
-    max_leaves=6,
-)
-
-
-@FUZZ
-@given(data=st.data())
-def test_genuinely_signed_nonsense_raises_nothing_but_attestation_errors(rig: Rig, data: st.DataObject) -> None:
-    header, claims = parts(rig.token())
-    name = data.draw(st.sampled_from([*claims, *header]))
-    value = data.draw(JSON)
-    target = claims if name in claims else header
-    unchanged = target[name] == value and type(target[name]) is type(value)
-    target[name] = value
-    token = rig.sign(claims, header)
-    # Issuer, hardware model, and `emulated` false do not decide under a root that is marked as emulated.
-    if not unchanged and name not in {"iss", "hwmodel", "emulated", "exp", "iat"}:
-        assert reason(lambda: rig.verify(token)) in set(Reason)
-        return
-    with contextlib.suppress(AttestationError):
-        rig.verify(token)
-
-
-@FUZZ
-@given(place=st.integers(0, 2), data=st.data())
-def test_a_changed_certificate_raises_nothing_but_attestation_errors(rig: Rig, place: int, data: st.DataObject) -> None:
-    header, claims = parts(rig.token())
-    certificate = bytearray(base64.b64decode(header["x5c"][place]))
-    certificate[data.draw(st.integers(0, len(certificate) - 1))] ^= data.draw(st.integers(1, 255))
-    header["x5c"][place] = base64.b64encode(bytes(certificate)).decode()
-    token = rig.sign(claims, header)
-    assert reason(lambda: rig.verify(token)) in {Reason.CHAIN_INVALID, Reason.WRONG_ROOT, Reason.CHAIN_EXPIRED}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 
 import pytest
-from enclave.test_verifier import NONCE, NOW, POLICIES, Rig, encode, reason, report
+from enclave.rig import NONCE, NOW, POLICIES, Rig, encode, reason, report
 
 from odp.enclave.evidence import Reason
 from odp.enclave.policy import EnclavePolicy
