@@ -4,19 +4,15 @@ The host looks at what the server offers; while a round is open, every device th
 itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. A service
 that cannot be used is one outage for the whole host: one line in the log, one growing pause, and no device asks on.
 
-What a device sent is known from its store. The host keeps in memory which devices have settled which round, so that a
-device with nothing to do costs nothing. A device that is paused, or whose training conditions are not met, rests: it is
-looked at again now and then, and a host whose devices all rest asks nobody for anything; one that is to end with its
-task does not wait for them for ever.
-
-When the host checks in next is a job of its scheduler: a window that the server asked for holds over a restart, too.
+A device that is paused, or whose training conditions are not met, rests: it is looked at again now and then, and a host
+whose devices all rest asks nobody for anything; one that is to end with its task does not wait for them for ever
+(``ending.py``). Which devices have something to do is in ``roster.py``, how long the host waits in ``pacing.py``.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -26,9 +22,11 @@ from random import SystemRandom
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.ending import Ending
 from device_runtime.housekeeping import Housekeeping
-from device_runtime.participation import COMPUTE, Outcome, Participant
+from device_runtime.pacing import SHORTEST_PAUSE, CheckIns, Outage
+from device_runtime.participation import Outcome, Participant
 from device_runtime.recovery import repair, set_aside_path
-from device_runtime.scheduler import Job, Scheduler
+from device_runtime.roster import Roster
+from device_runtime.scheduler import Scheduler
 from device_runtime.schema import State
 from device_runtime.secagg import Sessions
 from device_runtime.services import Traffic
@@ -37,7 +35,6 @@ from device_runtime.store import Store, store_path
 from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
-    CertificateError,
     ConfigurationError,
     DataError,
     DiskFull,
@@ -55,9 +52,6 @@ from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
 from odp.v1 import server_pb2
 
-_LONGEST_RETRY_SECONDS = 3600.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
 #: So many attempts in a row that fail mean that a service is at fault and not a device.
 _FAILURES_OF_A_SERVICE = 20
 #: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
@@ -66,12 +60,6 @@ _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
 _QUIET_SECONDS = 120.0
-#: The host's job: to look at what the server offers the population whose name follows.
-CHECK_IN = "check-in "
-#: How long a device rests before its person's decisions and its conditions are looked at again.
-REST_SECONDS = 30.0
-#: The same for one whose computation took too long.
-SLOW_REST_SECONDS = 6 * 3600.0
 
 
 @dataclass
@@ -151,21 +139,12 @@ class Fleet:
         self._housekeeping = housekeeping
         self._clock = clock
         self._wait = wait if wait is not None else stop.wait
-        self._uniform = uniform if uniform is not None else SystemRandom().uniform
-        self._jobs = jobs
+        uniform = uniform if uniform is not None else SystemRandom().uniform
+        self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
+        self._outage = Outage(uniform=uniform)
         self._ending = Ending(until_finished=until_finished, end_after=end_after, clock=clock)
         self._reader = AssignmentReader(population)
-        self._lock = threading.Lock()
-        self._settled: dict[tuple[bytes, int], bytearray] = {}
-        self._declined: dict[tuple[bytes, int], bytearray] = {}
-        self._declined_tasks: set[bytes] = set()
-        self._aside = bytearray(count)
-        # When each device that rests is looked at again, by the clock; 0 for the others.
-        self._resting = array("d", bytes(8 * count))
-        self._rests_told: set[tuple[str, ...]] = set()
-        self._pause = _FIRST_PAUSE
-        self._outage_pause = 0.0
-        self._strangers = 0
+        self._roster = Roster(self._devices, clock=clock)
         self._last: Work | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
@@ -186,7 +165,7 @@ class Fleet:
         """
         self._recover()
         self._log.event("devices_started", devices=len(self._devices), population=self._population)
-        left = self._ending.left(self._first_wait())
+        left = self._ending.left(self._check_ins.first_wait())
         if left:
             self._wait(left)
         with futures.ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="device") as pool:
@@ -196,7 +175,7 @@ class Fleet:
                 except (
                     ServiceError, AttestationError, TransparencyError, SignatureError, ConfigurationError
                 ) as error:  # fmt: skip
-                    pause = self._outage(error)
+                    pause = self._failed_for_all(error)
                 self._write_statistics()
                 if self._housekeeping is not None:
                     self._housekeeping.step()
@@ -222,7 +201,7 @@ class Fleet:
                 with Store.open(path) as store:
                     self._look(store, device)
                     for task, round, state in store.settled():
-                        self._mark((task, round), device)
+                        self._roster.settle((task, round), device)
                         entry = counts.setdefault((task, round), [0, 0])
                         entry[0] += state is State.SENT
                         entry[1] += state is State.REFUSED
@@ -252,15 +231,14 @@ class Fleet:
         self._idle_answers, self._idle_since = 0, None
         if self._last is None or self._last.key != work.key:
             self._log.event("round_open", task=short(work.key[0]), round=work.round)
-            self._pause = _FIRST_PAUSE
+            self._check_ins.new_round()
         self._last = work
         self.statistics.count(work.key, "", traffic, now=self._clock())
-        pending = self._pending(work)
+        pending = self._roster.pending(work.key)
         if not pending:
             self._recovered_from_outage()
-            return self._next_pause()
-        if self._jobs is not None:
-            self._jobs.begin(CHECK_IN + self._population)
+            return self._check_ins.next_pause()
+        self._check_ins.begin()
         sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending)
         counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
         self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
@@ -269,7 +247,7 @@ class Fleet:
         self._recovered_from_outage()
         if sweep.retry is not None:
             return self._idle(sweep.retry)
-        return 0.0 if sweep.settled and not sweep.failures else self._next_pause()
+        return 0.0 if sweep.settled and not sweep.failures else self._check_ins.next_pause()
 
     def _read(self, answer: server_pb2.CheckInResponse) -> Work | None:
         """The checked work of an answer, or None for a retry window."""
@@ -289,69 +267,30 @@ class Fleet:
         if self._until_finished:
             was_last = self._last is not None and self._last.round == self._last.model.rounds - 1
             # The server may be between two answers for one moment: devices that still wanted the round ask once more.
-            if self._last is not None and was_last and (self._idle_answers > 1 or not self._pending(self._last)):
+            if (
+                self._last is not None
+                and was_last
+                and (self._idle_answers > 1 or not self._roster.pending(self._last.key))
+            ):
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))
                 return None
-        low = min(float(window.min_seconds), _LONGEST_RETRY_SECONDS)
-        high = min(max(float(window.max_seconds), low), _LONGEST_RETRY_SECONDS)
-        if self._jobs is None:
-            return max(self._uniform(low, high), _FIRST_PAUSE)
-        self._jobs.look_at_the_clock()
-        planned = self._jobs.failed(CHECK_IN + self._population, retry=(low, high))
-        return max(self._jobs.wait(planned) if planned is not None else low, _FIRST_PAUSE)
+        return self._check_ins.window(window)
 
-    def _first_wait(self) -> float:
-        """Seconds that are left of a window that the server asked for before the last restart."""
-        if self._jobs is None:
-            return 0.0
-        job = self._jobs.add(
-            Job(name=CHECK_IN + self._population, due=self._jobs.now(), retry=(_FIRST_PAUSE, _LONGEST_PAUSE))
-        )
-        left = min(self._jobs.wait(job), _LONGEST_RETRY_SECONDS)
-        if self._jobs.interrupted:
-            self._log.event("resumed", jobs=len(self._jobs.interrupted))
-        if left:
-            self._log.event("waiting", seconds=round(left, 1))
-        return left
-
-    def _next_pause(self) -> float:
-        """A pause that grows while one and the same round has nothing to do."""
-        pause = self._pause
-        self._pause = min(self._pause * 1.6, _LONGEST_PAUSE)
-        return pause
-
-    def _outage(self, error: OdpError) -> float:
-        """One line for the whole host when a service stops being usable; the pause doubles while it lasts."""
-        if self._outage_pause == 0.0:
+    def _failed_for_all(self, error: OdpError) -> float:
+        """One line for the whole host when a service stops being usable; seconds to pause."""
+        if self._outage.failed(error):
             self.statistics.outage()
             self._log.warning("outage", reason=str(error))
-        if isinstance(error, (AttestationError, CertificateError, TransparencyError)):
-            self._strangers += 1
-            if self._strangers >= _MOST_STRANGERS and not self._keep_running:
-                self._write_statistics()
-                raise error
-        self._outage_pause = min(max(self._outage_pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
-        return self._outage_pause * self._uniform(0.75, 1.25)
+        if self._outage.strangers >= _MOST_STRANGERS and not self._keep_running:
+            self._write_statistics()
+            raise error
+        return self._outage.pause()
 
     def _recovered_from_outage(self) -> None:
-        if self._outage_pause:
-            self._outage_pause, self._strangers = 0.0, 0
+        if self._outage.over():
             self._log.event("outage_over")
-
-    def _pending(self, work: Work) -> list[int]:
-        """Devices that may still take part in ``work``."""
-        count = len(self._devices)
-        with self._lock:
-            settled = self._settled.get(work.key, bytearray(count))
-            declined = self._declined.get(work.key, bytearray(count))
-            aside, resting = bytes(self._aside), self._resting[:]
-        return [
-            device
-            for place, device in enumerate(self._devices)
-            if not (settled[place] or declined[place] or aside[place] or resting[place])
-        ]
 
     def _sweep(self, pool: futures.Executor, pending: list[int]) -> _Sweep:
         sweep = _Sweep(deque(pending))
@@ -405,7 +344,7 @@ class Fleet:
                     sweep.end(retry=answer.retry)
                     return ""
                 seen.append(work)
-                if self._has_settled(work.key, device):
+                if self._roster.has_settled(work.key, device):
                     return ""
                 return self._settle(sweep, work, device, self._participant.take_part(store, work, traffic))
 
@@ -417,7 +356,7 @@ class Fleet:
 
     def _settle(self, sweep: _Sweep, work: Work, device: int, outcome: Outcome) -> str:
         """Notes that a device has nothing left to do in a round; what that counts as."""
-        self._mark(work.key, device)
+        self._roster.settle(work.key, device)
         with sweep.lock:
             sweep.settled += 1
             sweep.failures_in_a_row = 0
@@ -442,13 +381,13 @@ class Fleet:
         except OdpError as error:
             # A full disk is no device's own: set aside one by one, the last few would leave the host waiting for ever.
             if isinstance(error, (StateError, DataError)) and not isinstance(error, DiskFull):
-                self._set_aside(device)
+                self._roster.set_aside(device)
             self._failed(sweep, device, error)
             if isinstance(error, StoreDamaged):
                 self._lost(device, error)
         except Exception as error:  # one device must not take the others down; its data must not reach the log
             self._log.crash("device_crashed", error)
-            self._set_aside(device)
+            self._roster.set_aside(device)
         return "failed"
 
     def _failed(self, sweep: _Sweep, device: int, error: OdpError) -> None:
@@ -465,30 +404,19 @@ class Fleet:
             sweep.end(outage=error)
 
     def _decline(self, work: Work | None, device: int, error: PrivacyError) -> None:
-        if work is None:
-            return
-        with self._lock:
-            first = work.key[0] not in self._declined_tasks
-            self._declined_tasks.add(work.key[0])
-            self._declined.setdefault(work.key, bytearray(len(self._devices)))[device - self._devices.start] = 1
-        if first:
+        if work is not None and self._roster.decline(work.key, device):
             self._log.warning("task_declined", device=device, task=short(work.key[0]), reason=str(error))
 
     def _rest(self) -> float | None:
         """Looks again at devices that rested for a while; seconds to pause where all still do, else None."""
-        with self._lock:
-            now = self._clock()
-            due = [place for place, until in enumerate(self._resting) if 0.0 < until <= now]
-        for place in due:
-            device = self._devices[place]
+        for device in self._roster.due():
             try:
                 with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
                     self._look(store, device)
             except StateError as error:
                 self._lost(device, error)
-        with self._lock:
-            left = [until for until, aside in zip(self._resting, self._aside, strict=True) if not aside]
-            return max(min(left) - self._clock(), _FIRST_PAUSE) if left and all(left) else None
+        left = self._roster.until_due()
+        return None if left is None else max(left, SHORTEST_PAUSE)
 
     def _look(self, store: Store, device: int) -> None:
         """Lets the device of ``store`` rest, or work again."""
@@ -497,29 +425,18 @@ class Fleet:
         except NotNow as error:
             self._let_rest(device, error)
             return
-        with self._lock:
-            place = device - self._devices.start
-            telling = self._resting[place] != 0.0 and bool(self._rests_told)
-            self._resting[place] = 0.0
-            if telling:
-                self._rests_told.clear()
-        if telling:
+        if self._roster.wake(device):
             self._log.event("device_awake", device=device)
 
     def _let_rest(self, device: int, error: NotNow) -> None:
         """One line per reason for the whole host, until a device wakes."""
-        with self._lock:
-            rest = SLOW_REST_SECONDS if COMPUTE in error.names else REST_SECONDS
-            self._resting[device - self._devices.start] = max(self._clock(), 0.0) + rest
-            self._ending.rests(error)
-            telling = error.names not in self._rests_told
-            self._rests_told.add(error.names)
-        if telling:
+        self._ending.rests(error)
+        if self._roster.let_rest(device, error):
             self._log.event("device_rests", device=device, reason=str(error))
 
     def _lost(self, device: int, error: StateError) -> None:
         """Rebuilds a damaged store with all of its ledger, for the next start; leaves the device out until then."""
-        self._set_aside(device)
+        self._roster.set_aside(device)
         if isinstance(error, StoreDamaged):
             try:
                 done = repair(store_path(self._state.root, device))
@@ -530,20 +447,6 @@ class Fleet:
             except StateError as hopeless:
                 error = hopeless
         self._log.error("device_set_aside", device=device, reason=str(error))
-
-    def _set_aside(self, device: int) -> None:
-        """Leaves a device out until the next start: asking it again would give the same failure."""
-        with self._lock:
-            self._aside[device - self._devices.start] = 1
-
-    def _has_settled(self, key: tuple[bytes, int], device: int) -> bool:
-        with self._lock:
-            entry = self._settled.get(key)
-            return entry is not None and entry[device - self._devices.start] == 1
-
-    def _mark(self, key: tuple[bytes, int], device: int) -> None:
-        with self._lock:
-            self._settled.setdefault(key, bytearray(len(self._devices)))[device - self._devices.start] = 1
 
     def _write_statistics(self) -> None:
         content = self.statistics.take_changes()
