@@ -50,6 +50,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.candidates",
         "recommendations from a few privately fetched clusters: recall and bytes; accuracy of float16 rows",
     ),
+    "isolated": ("benchmarks.isolated", "a developer's isolated code on a device: start of its processes, one call"),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

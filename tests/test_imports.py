@@ -17,7 +17,8 @@ _HEAVY = ("tensorflow", "scipy", "dp_accounting", "matplotlib", "sqlalchemy", "n
         "import odp; odp.Task, odp.DPAM, odp.MatrixFactorization",
         "import odp; odp.Statistics, odp.Histogram(bins=3), odp.Mean(low=0, high=1)",
         "import odp; odp.connect, odp.load, odp.synthetic_movielens, odp.load_task",
-        "import device_runtime",
+        "import odp; odp.IsolatedService",
+        "import device_runtime, device_runtime.isolated",
     ],
 )
 def test_an_import_loads_no_heavy_library(code: str) -> None:

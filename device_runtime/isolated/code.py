@@ -84,7 +84,8 @@ class ServiceCode:
                 found.add(origin)
                 found.update(f"{origin}.{part.split()[0]}" for part in names.split(",") if part.split())
         known = (sys.stdlib_module_names - _NOT_LOADED) | set(LIBRARIES)
-        return sorted(name for name in found if name.partition(".")[0] in known)
+        # A module of that name is a program: loading it runs it.
+        return sorted(name for name in found if name.partition(".")[0] in known and "__main__" not in name)
 
 
 def _text(path: Path, most: int) -> str:

@@ -14,7 +14,7 @@ class Reason(enum.Enum):
     RAISED = "its code raised an error"
     ENDED = "its process ended"
     DEADLINE = "it did not answer in time"
-    PROCESSOR = "it used more processor time than it may"
+    LIMIT = "it used more processor time or memory than it may"
     MALFORMED = "what it sent is not an answer, or larger than an answer may be"
     FORBIDDEN = "it tried to read or write what it may not"
     TOO_MUCH = "it read more than it may"

@@ -28,7 +28,7 @@ from odp.errors import ConfigurationError, DataError, StateError
 from odp.isolated import Columns, Declined, Example, Handler
 from odp.isolated.walls import PROMISES
 from odp.isolated.worker import LARGEST_INPUT
-from odp.sandbox.frames import receive_frame, send_frame
+from odp.sandbox.frames import frame, receive_frame
 
 _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
 
@@ -217,10 +217,11 @@ class IsolatedHost:
             left = 0.0 if trouble is None else trouble.until - self._clock()
             if left > 0:
                 raise HandlerFailed(handler, Reason.RESTING, seconds=left)
+            call = _call_of(handler, given)
             process = self._prepare()
             self._spare = None
             try:
-                kept = keep(self._converse(process, handler, store, given))
+                kept = keep(self._converse(process, handler, store, call))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process) from None
             except DataError:
@@ -233,9 +234,9 @@ class IsolatedHost:
             self._end(process)
             return kept
 
-    def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, given: Mapping[str, Any]) -> Reply:
+    def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
         try:
-            return self._conversation(process.channel, handler, store, given)
+            return self._conversation(process.channel, handler, store, call)
         except TimeoutError:
             raise Unacceptable(Reason.DEADLINE) from None
         except ConfigurationError:
@@ -243,18 +244,14 @@ class IsolatedHost:
         except OSError:
             raise Unacceptable(Reason.ENDED) from None
 
-    def _conversation(
-        self, channel: socket.socket, handler: Handler, store: ServiceStore, given: Mapping[str, Any]
-    ) -> Reply:
+    def _conversation(self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
         most = self._limits.output_bytes
         remaining = until(time.monotonic() + self._limits.seconds)
         ready = receive_frame(channel, most=most, remaining=remaining)
         if ready != {"ready": True}:
             raise self._told(ready, Reason.NOT_LOADED)
-        try:
-            send_frame(channel, {"call": handler.value, "input": given}, most=LARGEST_INPUT, remaining=remaining)
-        except ConfigurationError:
-            raise DataError(f"Expected what {handler.value} is given to be at most {LARGEST_INPUT} bytes") from None
+        channel.settimeout(remaining())
+        channel.sendall(call)
         reader = Reader(handler, store, self._limits)
         while True:
             message = receive_frame(channel, most=most, remaining=remaining)
@@ -281,9 +278,10 @@ class IsolatedHost:
     def _failed(self, handler: Handler, reason: Reason, process: CallProcess) -> HandlerFailed:
         if self._template is not None:
             try:
-                ended = self._template.signal_of(process)
-                if reason is Reason.ENDED and ended == signal.SIGKILL:
-                    reason = Reason.PROCESSOR
+                if reason is not Reason.ENDED:
+                    self._template.end(process)
+                elif self._template.signal_of(process) == signal.SIGKILL:
+                    reason = Reason.LIMIT
             except StateError:
                 self._close()
         trouble = self._troubles.setdefault(handler, _Trouble(0, reason, -math.inf))
@@ -301,22 +299,23 @@ class IsolatedHost:
 
     def _prepare(self) -> CallProcess:
         """The process of the next call: restricted, and given nothing yet."""
-        if self._spare is None:
-            try:
-                self._spare = self._forked()
-            except StateError:
-                # The template may have ended since the last call; a new one has one attempt.
-                self._close()
-                self._spare = self._forked()
-        if self._spare.held is None:
-            self._spare.held = locked(self._spare)
-            self._check(self._spare.held)
-        return self._spare
+        try:
+            process = self._locked()
+        except StateError:
+            # The template may have ended since the last call; a new one has one attempt.
+            self._close()
+            process = self._locked()
+        self._check(process.held or ())
+        return process
 
-    def _forked(self) -> CallProcess:
+    def _locked(self) -> CallProcess:
         if self._template is None:
             self._template = Template(self._code, self._limits)
-        return self._template.fork()
+        if self._spare is None:
+            self._spare = self._template.fork()
+        if self._spare.held is None:
+            self._spare.held = locked(self._spare)
+        return self._spare
 
     def _check(self, held: tuple[str, ...]) -> None:
         missing = not_enforced(held)
@@ -349,3 +348,13 @@ class IsolatedHost:
         if self._template is not None:
             self._template.close()
             self._template = None
+
+
+def _call_of(handler: Handler, given: Mapping[str, Any]) -> bytes:
+    try:
+        return frame({"call": handler.value, "input": given}, most=LARGEST_INPUT)
+    except (TypeError, ValueError, RecursionError):
+        # What a JSON library says quotes the value, which is private.
+        raise DataError(
+            f"Expected what {handler.value} is given to be what JSON can hold, in at most {LARGEST_INPUT} bytes"
+        ) from None

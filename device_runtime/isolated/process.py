@@ -32,8 +32,13 @@ CONTROL_SECONDS = 10.0
 _LARGEST = 8 * 2**20
 _PYTHON = ("-I", "-S", "-B", "-X", "utf8")
 _PROGRAM = Path(template_module.__file__).resolve()
-# Threads of BLAS that wait for each other cost more than they do; a copied process has none of them anyway.
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# A copied process has none of the threads that a BLAS starts; a heap per thread takes much address space for little.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+}
 
 
 def until(deadline: float) -> Remaining:
@@ -125,7 +130,7 @@ class Template:
             self._tell({"end": process.number})
 
     def signal_of(self, process: CallProcess) -> int:
-        """Kills a process where it has not ended; the signal that ended it, or 0. Raises StateError where unknown."""
+        """Of a process that closed its channel: the signal that ended it, or 0. Raises StateError: it is unknown."""
         process.channel.close()
         try:
             self._tell({"end": process.number, "tell": True})

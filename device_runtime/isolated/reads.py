@@ -11,6 +11,7 @@ from device_runtime.isolated.failures import Reason
 from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.replies import Unacceptable
 from device_runtime.isolated.stores import ServiceStore
+from odp.errors import ConfigurationError
 from odp.isolated import RIGHTS, Handler, Table
 from odp.isolated.worker import LARGEST_INPUT
 from odp.sandbox.frames import frame
@@ -43,7 +44,11 @@ class Reader:
         if not _valid(table, given):
             answer = frame({"refused": True})
         else:
-            answer = frame({"ok": self._read(table, given)}, most=LARGEST_INPUT)
+            found = {"ok": self._read(table, given)}
+            try:
+                answer = frame(found, most=LARGEST_INPUT)
+            except ConfigurationError:
+                raise Unacceptable(Reason.TOO_MUCH) from None
         self._reads -= 1
         self._bytes -= len(answer)
         if self._reads < 0 or self._bytes < 0:

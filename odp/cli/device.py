@@ -9,6 +9,7 @@ import typer
 
 from odp.cli import person
 from odp.cli.console import console, print_json
+from odp.cli.device_doctor import doctor
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
@@ -17,6 +18,7 @@ app = typer.Typer(
     help="Run devices, ask one for its recommendations, and decide what it takes part in.", no_args_is_help=True
 )
 person.add_to(app)
+app.command("doctor")(doctor)
 
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
 Server = Annotated[str, typer.Option(help="host:port of the server.")]

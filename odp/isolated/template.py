@@ -26,12 +26,14 @@ import resource
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 _LARGEST = 8 * 2**20
 _DESCRIPTORS = 64
 _HEADER = 1
+_WAITS, _WAIT_SECONDS = 100, 0.002
 # Loaded by others when they are first used, and by nobody once there are no files.
 _LAZY = (
     "_strptime", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
@@ -91,11 +93,16 @@ class Template:
 
     def _end(self, number: int, *, tell: bool) -> None:
         process = self._children.pop(number)
-        # One that ended by itself may say by what; it was not waited for, so the number is nobody else's.
-        ended, status = os.waitpid(process, os.WNOHANG) if tell else (0, 0)
+        # A process that ends closes its socket a little before it can be waited for.
+        tries = _WAITS if tell else 1
+        ended, status = os.waitpid(process, os.WNOHANG)
+        while not ended and tries > 1:
+            time.sleep(_WAIT_SECONDS)
+            ended, status = os.waitpid(process, os.WNOHANG)
+            tries -= 1
         if not ended:
             os.kill(process, signal.SIGKILL)
-            _, status = os.waitpid(process, 0)
+            os.waitpid(process, 0)
         if tell:
             send_frame(self._control, {"ended": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0})
 
@@ -135,7 +142,7 @@ def main() -> None:
 def _imported(name: str) -> bool:
     try:
         importlib.import_module(name)
-    except ImportError:
+    except (Exception, SystemExit):  # a service names what it likes, and some modules are for other systems
         return False
     return True
 

@@ -13,8 +13,8 @@
 ``seccomp``              system calls are limited to those of ``odp.sandbox.seccomp``
 =======================  ==========================================================================
 
-The template process adds the namespaces that it made for it. What a person is promised holds by more than one of these
-where that is possible: ``PROMISES``.
+The template process adds the namespaces that it made for it. Which of them the promises to a person rest on,
+``PROMISES`` says.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ TAKEN: tuple[str, ...] = (
 )  # fmt: skip
 RESTRICTIONS: tuple[str, ...] = (*namespaces.NAMES, *TAKEN)
 
-#: Promise -> sets of restrictions, each of which is enough; the empty set: the runtime keeps it on every platform.
-PROMISES: Mapping[str, tuple[frozenset[str], ...]] = {
-    "no network": (frozenset({"seccomp"}), frozenset({"namespace-network", "landlock-no-files"})),
-    "no files": (frozenset({"seccomp"}), frozenset({"landlock-no-files"})),
-    "no other processes": (frozenset({"seccomp"}),),
-    "no reading of its memory": (frozenset({"not-dumpable", "no-core-dumps"}),),
-    "memory limit": (frozenset({"memory-limit"}),),
-    "processor limit": (frozenset({"processor-limit"}),),
-    "no environment": (frozenset(),),
-    "deadline": (frozenset(),),
-    "output limit": (frozenset(),),
-    "rights to tables": (frozenset(),),
+#: Promise -> the restrictions without which it is not kept; none: the runtime keeps it by itself. The others
+#: are second walls: Landlock alone, say, leaves what files are called, and sockets that lie in folders.
+PROMISES: Mapping[str, frozenset[str]] = {
+    "no network": frozenset({"seccomp"}),
+    "no files": frozenset({"seccomp", "closed-descriptors"}),
+    "no other processes": frozenset({"seccomp"}),
+    "no reading of its memory": frozenset({"not-dumpable", "no-core-dumps"}),
+    "memory limit": frozenset({"memory-limit"}),
+    "processor limit": frozenset({"processor-limit"}),
+    "no environment": frozenset(),
+    "deadline": frozenset(),
+    "output limit": frozenset(),
+    "rights to tables": frozenset({"closed-descriptors"}),
 }
 
 _DESCRIPTORS = 16
@@ -51,7 +52,7 @@ _DESCRIPTORS = 16
 
 def broken_promises(held: Collection[str]) -> list[str]:
     """The promises that are not kept where these restrictions hold and no others."""
-    return [name for name, ways in PROMISES.items() if not any(way <= set(held) for way in ways)]
+    return [name for name, needed in PROMISES.items() if not needed <= set(held)]
 
 
 def take(channel: int, *, memory_bytes: int, processor_seconds: int) -> Restrictions:

@@ -23,7 +23,7 @@ Remaining = Callable[[], float]
 
 def frame(message: object, *, most: int = LARGEST_FRAME) -> bytes:
     """The bytes of one JSON value. Raises ConfigurationError where it is larger than ``most``."""
-    data = json.dumps(message, separators=(",", ":")).encode("ascii")
+    data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
     if len(data) > most:
         raise ConfigurationError(f"Expected a message of at most {most} bytes, got {len(data)}")
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data

@@ -12,6 +12,24 @@ THREAT_MODEL = TESTS.parent / "docs" / "threat-model.md"
 
 #: surface -> (threat, attack, test below ``tests/``)
 ATTACKS: dict[str, list[tuple[str, str, str]]] = {
+    "services on a device": [
+        ("R120", "network", "device_runtime/isolated/test_escapes.py::test_it_reaches_no_network"),
+        ("R120", "files read", "device_runtime/isolated/test_escapes.py::test_it_reads_no_file"),
+        ("R120", "files written", "device_runtime/isolated/test_escapes.py::test_it_writes_no_file"),
+        ("R120", "fork, exec", "device_runtime/isolated/test_escapes.py::test_it_makes_and_signals_no_process"),
+        ("R121", "hanging", "device_runtime/isolated/test_escapes.py::"
+         "test_what_does_not_answer_is_killed_and_the_next_call_works"),
+        ("R121", "eating memory", "device_runtime/isolated/test_escapes.py::test_it_cannot_eat_memory"),
+        ("R121", "huge answer", "device_runtime/isolated/test_escapes.py::test_a_huge_answer_is_cut_off"),
+        ("R121", "deep nesting", "device_runtime/isolated/test_escapes.py::test_deep_nesting_is_refused"),
+        ("R121", "arbitrary messages",
+         "device_runtime/isolated/test_replies.py::test_any_json_is_an_answer_within_its_rights_or_refused"),
+        ("R122", "writing where it may not",
+         "device_runtime/isolated/test_escapes.py::test_no_handler_writes_where_it_has_no_right_to"),
+        ("R123", "hiding private data in memory for a call whose answer leaves",
+         "device_runtime/isolated/test_escapes.py::"
+         "test_nothing_that_a_handler_leaves_in_memory_is_there_in_the_next_call"),
+    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",

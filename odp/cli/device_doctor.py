@@ -1,0 +1,57 @@
+"""`odp device doctor`: what this machine enforces for a developer's on-device code, and what else a device finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+
+_MEANING = {
+    "namespace-user": "users of its own: no rights outside",
+    "namespace-network": "a network of its own, empty",
+    "namespace-ipc": "shared memory and queues of its own",
+    "namespace-process": "it sees no other process, and its number does not count calls",
+    "no-new-privileges": "no program could give it more rights",
+    "not-dumpable": "no process of the same user may read its memory",
+    "no-core-dumps": "its memory goes to no file when it crashes",
+    "no-capabilities": "it has none of root's rights",
+    "closed-descriptors": "it inherits its channel and nothing else",
+    "memory-limit": "so much address space and no more",
+    "processor-limit": "so much processor time and no more",
+    "file-limit": "no file can grow, few descriptors",
+    "landlock-no-files": "no file can be opened",
+    "seccomp": "system calls: compute, threads, its channel",
+}
+
+
+def doctor(
+    state: Annotated[Path, typer.Option(help="State folder of the device host.")] = Path("odp-devices"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print what this machine enforces for services and what it does not, how stores are kept, and the sensors.
+
+    The exit code is 1 where something that services are promised not to be able to do is not enforced.
+    """
+    from device_runtime import MachineSensors
+    from device_runtime.doctor import examine
+
+    found = examine(MachineSensors(state if state.is_dir() else Path.cwd()))
+    if json:
+        print_json(found.as_json())
+    else:
+        print_text(f"python {found.python}, {found.system}")
+        for name in (*found.enforced, *found.not_enforced):
+            print_text(f"{'NOT ENFORCED' if name in found.not_enforced else 'enforced':<13} {name}")
+        if found.problem:
+            print_text(f"services do not run here: {found.problem}")
+        for name in (*found.held, *found.refused):
+            print_text(f"  {'REFUSED' if name in found.refused else 'holds':<8} {name:<19} {_MEANING[name]}")
+        print_text(f"stores: {found.store}")
+        print_text(f"keyring: {found.keyring}")
+        for name, reason in found.sensors.items():
+            print_text(f"sensor {name}: {reason or 'readable'}")
+    if found.not_enforced:
+        raise typer.Exit(1)

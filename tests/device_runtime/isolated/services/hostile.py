@@ -1,0 +1,230 @@
+"""A service that tries to get out, past Python too: does what it is asked to attempt and says what came of it."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from odp.isolated import (
+    Accepted,
+    AppRequest,
+    Example,
+    Executed,
+    Execution,
+    Happening,
+    IsolatedService,
+    Kept,
+    Noted,
+    Rendered,
+    Rendering,
+    Stores,
+    Training,
+)
+
+# x86-64 numbers of calls that Python has no function for, or may not use.
+CALLS = {
+    "open": 2, "openat": 257, "openat2": 437, "creat": 85, "memfd_create": 319, "io_uring_setup": 425, "ptrace": 101,
+    "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_open": 434, "pidfd_getfd": 438, "socket": 41,
+    "socketpair": 53, "connect": 42, "bind": 49, "recvmsg": 47, "fork": 57, "vfork": 58, "execve": 59, "execveat": 322,
+    "unshare": 272, "setns": 308, "mount": 165, "chroot": 161, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323,
+    "keyctl": 250, "kill": 62, "tkill": 200, "rt_sigqueueinfo": 129, "setuid": 105, "shmget": 29, "unlink": 87,
+    "rename": 82, "stat": 4, "readlink": 89, "mknod": 133, "link": 86, "symlink": 88, "prctl": 157, "capset": 126,
+}  # fmt: skip
+
+
+def outcome(attempt: Callable[[], object]) -> str:
+    """``"done"``, or the name of the error number, or the kind of another error."""
+    try:
+        attempt()
+    except socket.gaierror:
+        return "no name service"
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, type(error).__name__)
+    except BaseException as error:
+        return type(error).__name__
+    return "done"
+
+
+def _read(path: str) -> Callable[[], object]:
+    return lambda: Path(path).read_bytes()
+
+
+at_import = {"read": outcome(_read("/etc/passwd")), "socket": outcome(socket.socket), "fork": outcome(os.fork)}
+
+
+def fork() -> None:
+    if os.fork() == 0:
+        os._exit(0)
+
+
+def syscalls() -> dict[str, str]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = {}
+    for name, number in CALLS.items():
+        result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(0)] * 6)
+        found[name] = "done" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+    return found
+
+
+def eat(pieces: int) -> str:
+    kept = []
+
+    def more() -> None:
+        for _ in range(pieces):
+            kept.append(np.ones(2**20))  # 8 MiB, written to
+
+    came = outcome(more)
+    kept.clear()
+    return came
+
+
+def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
+    name, path = work["attempt"], work.get("path", "")
+    attempts: dict[str, Callable[[], Any]] = {
+        "tcp": lambda: outcome(lambda: socket.create_connection(("127.0.0.1", int(work["port"])), timeout=1)),
+        "tcp elsewhere": lambda: outcome(lambda: socket.create_connection(("192.0.2.1", 80), timeout=1)),
+        "udp": lambda: outcome(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))),
+        "unix": lambda: outcome(lambda: socket.socket(socket.AF_UNIX).connect(path)),
+        "abstract": lambda: outcome(lambda: socket.socket(socket.AF_UNIX).connect("\0odp")),
+        "netlink": lambda: outcome(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
+        "dns": lambda: outcome(lambda: socket.getaddrinfo("example.org", 80)),
+        "listen": lambda: outcome(lambda: socket.create_server(("127.0.0.1", 0))),
+        "read": lambda: outcome(_read(path)),
+        "list": lambda: outcome(lambda: list(Path(path).iterdir())),
+        "write": lambda: outcome(lambda: Path(path).write_bytes(b"x")),
+        "fork": lambda: outcome(fork),
+        "exec": lambda: outcome(lambda: os.execv("/bin/true", ["true"])),
+        "program": lambda: outcome(lambda: subprocess.run(["/bin/true"], check=False)),
+        "spawn": lambda: outcome(lambda: os.posix_spawn("/bin/true", ["true"], {})),
+        "signal": lambda: outcome(lambda: os.kill(int(work["pid"]), signal.SIGKILL)),
+        "signal parent": lambda: outcome(lambda: os.kill(os.getppid(), signal.SIGKILL)),
+        "raise limit": lambda: outcome(lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))),
+        "syscalls": syscalls,
+        "environment": environment,
+        "at import": lambda: at_import,
+        "eat": lambda: eat(10_000),
+        "eat at once": lambda: outcome(lambda: np.ones(2**33)),
+        "spin": lambda: spin(),
+        "hang": lambda: time.sleep(3600),
+        "hang uninterruptible": hang,
+        "end": lambda: os._exit(3),
+        "crash": lambda: ctypes.string_at(0),
+        "threads": threads,
+        "exit": lambda: sys.exit(0),
+        "remember": lambda: remember(str(work["what"])),
+        "identity": lambda: [os.getpid(), os.getppid()],
+        "huge": lambda: "x" * int(work["bytes"]),
+        "nest": lambda: nested(int(work["depth"])),
+        "raise": lambda: 1 // 0,
+        "raw": lambda: raw(bytes.fromhex(str(work["bytes"]))),
+    }
+    return {"came": attempts[name]()}
+
+
+def environment() -> list[str]:
+    """Names, past Python too."""
+    raw_names = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    first = raw_names[0] if raw_names else None
+    return [*os.environ, *([] if first is None else [first.decode()])]
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def hang() -> None:
+    for number in range(1, 65):
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            outcome(lambda number=number: signal.signal(number, signal.SIG_IGN))  # type: ignore[misc]
+    spin()
+
+
+def threads() -> int:
+    for _ in range(4):
+        threading.Thread(target=spin, daemon=True).start()
+    return 4
+
+
+def remember(what: str) -> list[str]:
+    """Leaves something wherever it can; gives back what was left there before."""
+    places: list[Any] = [builtins, sys, np, IsolatedService, socket.socket, json]
+    found = [str(place.__dict__["left"]) for place in places if "left" in place.__dict__]
+    for place in places:
+        place.left = what
+    return found
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def channel() -> int:
+    """The descriptor of its socket to the runtime."""
+    for number in range(3, 64):
+        try:
+            with socket.socket(fileno=os.dup(number)) as found:
+                found.getpeername()
+                return number
+        except OSError:
+            continue
+    raise RuntimeError("no channel")
+
+
+def raw(data: bytes) -> None:
+    """Writes bytes of its own to the runtime, and waits to be ended."""
+    os.write(channel(), data)
+    time.sleep(3600)
+
+
+def frame(message: object) -> bytes:
+    data = json.dumps(message).encode()
+    return struct.pack(">I", len(data)) + data
+
+
+class Hostile(IsolatedService):
+    """Every handler sends what it is told to, or attempts what it is asked to."""
+
+    def on_request(self, request: AppRequest, stores: Stores) -> Accepted:
+        return Accepted(_do(stores, request.asked))
+
+    def on_execute(self, execution: Execution, stores: Stores) -> Executed:
+        return Executed(_do(stores, execution.work))
+
+    def on_render(self, rendering: Rendering, stores: Stores) -> Rendered:
+        return Rendered(json.dumps(_do(stores, rendering.result)))
+
+    def on_event(self, happening: Happening, stores: Stores) -> Noted:
+        _do(stores, happening.data)
+        return Noted()
+
+    def on_download(self, download: Any, stores: Stores) -> Kept:
+        _do(stores, json.loads(download.entries.get("do", b"{}")))
+        return Kept(["made up"])
+
+    def on_training_examples(self, training: Training, stores: Stores) -> list[Example]:
+        work = json.loads(training.task)
+        return [Example(_do(stores, work))]
+
+
+def _do(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
+    return everything(stores, work) if "attempt" in work else {}

@@ -1,0 +1,373 @@
+"""A hostile service tries to get out, past Python too, and each attempt fails; real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason
+from odp.isolated import RIGHTS, Handler, Table
+
+from .conftest import Attacker
+
+REFUSED = {"EPERM", "EACCES", "no name service"}
+
+
+def frame(message: object) -> str:
+    data = json.dumps(message).encode()
+    return (struct.pack(">I", len(data)) + data).hex()
+
+
+@contextlib.contextmanager
+def failing(reason: Reason, attacker: Attacker) -> Iterator[None]:
+    """The call within fails for this reason, and writes nothing."""
+    before = attacker.contents()
+    with pytest.raises(HandlerFailed) as failed:
+        yield
+    assert failed.value.reason is reason
+    assert attacker.contents() == before
+
+
+# Network, files, processes, environment
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        yield server.getsockname()[1]
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize("attempt", ["tcp elsewhere", "udp", "abstract", "netlink", "dns", "listen"])
+def test_it_reaches_no_network(attacker: Attacker, attempt: str) -> None:
+    assert attacker.attempt(attempt) in REFUSED
+
+
+def test_it_reaches_no_port_and_no_socket_of_this_machine(attacker: Attacker, listening: int, tmp_path: Path) -> None:
+    assert attacker.attempt("tcp", port=listening) in REFUSED
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        server.settimeout(0)
+        assert attacker.attempt("unix", path=str(path)) in REFUSED
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_it_reads_no_file(attacker: Attacker, tmp_path: Path) -> None:
+    store = tmp_path / "0.sqlite"
+    store.write_bytes(b"ratings")
+    store.chmod(0o644)
+    own = Path(__file__).parent / "services" / "hostile.py"
+    for path in ("/etc/passwd", store, own, "/proc/self/environ", "/proc/1/environ", "/proc/self/mem", "/dev/urandom"):
+        assert attacker.attempt("read", path=str(path)) in REFUSED, path
+    for path in ("/", Path.home(), tmp_path, "/proc", "/dev/fd"):
+        assert attacker.attempt("list", path=str(path)) in REFUSED, path
+
+
+def test_it_writes_no_file(attacker: Attacker, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for path in (tmp_path / "x", Path("/dev/shm/odp-x"), Path("/tmp/odp-x"), Path("/dev/null")):
+        assert attacker.attempt("write", path=str(path)) in REFUSED, path
+    assert not any((tmp_path / "x", Path("/dev/shm/odp-x"), Path("/tmp/odp-x"))[place].exists() for place in range(3))
+
+
+@pytest.mark.parametrize("attempt", ["fork", "exec", "program", "spawn", "signal parent"])
+def test_it_makes_and_signals_no_process(attacker: Attacker, attempt: str) -> None:
+    assert attacker.attempt(attempt) in REFUSED
+
+
+def test_it_raises_no_limit(attacker: Attacker) -> None:
+    # What Python makes of EPERM here.
+    assert attacker.attempt("raise limit") == "ValueError"
+
+
+def test_it_signals_neither_the_runtime_nor_all(attacker: Attacker) -> None:
+    for process in (os.getpid(), 1, 0, -1):
+        assert attacker.attempt("signal", pid=process) in REFUSED
+
+
+def test_system_calls_past_python_fail_alike(attacker: Attacker) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("the test's numbers are those of x86-64; sandbox/test_seccomp.py has the filter of both")
+    answers = attacker.attempt("syscalls")
+    assert len(answers) > 40
+    assert set(answers.values()) == {"EPERM"}, answers
+
+
+def test_it_has_no_environment(start: Callable[..., IsolatedHost], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODP_SECRET", "x")
+    assert Attacker(start("hostile.py")).attempt("environment") == []
+
+
+def test_it_is_as_closed_while_its_module_is_loaded(attacker: Attacker) -> None:
+    came = attacker.attempt("at import")
+    assert set(came) == {"read", "socket", "fork"}
+    assert set(came.values()) <= REFUSED
+
+
+# Time, memory, output
+
+
+@pytest.mark.parametrize("attempt", ["hang", "hang uninterruptible", "spin"])
+def test_what_does_not_answer_is_killed_and_the_next_call_works(hasty: Attacker, attempt: str) -> None:
+    before = hasty.contents()
+    with pytest.raises(HandlerFailed) as failed:
+        hasty.attempt(attempt)
+    # Whichever limit is reached first.
+    assert failed.value.reason in ({Reason.DEADLINE} if attempt == "hang" else {Reason.DEADLINE, Reason.LIMIT})
+    assert hasty.contents() == before
+    assert hasty.attempt("identity") is not None
+
+
+def test_processor_time_ends_before_the_deadline(start: Callable[..., IsolatedHost], attacker: Attacker) -> None:
+    busy = Attacker(start("hostile.py", limits=CallLimits(seconds=300.0, processor_seconds=1)))
+    with failing(Reason.LIMIT, busy):
+        busy.attempt("spin")
+
+
+def test_it_cannot_eat_memory(attacker: Attacker) -> None:
+    assert attacker.attempt("eat") == "MemoryError"
+    assert attacker.attempt("eat at once") == "MemoryError"
+
+
+def test_threads_that_it_leaves_behind_end_with_its_call(attacker: Attacker) -> None:
+    assert attacker.attempt("threads") == 4
+    assert attacker.attempt("identity") is not None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason"),
+    [("raise", Reason.RAISED), ("exit", Reason.RAISED), ("end", Reason.ENDED), ("crash", Reason.ENDED)],
+)
+def test_a_handler_that_fails_leaves_nothing_written(attacker: Attacker, attempt: str, reason: Reason) -> None:
+    with failing(reason, attacker):
+        attacker.attempt(attempt)
+    assert attacker.attempt("identity") is not None
+
+
+def test_a_huge_answer_is_cut_off(hasty: Attacker) -> None:
+    with failing(Reason.RAISED, hasty):
+        hasty.attempt("huge", bytes=2**17)
+    with failing(Reason.MALFORMED, hasty):
+        hasty.attempt("raw", bytes=(struct.pack(">I", 2**32 - 1) + b"x" * 1000).hex())
+
+
+def test_it_reads_no_more_than_it_may(hasty: Attacker) -> None:
+    with failing(Reason.TOO_MUCH, hasty):
+        hasty.attempt("raw", bytes=4 * frame({"read": "local", "key": "private"}))
+
+
+# Frames that are none
+
+
+GOOD = {"value": {"result": {}}, "writes": {}}
+BROKEN: dict[str, str] = {
+    "no JSON": struct.pack(">I", 4).hex() + b"\xff\x00{]".hex(),
+    "nothing": "00000000",
+    "a list": frame([]),
+    "a text": frame("done"),
+    "another word": frame({"finished": GOOD}),
+    "no value": frame({"done": {"writes": {}}}),
+    "more keys": frame({"done": {**GOOD, "more": 1}}),
+    "value is a list": frame({"done": {"value": [], "writes": {}}}),
+    "writes is a list": frame({"done": {"value": {"result": {}}, "writes": []}}),
+    "result is a text": frame({"done": {"value": {"result": "x"}, "writes": {}}}),
+    "rows are an object": frame({"done": {"value": {"result": {}}, "writes": {"requests": {}}}}),
+    "a row is a number": frame({"done": {"value": {"result": {}}, "writes": {"requests": [1]}}}),
+    "local data is text": frame({"done": {"value": {"result": {}}, "writes": {"local": {"k": "no base64!"}}}}),
+    "local data is a number": frame({"done": {"value": {"result": {}}, "writes": {"local": {"k": 1}}}}),
+    "a key without end": frame({"done": {"value": {"result": {}}, "writes": {"local": {"k" * 600: None}}}}),
+    "not a number": frame({"done": {"value": {"result": {"x": float("nan")}}, "writes": {}}}),
+    "an integer of 200 digits": frame({"done": {"value": {"result": {"x": 10**200}}, "writes": {}}}),
+    "text that is no text": frame({"done": {"value": {"result": {"x": "\ud800"}}, "writes": {}}}),
+    "an unknown table": frame({"read": "ratings"}),
+    "read of a list": frame({"read": ["local"]}),
+    "a float beyond all": frame({"done": {"value": {"result": {"x": "HERE"}}, "writes": {}}}).replace(
+        b'"HERE"'.hex(), b" 1e999".hex()
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", sorted(BROKEN))
+def test_a_frame_that_is_none_is_refused(attacker: Attacker, broken: str) -> None:
+    with failing(Reason.MALFORMED, attacker):
+        attacker.attempt("raw", bytes=BROKEN[broken])
+
+
+@pytest.mark.parametrize("depth", [30, 900, 100_000])
+def test_deep_nesting_is_refused(attacker: Attacker, depth: int) -> None:
+    inner = b"[" * depth + b"1" + b"]" * depth
+    data = b'{"done": {"value": {"result": {"x": ' + inner + b'}}, "writes": {}}}'
+    with failing(Reason.MALFORMED, attacker):
+        attacker.attempt("raw", bytes=(struct.pack(">I", len(data)) + data).hex())
+
+
+# Rights
+
+
+def _pairs(allowed: str) -> list[Any]:
+    pairs = [
+        (handler, table) for handler in Handler for table in Table if table not in getattr(RIGHTS[handler], allowed)
+    ]
+    return [pytest.param(*pair, id=f"{pair[0].value}-{pair[1].value}") for pair in pairs]
+
+
+VALUES: dict[Handler, object] = {
+    Handler.ON_REQUEST: {"accepted": {}},
+    Handler.ON_EXECUTE: {"result": {}},
+    Handler.ON_RENDER: {"html": "<p>"},
+    Handler.ON_EVENT: {},
+    Handler.ON_DOWNLOAD: {},
+    Handler.ON_TRAINING_EXAMPLES: {"examples": []},
+}
+WRITTEN: dict[Table, object] = {
+    Table.EVENTS: [{"type": "x", "data": {}}],
+    Table.REQUESTS: [{"x": 1}],
+    Table.LOCAL: {"k": "eHg="},
+    Table.DOWNLOADS: ["do"],
+}
+
+
+@pytest.mark.parametrize(("handler", "table"), _pairs("writes"))
+def test_no_handler_writes_where_it_has_no_right_to(attacker: Attacker, handler: Handler, table: Table) -> None:
+    sent = frame({"done": {"value": VALUES[handler], "writes": {table.value: WRITTEN[table]}}})
+    with failing(Reason.FORBIDDEN, attacker):
+        attacker.ask(handler, {"attempt": "raw", "bytes": sent})
+
+
+@pytest.mark.parametrize(("handler", "table"), _pairs("reads"))
+def test_no_handler_reads_where_it_has_no_right_to(attacker: Attacker, handler: Handler, table: Table) -> None:
+    with failing(Reason.FORBIDDEN, attacker):
+        attacker.ask(handler, {"attempt": "raw", "bytes": frame({"read": table.value, "prefix": ""})})
+
+
+@pytest.mark.parametrize("handler", [Handler.ON_EVENT, Handler.ON_DOWNLOAD])
+def test_a_handler_whose_result_goes_to_nobody_returns_none(attacker: Attacker, handler: Handler) -> None:
+    sent = frame({"done": {"value": {"result": {"secret": 1}}, "writes": {}}})
+    with failing(Reason.FORBIDDEN, attacker):
+        attacker.ask(handler, {"attempt": "raw", "bytes": sent})
+
+
+def test_downloads_are_chosen_and_not_made_up(attacker: Attacker) -> None:
+    with failing(Reason.FORBIDDEN, attacker):
+        attacker.ask(Handler.ON_DOWNLOAD, {})
+
+
+def test_nothing_private_reaches_what_may_leave() -> None:
+    """The table itself: what an app can be told comes from handlers that see nothing private, directly or by tables."""
+    tainted = {table for table in Table if table.private}
+    for _ in Handler:
+        for rights in RIGHTS.values():
+            if rights.reads & tainted:
+                tainted |= rights.writes
+    assert Table.DOWNLOADS not in tainted
+    to_app = [handler for handler, rights in RIGHTS.items() if rights.receiver.name == "APP"]
+    assert to_app == [Handler.ON_REQUEST]
+    assert not RIGHTS[Handler.ON_REQUEST].reads & tainted
+
+
+# From one call to another
+
+
+def test_nothing_that_a_handler_leaves_in_memory_is_there_in_the_next_call(attacker: Attacker) -> None:
+    assert attacker.attempt("remember", what="secret") == []
+    answer = attacker.ask(Handler.ON_REQUEST, {"attempt": "remember", "what": "x"})
+    assert answer.work == {"came": []}
+    assert attacker.attempt("remember", what="x") == []
+
+
+def test_its_process_number_does_not_count_the_calls(attacker: Attacker) -> None:
+    if "namespace-process" not in attacker.host.restrictions():
+        pytest.skip("this kernel refused namespace-process, and `odp device doctor` says so")
+    assert attacker.attempt("identity") == attacker.attempt("identity") == [1, 0]
+
+
+# The end
+
+
+_HOST = """
+import sys, time
+from pathlib import Path
+from device_runtime.isolated import IsolatedHost, ServiceCode
+host = IsolatedHost(ServiceCode.load(Path(sys.argv[1])))
+host.restrictions()
+print(host._template._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def _descendants(process: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(status[1]) == process and status[0] != "Z":
+                    found += [int(entry.name), *_descendants(int(entry.name))]
+    return found
+
+
+def _gone(processes: list[int]) -> bool:
+    import time
+
+    deadline = time.monotonic() + 30.0
+    while time.monotonic() < deadline:
+        alive = []
+        for process in processes:
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    alive.append(process)
+        if not alive:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_when_the_runtime_is_killed_nothing_stays_behind(attacker: Attacker) -> None:
+    service = Path(__file__).parent / "services" / "hostile.py"
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOST, str(service)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as runtime:  # fmt: skip
+        assert runtime.stdout is not None
+        template = int(runtime.stdout.readline())
+        made = [template, *_descendants(template)]
+        runtime.send_signal(signal.SIGKILL)
+        runtime.wait()
+    assert len(made) >= 2
+    assert _gone(made)
+
+
+def test_closing_ends_all_processes_and_a_later_call_starts_them_again(start: Callable[..., IsolatedHost]) -> None:
+    attacker = Attacker(start("hostile.py"))
+    attacker.attempt("identity")
+    assert attacker.host._template is not None
+    template = attacker.host._template._process.pid
+    made = [template, *_descendants(template)]
+    attacker.host.close()
+    assert _gone(made)
+    assert attacker.attempt("identity") is not None
+
+
+def test_a_template_that_was_killed_is_started_again(start: Callable[..., IsolatedHost]) -> None:
+    attacker = Attacker(start("hostile.py"))
+    attacker.attempt("identity")
+    assert attacker.host._template is not None
+    attacker.host._template._process.kill()
+    attacker.host._template._process.wait()
+    assert attacker.attempt("identity") is not None

@@ -1,0 +1,74 @@
+"""Whatever JSON a service's process sends is an answer of its contract or refused: nothing else is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_runtime.isolated import CallLimits, MemoryStore, Reason
+from device_runtime.isolated.reads import Reader
+from device_runtime.isolated.replies import Unacceptable, reply_of
+from odp.isolated import RIGHTS, Handler, Table
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+_WORDS = st.sampled_from(
+    ["value", "writes", "accepted", "declined", "result", "html", "examples", "type", "data", "key", "prefix", "most",
+     "since", *(table.value for table in Table)]
+)  # fmt: skip
+_JSON = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS | st.text(max_size=4), inner, max_size=3),
+)
+_REPLIES = st.fixed_dictionaries({"value": _JSON, "writes": st.dictionaries(_WORDS, _JSON, max_size=2)}) | _JSON
+
+
+def _answer_or_reason(attempt: Callable[[], Any]) -> Any:
+    try:
+        return attempt()
+    except Unacceptable as refused:
+        return refused.reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(handler=st.sampled_from(Handler), message=_REPLIES)
+def test_any_json_is_an_answer_within_its_rights_or_refused(handler: Handler, message: Any) -> None:
+    reply = _answer_or_reason(lambda: reply_of(handler, message))
+    if isinstance(reply, Reason):
+        assert reply in (Reason.MALFORMED, Reason.FORBIDDEN)
+        return
+    assert set(message["writes"]) <= {table.value for table in RIGHTS[handler].writes}
+    assert reply.value == message["value"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    handler=st.sampled_from(Handler),
+    table=st.sampled_from([table.value for table in Table]) | _JSON,
+    asked=st.dictionaries(_WORDS, _JSON, max_size=3),
+)
+def test_any_read_is_answered_within_its_rights_or_refused(handler: Handler, table: Any, asked: dict[str, Any]) -> None:
+    store = MemoryStore()
+    store.change({"x": b"y"}, time=0.0)
+    store.add_event("x", b"y", time=0.0)
+    answer = _answer_or_reason(lambda: Reader(handler, store, CallLimits()).answer({**asked, "read": table}))
+    if isinstance(answer, Reason):
+        assert answer in (Reason.MALFORMED, Reason.FORBIDDEN)
+        return
+    assert Table(table) in RIGHTS[handler].reads
+    assert answer
+
+
+def test_reads_beyond_the_bounds_are_refused() -> None:
+    store = MemoryStore()
+    store.change({"x": bytes(1000)}, time=0.0)
+    few = Reader(Handler.ON_EXECUTE, store, CallLimits(reads=1))
+    small = Reader(Handler.ON_EXECUTE, store, CallLimits(read_bytes=1000))
+    assert few.answer({"read": "local", "key": "x"})
+    for reader in (few, small):
+        with pytest.raises(Unacceptable) as refused:
+            reader.answer({"read": "local", "key": "x"})
+        assert refused.value.reason is Reason.TOO_MUCH
