@@ -33,7 +33,8 @@ button { font: inherit; padding: .35rem .9rem; border-radius: .4rem; border: 1px
 input { font: inherit; width: 100%; padding: .3rem .4rem; margin: .15rem 0; }
 .limits + button { margin-top: .75rem; }
 .on { color: var(--good); font-weight: 600; } .off { color: var(--bad); font-weight: 600; } code { font-size: .85rem; }
-iframe { width: 100%; height: 75vh; min-height: 26rem; margin-top: 1rem; border: 1px solid var(--line); border-radius: .6rem; background: white; }
+iframe { width: 100%; height: 75vh; min-height: 26rem; margin-top: 1rem; border: 1px solid var(--line); border-radius: .6rem;
+  background: white; }
 @media (max-width: 30rem) { body { padding: .75rem; } .cards { grid-template-columns: 1fr; } button { width: 100%; } }
 """.strip()
 
