@@ -33,8 +33,8 @@ button { font: inherit; padding: .35rem .9rem; border-radius: .4rem; border: 1px
 input { font: inherit; width: 100%; padding: .3rem .4rem; margin: .15rem 0; }
 .limits + button { margin-top: .75rem; }
 .on { color: var(--good); font-weight: 600; } .off { color: var(--bad); font-weight: 600; } code { font-size: .85rem; }
-iframe { width: 100%; height: 75vh; min-height: 26rem; margin-top: 1rem; border: 1px solid var(--line); border-radius: .6rem;
-  background: white; }
+iframe { width: 100%; height: 75vh; min-height: 26rem; margin-top: 1rem;
+  border: 1px solid var(--line); border-radius: .6rem; background: white; }
 @media (max-width: 30rem) { body { padding: .75rem; } .cards { grid-template-columns: 1fr; } button { width: 100%; } }
 """.strip()
 
@@ -114,7 +114,7 @@ def _state(page: PrivacyPage) -> str:
     # Pause and opt-out stand in the line above, in every case.
     lines = [one for one in (*page.reasons, *page.met) if not one.startswith(("pause:", "opt-out:"))]
     reasons = "".join(f"<li>{_text(line)}</li>" for line in lines)
-    reasons = f"<ul>{reasons}</ul>" if lines else '<p class="soft">No conditions are set: at any time of the day.</p>'
+    reasons = f"<ul>{reasons}</ul>" if lines else '<p class="soft">No conditions are set on when it trains.</p>'
     notes = "".join(f"<li>{_text(note)}</li>" for note in page.notes)
     trouble = f"<p>What went wrong, newest first; no app is told:</p><ul>{notes}</ul>" if notes else ""
     pausing = _button("resume", "Resume") if found["paused_since"] is not None else _button("pause", "Pause")
