@@ -7,8 +7,10 @@ import importlib.util
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from device_runtime.isolated import IsolatedHost, ServiceCode
+from device_runtime.keys import CIPHER, at_rest
 from device_runtime.sensors import Sensors, Unreadable
 from odp.errors import StateError
 from odp.isolated.walls import PROMISES, RESTRICTIONS, broken_promises
@@ -58,10 +60,10 @@ class Examination:
         }
 
 
-def examine(sensors: Sensors, *, store: Callable[[], str] | None = None) -> Examination:
+def examine(sensors: Sensors, *, folder: Path) -> Examination:
     """Starts an empty service, and asks the kernel, the keyring and every sensor.
 
-    ``store`` says how stores are encrypted on this machine; without it they are not.
+    ``folder`` is the state folder of the device host; it may not be there yet.
     """
     held, problem = _walls()
     broken = list(PROMISES) if problem else broken_promises(held)
@@ -73,7 +75,7 @@ def examine(sensors: Sensors, *, store: Callable[[], str] | None = None) -> Exam
         held=held,
         refused=tuple(name for name in RESTRICTIONS if name not in held),
         problem=problem,
-        store=store() if store is not None else "not encrypted by ODP: use an encrypted disk",
+        store=_store(folder),
         keyring=_keyring(),
         sensors={name: _reading(getattr(sensors, name)) for name in vars(Sensors) if not name.startswith("_")},
     )
@@ -86,6 +88,14 @@ def _walls() -> tuple[tuple[str, ...], str]:
             return host.restrictions(), ""
     except StateError as error:
         return (), str(error)
+
+
+def _store(folder: Path) -> str:
+    try:
+        kept = at_rest(folder)
+    except StateError as error:
+        return str(error)
+    return kept.text if kept is not None else f"{CIPHER}, once there is one: none in {folder}"
 
 
 def _keyring() -> str:

@@ -20,10 +20,10 @@ from device_runtime.database import Database
 from device_runtime.store import Store
 from odp.algorithms.events_query import AGGREGATES, EventsTerms, Filter
 from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings
+from odp.crypto import domains
 from odp.errors import DataError
 from odp.v1 import common_pb2
 
-_BUCKET_DOMAIN = b"odp/v1/events-bucket\0"
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"
 _NUMBERS = "('integer', 'real')"
 _SQL = {"==": "=", "!=": "<>", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
@@ -187,7 +187,7 @@ def _items(asked: EventsTerms, columns: Sequence[Sequence[Any]]) -> tuple[Int64A
 
 def bucket_of(columns: Sequence[str], buckets: int) -> int:
     """The item of a cross of columns, given as JSON text: as ``EventsQuery`` of the protocol says, on every device."""
-    digest = hashlib.sha256(_BUCKET_DOMAIN)
+    digest = hashlib.sha256(domains.EVENTS_BUCKET + b"\0")
     for text in columns:
         data = text.encode()
         digest.update(struct.pack("<I", len(data)) + data)

@@ -30,7 +30,11 @@ from odp.simulation.engine import check_population
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(EXAMPLES.glob("*")))
+PAGES = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(path for path in EXAMPLES.rglob("*") if path.suffix in (".py", ".toml")),
+)
 
 
 def _python_blocks(page: Path) -> list[str]:

@@ -186,15 +186,16 @@ def recommend(
         if guard is None:
             console().print("the reference values pin no transparency log; the model's signature alone is checked")
         cache = TableCache(state / "tables")
-        with Store.open(store_path(state, device)) as store:
-            if candidates:
-                lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
-                model = find_candidates(lookup, clients.newest_model(population), cache=cache, log=guard)
+        if candidates:
+            lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
+            model = find_candidates(lookup, clients.newest_model(population), cache=cache, log=guard)
+            with Store.open(store_path(state, device)) as store:
                 found = recommend_candidates(store, model, lookup, k=count)
-            else:
-                available = newest_model(clients, population, cache=cache, folder=state / "models", log=lambda: guard)
-                if available.offline is not None:
-                    console().print(available.offline, markup=False)
+        else:
+            available = newest_model(clients, population, cache=cache, folder=state / "models", log=lambda: guard)
+            if available.offline is not None:
+                console().print(available.offline, markup=False)
+            with Store.open(store_path(state, device)) as store:
                 found = best_items(store, available.downloaded, k=count)
         if cache.failure is not None:
             console().print(cache.failure, markup=False)

@@ -38,7 +38,7 @@ def doctor(
     from device_runtime import MachineSensors
     from device_runtime.doctor import examine
 
-    found = examine(MachineSensors(state if state.is_dir() else Path.cwd()))
+    found = examine(MachineSensors(state if state.is_dir() else Path.cwd()), folder=state)
     if json:
         print_json(found.as_json())
     else:

@@ -212,16 +212,20 @@ def test_only_promises_can_be_done_without() -> None:
         IsolatedHost(ServiceCode.load(SERVICES / "honest.py"), accept=["network"])
 
 
-def test_the_doctor_names_what_a_machine_does_not_enforce(refusing: None) -> None:
-    from device_runtime import SimulatedSensors
+def test_the_doctor_names_what_a_machine_does_not_enforce(refusing: None, tmp_path: Path) -> None:
+    from device_runtime import SimulatedSensors, Store, store_path
     from device_runtime.doctor import examine
 
-    found = examine(SimulatedSensors(charge=None), store=lambda: "AES")
+    path = store_path(tmp_path, 0)
+    path.parent.mkdir(parents=True)
+    Store.open_or_create(path).close()
+    found = examine(SimulatedSensors(charge=None), folder=tmp_path)
     assert found.not_enforced == ("no network", "no files", "no other processes")
     assert {"seccomp", "namespace-network"} <= set(found.refused)
     assert sorted((*found.held, *found.refused)) == sorted(RESTRICTIONS)
     assert sorted((*found.enforced, *found.not_enforced)) == sorted(PROMISES)
-    assert found.store == "AES"
+    assert "AES-256" in found.store
+    assert "store.key" in found.store
     assert (found.sensors["charging"], found.sensors["battery"]) == ("", "simulated: this sensor is broken")
     assert json.loads(json.dumps(found.as_json()))["services"]["not_enforced"] == list(found.not_enforced)
 
@@ -231,7 +235,7 @@ def test_where_no_process_can_be_started_the_doctor_says_so(monkeypatch: pytest.
     from device_runtime.doctor import examine
 
     monkeypatch.setattr(process, "_PROGRAM", tmp_path / "missing.py")
-    found = examine(SimulatedSensors())
+    found = examine(SimulatedSensors(), folder=tmp_path)
     assert found.not_enforced == tuple(PROMISES)
     assert "could not be started" in found.problem
 
@@ -259,7 +263,8 @@ def test_links_and_files_that_are_no_modules_are_refused(tmp_path: Path) -> None
 def test_imports_are_found_and_only_known_ones_are_loaded() -> None:
     text = (
         "import json, os.path as p\nimport scipy\nfrom concurrent import futures\n"
-        "def f():\n    from numpy import (\n        linalg,\n    )\n    import antigravity\nfrom . import x\nfrom unittest import __main__\n"
+        "def f():\n    from numpy import (\n        linalg,\n    )\n    import antigravity\nfrom . import x\n"
+        "from unittest import __main__\n"
     )
     found = ServiceCode("service", None, {"service": (text, False)}).imports()
     assert {"json", "os.path", "concurrent", "concurrent.futures", "numpy", "numpy.linalg"} <= set(found)

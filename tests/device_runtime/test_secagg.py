@@ -1,0 +1,190 @@
+"""Seats of devices at a host that lies: what they refuse, and what their ledgers hold then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import odp
+from device_runtime.assignment import Work, open_model
+from device_runtime.gate import Gate
+from device_runtime.schema import State
+from device_runtime.secagg import Seat, announced
+from device_runtime.services import Traffic
+from device_runtime.store import Store
+from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Slices
+from odp.crypto import SigningKey
+from odp.crypto.secure_aggregation.session import Configuration
+from odp.errors import PrivacyError, StateError
+from odp.privacy.mechanisms import OperatingSystemNoise
+from odp.signed_task import open_task, sign_manifest, sign_task, task_sha256
+from odp.tables import manifest_for
+from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import secure_aggregation_pb2 as messages
+from trusted_aggregator.secagg_session import LiveSession, Pace
+
+DEVICES = 8
+KINDS = ("advert", "reveal", "shares", "masked", "agreement", "unmask")
+
+
+class Table:
+    """Eight devices with stores, one task, and a host that answers as a test likes."""
+
+    def __init__(self, root: Path, *, bins: int = 5) -> None:
+        developer = SigningKey.generate()
+        definition = odp.Statistics(
+            name="films",
+            queries={"films": odp.Histogram(bins=bins)},
+            privacy=odp.UserLevelDP(epsilon=1, delta=1e-6),
+            cohort=odp.Cohort(minimum=6, goal=DEVICES, aggregation="secagg+"),
+        ).definition()
+        signed = sign_task(definition, developer)
+        algorithm = algorithm_for(open_task(signed))
+        self.grid = algorithm.query(0).grid
+        broadcast = algorithm.server().broadcast(algorithm.server().start())
+        model = open_model(signed, sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer))
+        self.work = Work(model, 0, "127.0.0.1:1", "127.0.0.1:1")
+        self.config = secagg_config(
+            model.definition, query=algorithm.query(0), task_sha256=model.task_sha256, round=0,
+            model_sha256=model.model_sha256, attempt=0,
+        )  # fmt: skip
+        enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
+        self.participant: Any = SimpleNamespace(
+            services=SimpleNamespace(join_session=lambda *_: wire.SecAggJoinResponse(config=self.config)),
+            gate=Gate(), clock=lambda: 0.0, admitted=lambda store, work: (), roster_for=lambda sha256: None,
+            verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
+        )  # fmt: skip
+        self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
+        for path in self.paths:
+            with Store.open_or_create(path) as store:
+                store.fill(np.arange(3), np.ones(3), filled_from=b"data")
+        self.host = LiveSession(
+            Configuration.open(self.config), goal=DEVICES, patience=1.0, pace=Pace(), clock=lambda: 0.0
+        )
+
+    def seats(self) -> list[Seat]:
+        session = announced(self.participant, self.work, Traffic())
+        assert session is not None
+        return [
+            Seat(session, self.participant, lambda path=path: Store.open(path), population="films", noise=NOISE)
+            for path in self.paths
+        ]
+
+    def tell(self, request: wire.SecAggStepRequest) -> wire.SecAggStepResponse | None:
+        kind = request.WhichOneof("message")
+        message = None if kind is None else getattr(request, kind)
+        return self.host.step(request.client.identity, request.client.token, message)
+
+    def up_to(self, last: str) -> tuple[list[Seat], list[wire.SecAggStepResponse]]:
+        """Every seat after its message ``last``, and what an honest host answers it."""
+        seats = self.seats()
+        requests = [seat.sit_down() for seat in seats]
+        for kind in KINDS[: KINDS.index(last) + 1]:
+            for request in requests:
+                assert request is not None
+                assert request.WhichOneof("message") == kind
+                self.tell(request)
+            if kind == "agreement":
+                self.host.allow_unmasking()
+            answers = [self.tell(wire.SecAggStepRequest(client=request.client)) for request in requests if request]
+            if kind != last:
+                requests = [seat.next(answer) for seat, answer in zip(seats, answers, strict=True) if answer]
+        return seats, [answer for answer in answers if answer]
+
+
+NOISE = OperatingSystemNoise()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def ledger(table: Table, device: int) -> list[tuple[State, object]]:
+    with Store.open(table.paths[device]) as store:
+        return [(one.state, one.sealed) for one in store.ledger()]
+
+
+@pytest.mark.parametrize(
+    "change", [{"minimum": 3}, {"model_sha256": b"x" * 32}, {"dropout": 0.4}, {"maximum": 9}, {"round": 1}]
+)
+def test_a_session_that_is_not_the_tasks_is_not_joined(table: Table, change: dict[str, Any]) -> None:
+    """Another model for some devices among them: what they were given is in the session's name."""
+    config = messages.SecAggConfig.FromString(table.config)
+    for name, value in change.items():
+        setattr(config, name, value)
+    table.config = config.SerializeToString(deterministic=True)
+    with pytest.raises(PrivacyError, match="another session than the one of the signed task"):
+        announced(table.participant, table.work, Traffic())
+
+
+def test_a_vector_is_in_the_ledger_before_it_leaves_and_no_second_one_is_made(table: Table) -> None:
+    seats, _ = table.up_to("shares")
+    assert ledger(table, 0) == []
+    answer = table.tell(seats[0].poll())
+    assert answer is not None
+    request = seats[0].next(answer)
+    assert request is not None
+    assert ledger(table, 0) == [(State.PREPARED, None)]
+    assert seats[0].sent
+    voided = wire.SecAggStepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+    assert seats[0].next(voided) is None
+    assert table.seats()[0].sit_down() is None, "whatever the host says, no further session of the round"
+
+
+def test_shares_are_given_once(table: Table) -> None:
+    seats, answers = table.up_to("agreement")
+    request = seats[3].next(answers[3])
+    assert request is not None
+    assert request.WhichOneof("message") == "unmask"
+    with pytest.raises(StateError):
+        seats[3].next(answers[3])
+
+
+@pytest.mark.parametrize("left", [[0, 1, 2, 3, 4, 5, 6], [3], [1, 2, 3]])
+def test_a_host_that_drops_chosen_devices_gets_no_agreement_of_the_others(table: Table, left: list[int]) -> None:
+    """Itself listed dead; alone among its own; fewer than the minimum."""
+    seats, answers = table.up_to("masked")
+    told = messages.SecAggSurvivors()
+    told.CopyFrom(answers[7].survivors)
+    told.survivors = bytes([sum(1 << number for number in left)])
+    asked = 7 if 7 not in left and len(left) > 6 else left[0]
+    number = table.host._members[seats[asked]._name.identity].number
+    if len(left) > 6:  # everybody but this very client
+        told.survivors = bytes([0xFF & ~(1 << number)])
+    with pytest.raises(PrivacyError):
+        seats[asked].next(wire.SecAggStepResponse(survivors=told))
+    with pytest.raises(StateError):
+        seats[asked].next(answers[asked])
+
+
+def test_the_error_of_a_sum_is_that_of_everybodys_shares(tmp_path: Path) -> None:
+    """2,000 numbers: mean and variance within 6 standard deviations of the law's; false alarm below 1e-8."""
+    table = Table(tmp_path, bins=2000)
+    table.up_to("unmask")
+    model, nothing = table.work.model, np.zeros(0, dtype=np.int64)
+    truth = np.zeros(2000, dtype=np.int64)
+    for path in table.paths:
+        with Store.open(path) as store:
+            slices = Slices(0, nothing, np.zeros((0, 0), dtype=np.float32), {})
+            payload, _ = model.client.contribute(slices, store.ratings(), round=0, seed=store.identity().seed)
+            truth += np.frombuffer(payload, "<i4")
+    error = (table.host.finish() - truth) / (table.grid.share_std * np.sqrt(DEVICES))
+    assert truth.any()
+    assert abs(error.mean()) * np.sqrt(2000) < 6
+    assert abs((error**2).mean() - 1) * np.sqrt(2000 / 2) < 6
+    assert table.grid.share_std * np.sqrt(DEVICES) * table.grid.step >= table.grid.noise_std
+
+
+def test_a_device_that_gave_its_shares_has_sent(table: Table) -> None:
+    seats, answers = table.up_to("unmask")
+    assert [answer.end.reason for answer in answers] == [wire.SecAggEnd.REASON_DONE] * DEVICES
+    for seat, answer in zip(seats, answers, strict=True):
+        assert seat.outcome(answer) is not None
+    assert ledger(table, 5) == [(State.SENT, None)]
