@@ -126,6 +126,7 @@ def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
         "end": lambda: os._exit(3),
         "crash": lambda: ctypes.string_at(0),
         "threads": threads,
+        "frames": frames,
         "exit": lambda: sys.exit(0),
         "remember": lambda: remember(str(work["what"])),
         "identity": lambda: [os.getpid(), os.getppid()],
@@ -168,6 +169,15 @@ def remember(what: str) -> list[str]:
     found = [str(place.__dict__["left"]) for place in places if "left" in place.__dict__]
     for place in places:
         place.left = what
+    return found
+
+
+def frames() -> list[int]:
+    """Whole numbers among the local values of everybody who called."""
+    frame, found = sys._getframe(), []
+    while frame is not None:
+        found += [value for name, value in frame.f_locals.items() if name == "number" and isinstance(value, int)]
+        frame = frame.f_back  # type: ignore[assignment]
     return found
 
 
