@@ -1,4 +1,4 @@
-"""A template of a service and the process of its next call: one lane for calls that may see private data, one for others.
+"""A service's template and the process of its next call: one lane for calls that may see private data, one for others.
 
 What a call's process can find out about its lane (how long the call before took, when that ended, how many there were)
 says something of the other calls of that lane. What is told to an app comes from calls of a lane of their own.

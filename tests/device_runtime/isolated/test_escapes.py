@@ -88,7 +88,7 @@ def test_it_writes_no_file(attacker: Attacker, tmp_path: Path) -> None:
     assert not any((tmp_path / "x", Path("/dev/shm/odp-x"), Path("/tmp/odp-x"))[place].exists() for place in range(3))
 
 
-@pytest.mark.parametrize("attempt", ["fork", "exec", "program", "spawn", "signal parent"])
+@pytest.mark.parametrize("attempt", ["fork", "exec", "program", "spawn", "signal parent", "signal by descriptor"])
 def test_it_makes_and_signals_no_process(attacker: Attacker, attempt: str) -> None:
     assert attacker.attempt(attempt) in REFUSED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -113,6 +114,7 @@ def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
         "program": lambda: outcome(lambda: subprocess.run(["/bin/true"], check=False)),
         "spawn": lambda: outcome(lambda: os.posix_spawn("/bin/true", ["true"], {})),
         "signal": lambda: outcome(lambda: os.kill(int(work["pid"]), signal.SIGKILL)),
+        "signal by descriptor": lambda: outcome(lambda: fcntl.fcntl(channel(), fcntl.F_SETOWN, os.getpid())),
         "signal parent": lambda: outcome(lambda: os.kill(os.getppid(), signal.SIGKILL)),
         "raise limit": lambda: outcome(lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))),
         "syscalls": syscalls,
