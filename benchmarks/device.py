@@ -11,6 +11,7 @@ Memory is that of a host with all its devices, after some of them took part, les
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from benchmarks import isolated
 from benchmarks.harness import Figure, Limit, progress
 from device_runtime import Gate, Limits, Services, Store, log_guard, provision, store_path
 from device_runtime.assignment import AssignmentReader, Work
@@ -75,7 +77,7 @@ def plan(quick: bool) -> Plan:
 def run(quick: bool) -> list[Figure]:
     """All parts; each one is a function of the plan, so that one more is one more line here."""
     chosen = plan(quick)
-    parts: tuple[Callable[[Plan], list[Figure]], ...] = (participation, start, host)
+    parts: tuple[Callable[[Plan], list[Figure]], ...] = (participation, start, isolated_calls, host)
     return [figure for part in parts for figure in part(chosen)]
 
 
@@ -145,6 +147,12 @@ def start(chosen: Plan) -> list[Figure]:
         imports = time.perf_counter() - began
     limit = Limit("Python with numpy, gRPC and cryptography", imports)
     return [Figure("cold start of `odp device run`", min(seconds), "s", "<= 1", limit)]
+
+
+def isolated_calls(chosen: Plan) -> list[Figure]:
+    """What a developer's code costs the device, as ``benchmarks isolated`` measures it."""
+    found = isolated.figures(not chosen.full)
+    return [dataclasses.replace(figure, name=f"isolated code: {figure.name}") for figure in found]
 
 
 def host(chosen: Plan) -> list[Figure]:

@@ -20,10 +20,10 @@ from device_runtime.database import Database
 from device_runtime.store import Store
 from odp.algorithms.events_query import AGGREGATES, EventsTerms, Filter
 from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings
+from odp.crypto import domains
 from odp.errors import DataError
 from odp.v1 import common_pb2
 
-_BUCKET_DOMAIN = b"odp/v1/events-bucket\0"
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"
 _NUMBERS = "('integer', 'real')"
 _SQL = {"==": "=", "!=": "<>", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
@@ -39,23 +39,38 @@ def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float)
       DataError: a rating is outside the task's declared range; the message counts them and shows none.
       StateError: the store cannot be read.
     """
-    kind = definition.WhichOneof("local_data")
     if definition.WhichOneof("training") == "statistics":
-        from odp.algorithms.statistics.terms import Terms
-
-        parts = Terms.of(definition).parts
-        own = {part.name: events(store, part.events, now=now) for part in parts if part.events is not None}
+        parts = _parts(definition)
+        own = {name: events(store, asked, now=now) for name, asked in parts.items() if asked is not None}
         return replace(store.ratings() if len(own) < len(parts) else _EMPTY, of_queries=own)
-    if kind == "implicit":
-        asked = EventsTerms.of(definition.implicit, aggregates=("",))
-    else:
-        asked = EventsTerms.of(definition.data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
+    asked = _asked(definition)
     if asked is None:
         return usable_ratings(store.ratings(), definition)
     data = events(store, asked, now=now)
-    if kind != "implicit":
+    if definition.WhichOneof("local_data") != "implicit":
         data = replace(data, values=np.clip(data.values, definition.data.low, definition.data.high))
     return usable_ratings(data, definition)
+
+
+def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> bool:
+    """Whether a task, whose definition was checked, reads events of a type of a service."""
+    statistics = definition.WhichOneof("training") == "statistics"
+    found = _parts(definition).values() if statistics else (_asked(definition),)
+    return any(one is not None and (one.service, one.type) == (service, type) for one in found)
+
+
+def _parts(definition: common_pb2.TaskDefinition) -> dict[str, EventsTerms | None]:
+    """The questions of a task of statistics by name, with what each reads of events."""
+    from odp.algorithms.statistics.terms import Terms
+
+    return {part.name: part.events for part in Terms.of(definition).parts}
+
+
+def _asked(definition: common_pb2.TaskDefinition) -> EventsTerms | None:
+    """What a task of another kind reads of events."""
+    if definition.WhichOneof("local_data") == "implicit":
+        return EventsTerms.of(definition.implicit, aggregates=("",))
+    return EventsTerms.of(definition.data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
 
 
 def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) -> LocalRatings:
@@ -172,7 +187,7 @@ def _items(asked: EventsTerms, columns: Sequence[Sequence[Any]]) -> tuple[Int64A
 
 def bucket_of(columns: Sequence[str], buckets: int) -> int:
     """The item of a cross of columns, given as JSON text: as ``EventsQuery`` of the protocol says, on every device."""
-    digest = hashlib.sha256(_BUCKET_DOMAIN)
+    digest = hashlib.sha256(domains.EVENTS_BUCKET + b"\0")
     for text in columns:
         data = text.encode()
         digest.update(struct.pack("<I", len(data)) + data)

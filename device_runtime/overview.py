@@ -19,6 +19,7 @@ from device_runtime.gate import Gate
 from device_runtime.keys import at_rest, folder_of
 from device_runtime.ledger import Charged, Spent, TaskTerms, since, spent
 from device_runtime.limits import Limits
+from device_runtime.retention import Retention
 from device_runtime.schema import Participation, State
 from device_runtime.store import Store
 from odp.errors import NotNow, PrivacyError
@@ -58,6 +59,7 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "opted_out_since": person.opted_out,
         "opt_outs": dict(person.opt_outs),
         "at_rest": _protection(store),
+        "kept_for_days": _retention(store),
         "services": {service: _counts(store.data(service)) for service in services(store)},
     }
 
@@ -94,6 +96,11 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
 def _protection(store: Store) -> dict[str, str] | None:
     found = at_rest(folder_of(store.path))
     return None if found is None else {**dataclasses.asdict(found), "text": found.text}
+
+
+def _retention(store: Store) -> dict[str, float | None] | None:
+    found = Retention.kept(folder_of(store.path))
+    return None if found is None else dataclasses.asdict(found)
 
 
 def _counts(data: AppData) -> dict[str, int]:

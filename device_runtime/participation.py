@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from device_runtime.assignment import Work
+from device_runtime.assignment import Model, Work
 from device_runtime.enclaves import Checked, Enclaves
 from device_runtime.examples import examples
 from device_runtime.gate import Gate
@@ -35,7 +35,7 @@ from device_runtime.schema import Identity, Participation, State
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Store
 from device_runtime.verification import Records
-from odp.algorithms.seam import Slices
+from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.secure_aggregation.roster import hash_of
@@ -50,6 +50,10 @@ COMPUTE_SECONDS = 600.0
 COMPUTE = "compute"
 #: Endorsements that an assignment's proofs showed to be in the log.
 Logged = Sequence[LoggedEndorsement]
+
+
+class NoExamples(PrivacyError):
+    """The device's own code made no examples for a task: the device takes no part in the round."""
 
 
 class Outcome(enum.Enum):
@@ -73,6 +77,8 @@ class Participant:
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
+      before_examples: lets a device's own code make the examples that a task may read, before each contribution to
+        one is computed; raises NoExamples where it could not.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
       compute_seconds: deadline of the computation; what took longer is thrown away.
@@ -86,6 +92,7 @@ class Participant:
     records: Records | None = None
     log: LogGuard | None = None
     roster: frozenset[bytes] | None = None
+    before_examples: Callable[[Store, Model], None] | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
     compute_seconds: float = COMPUTE_SECONDS
@@ -99,7 +106,8 @@ class Participant:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
 
         Raises:
-          PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
+          PrivacyError: the person's limits decline the task, they opted out of it, or ``before_examples`` failed
+            (NoExamples); nothing was sent.
           NotNow: the device is paused, a training condition is not met, or the computation took too long; later it may
             go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
@@ -136,6 +144,19 @@ class Participant:
         if self.log is None:
             return ()
         return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
+
+    def examples(self, store: Store, model: Model, *, round: int) -> LocalRatings:
+        """What the device trains on, made anew by its own code where it has some.
+
+        Raises NoExamples where that code failed, and else as ``device_runtime.examples.examples``.
+        """
+        if self.before_examples is not None:
+            try:
+                self.before_examples(store, model)
+            except NoExamples:
+                store.declined(model.signed_task, model.terms, round, time=self.clock())
+                raise
+        return examples(store, model.definition, now=self.clock())
 
     def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
         """The aggregator's enclave, verified. Raises AttestationError, TransparencyError."""
@@ -180,7 +201,7 @@ class Participant:
     ) -> Participation:
         model = work.model
         identity = store.identity()
-        data = examples(store, model.definition, now=self.clock())
+        data = self.examples(store, model, round=work.round)
         if not model.keyed:
             nothing = np.zeros(0, dtype=np.int64)
             slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})

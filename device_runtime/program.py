@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_runtime.assignment import Model
 from device_runtime.conditions import Conditions
 from device_runtime.enclaves import Enclaves
 from device_runtime.fleet import Fleet
@@ -18,12 +19,14 @@ from device_runtime.keys import at_rest, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
 from device_runtime.participation import Participant
 from device_runtime.provision import provision
+from device_runtime.retention import FILE as RETENTION_FILE
 from device_runtime.retention import Retention
 from device_runtime.retrieval import Retrievals
 from device_runtime.scheduler import Scheduler
 from device_runtime.sensors import Sensors
 from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
+from device_runtime.store import Store
 from device_runtime.table_cache import TableCache
 from device_runtime.verification import FOLDER, Records
 from odp import _validate
@@ -172,6 +175,7 @@ def start(
     log: Log | None = None,
     clock: Callable[[], float] = time.time,
     sensors: Callable[[Path], Sensors] = machine_sensors,
+    before_examples: Callable[[Store, Model], None] | None = None,
 ) -> Running:
     """Starts a device host in this process.
 
@@ -182,6 +186,7 @@ def start(
       log: where events go; standard error by default.
       clock: seconds since the epoch.
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
+      before_examples: see Participant.
 
     Raises:
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
@@ -215,6 +220,7 @@ def start(
                 events.event("devices_filled", devices=count, new=filled)
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())
+            state.write_atomically(RETENTION_FILE, config.retention.to_json())
             jobs = Scheduler(
                 state.root / JOBS_FILE, clock=clock, told=lambda what, seconds: events.warning(what, seconds=seconds)
             )
@@ -231,6 +237,7 @@ def start(
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     roster=roster,
+                    before_examples=before_examples,
                     clock=clock,
                 ),
                 first=config.first,

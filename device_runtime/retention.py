@@ -12,13 +12,15 @@ import json
 import time
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from device_runtime.database import Database, errors
 from odp import _validate
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, StateError
 
+#: A host writes down how long it keeps rows, so that others can show it.
+FILE = "retention.json"
 _DAY = 24 * 3600.0
 _LONGEST_DAYS = 36_500.0
 #: A time further ahead of the last pruning than this is noted, and believed the next time.
@@ -76,6 +78,20 @@ class Retention:
             raise ConfigurationError(f"{path}: {error}") from None
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"{path}: Expected a retention as TOML: {error}") from None
+
+    def to_json(self) -> bytes:
+        """Days per table, for ``FILE``."""
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
+    @classmethod
+    def kept(cls, folder: Path) -> Retention | None:
+        """That of the host whose state folder this is; None where none says. Raises StateError."""
+        try:
+            return cls(**json.loads((folder / FILE).read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ConfigurationError, ValueError, TypeError) as error:
+            raise StateError(f"{folder / FILE} is damaged; start the device host again to have it written") from error
 
 
 #: Table, its field of Retention, and the condition of a row that is older than ``?1``.

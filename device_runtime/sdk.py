@@ -9,12 +9,15 @@ Example::
         mix = device.ask("player", {"count": 10})
         print(device.show(mix))                   # an address for the person's own browser
 
-The app gives and asks; it is never told what the service found. That is shown to the person, in a page that can send
-nothing (``device_runtime.view``), or told with noise out of a budget (``best_value``).
+The app gives and asks; no method here tells it what the service found, nor whether a handler that sees private data
+failed. That is shown to the person, in a page that can send nothing (``device_runtime.view``), or told with noise out
+of a budget (``best_value``). The app's own code runs in the process that opens the store, so this is a contract that
+keeps an honest app from holding private data; behind walls is the service's code (docs/device.md, "What remains").
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -24,27 +27,35 @@ from types import TracebackType
 from typing import Any, Self
 
 from device_runtime.answers import best_value
+from device_runtime.assignment import Model
 from device_runtime.conditions import Conditions, Reading
+from device_runtime.examples import asks_for
 from device_runtime.gate import FILE as GATE_FILE
 from device_runtime.gate import Gate, machine_sensors
-from device_runtime.isolated import CallLimits, IsolatedHost, ServiceCode
+from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
 from device_runtime.keys import HostKey, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
 from device_runtime.overview import explain, overview
+from device_runtime.participation import NoExamples
 from device_runtime.program import Config, Running, start
 from device_runtime.recommend import DownloadedModel, recommend
+from device_runtime.retention import FILE as RETENTION_FILE
+from device_runtime.retention import Retention, prune
 from device_runtime.sensors import Sensors
-from device_runtime.shown_results import ShownResults
+from device_runtime.shown_results import Notes, ShownResults
 from device_runtime.store import Store, store_path
 from device_runtime.view import View, start_view
 from device_runtime.view.privacy_page import DeviceControls
 from odp import _validate
-from odp.errors import ConfigurationError, DataError, StateError
-from odp.isolated import Declined
+from odp.errors import ConfigurationError, DataError, OdpError, StateError
+from odp.isolated import Declined, Handler
+from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.transport.state_folder import write_atomically
 
 #: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
 RECOMMENDED = "odp.recommended"
+#: Of ``odp device privacy``, what an app is not given: a service's code that sees private data could set these numbers.
+_COUNTS = ("examples", "services")
 #: Events that ``on_training_examples`` yields are of this type; tasks ask for them (``odp.Events(type="example")``).
 EXAMPLE = "example"
 
@@ -67,11 +78,14 @@ class Device:
       name: of the service, in its store and for the person; by default its file's.
       limits: while the person sets none of their own; by default those that the folder was last used with.
       conditions: when the device may train; by default as for limits.
+      retention: how long rows are kept; by default as for limits. What is past it goes when the device is opened, and
+        every hour while it trains.
       key_file: holds the key that the store is encrypted under; by default see ``device_runtime.keys``.
       keyring: whether a new key may be kept in the operating system's keyring.
       call_limits: of every call of the service.
       accept: what the machine may fail to enforce on the service (``odp device doctor``); by default nothing.
-      say: told, in lines for the person, what is not enforced and what failed.
+      say: told, in lines that an app may see, what is not enforced; what private handlers did wrong is on the
+        person's page alone.
       sensors: what the device can tell about itself; by default this machine's readings.
       index: of the device, where the folder holds those of several people.
       create: make the store where there is none.
@@ -90,6 +104,7 @@ class Device:
         name: str | None = None,
         limits: Limits | None = None,
         conditions: Conditions | None = None,
+        retention: Retention | None = None,
         key_file: Path | None = None,
         keyring: bool = True,
         call_limits: CallLimits | None = None,
@@ -116,14 +131,17 @@ class Device:
         self._gate = Gate(
             limits=limits or kept.limits, conditions=conditions or kept.conditions, sensors=sensors, clock=clock
         )
+        self._retention = retention or Retention.kept(self.state) or Retention()
         if create:
             # For the commands of the person, which look at the device from outside of the app.
             write_atomically(self.state / GATE_FILE, self._gate.to_json())
-        self._host = None if code is None else IsolatedHost(code, limits=call_limits, accept=accept, say=say)
-        self._results = (
-            None if self._host is None else ShownResults(self.service, self._host, self._open, say=say, clock=clock)
-        )
+            write_atomically(self.state / RETENTION_FILE, self._retention.to_json())
+            with self._open() as store:
+                prune(store, self._retention, now=clock())
+        self._notes = Notes()
+        self._own = None if code is None else _Own(self, code, call_limits, accept, say)
         self._view: View | None = None
+        self._running: list[Running] = []
 
     # What the app gives
 
@@ -137,10 +155,17 @@ class Device:
         with self._open() as store:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
 
-    def tell(self, type: str, data: Mapping[str, Any]) -> int:
-        """Has ``on_event`` say what to keep of something that happened; how many events. Raises HandlerFailed."""
-        with self._open() as store:
-            return self._isolated()[0].event(store.data(self.service), type, data, now=self._clock())
+    def tell(self, type: str, data: Mapping[str, Any]) -> None:
+        """Has ``on_event`` say what to keep of something that happened.
+
+        The handler sees private data, so neither what it keeps nor that it fails is told; how long it takes is.
+
+        Raises:
+          DataError: ``data`` are too large, or not what JSON can hold.
+        """
+        own = self._isolated()
+        with self._open() as store, self._notes.failures():
+            own.private.event(store.data(self.service), type, data, now=self._clock())
 
     def update(self, version: str, entries: Mapping[str, bytes]) -> int:
         """Gives the service a new version of its downloaded data; how many rows ``on_download`` keeps.
@@ -148,7 +173,7 @@ class Device:
         Raises HandlerFailed, and DataError as ``AppData.download``.
         """
         with self._open() as store:
-            return self._isolated()[0].download(store.data(self.service), version, entries, now=self._clock())
+            return self._isolated().public.download(store.data(self.service), version, entries, now=self._clock())
 
     def learn(self, model: DownloadedModel, *, count: int = 100) -> None:
         """Gives the service the best items of the personal model: the local value ``odp.recommended``, as JSON."""
@@ -163,29 +188,30 @@ class Device:
         """Asks the service for something on behalf of ``app``.
 
         Returns a number of the result, before there is one, or why the service declined, which it decided without
-        seeing anything private. Neither how long ``on_execute`` takes nor that it fails reaches the app; the page says.
+        seeing anything private, in a process that waits for no other handler. Neither how long ``on_execute`` takes nor
+        that it fails reaches the app; the page says.
 
         Raises:
           HandlerFailed: ``on_request`` failed; nothing was kept of it.
           DataError: the request is too large.
         """
-        host, results = self._isolated()
+        own = self._isolated()
         _validate.identifier(app=app)
         with self._open() as store:
             data = store.data(self.service)
-            accepted = host.request(data, app, dict(asked or {}), now=self._clock())
-        return accepted if isinstance(accepted, Declined) else Shown(results.begin(accepted))
+            accepted = own.public.request(data, app, dict(asked or {}), now=self._clock())
+        return accepted if isinstance(accepted, Declined) else Shown(own.results.begin(accepted))
 
     def best_value(self, shown: Shown, *, app: str, choices: int, epsilon: float, column: str = "best") -> int:
-        """Tells ``app`` which of ``choices`` the service found best, with noise; charged to the person's ledger first.
+        """Tells ``app``, which asked, the best of ``choices``, with noise; charged to the person's ledger first.
 
         ``column`` of the result is the true choice, from 0 to ``choices`` - 1; 0 where there is none or the service
         failed, which the noise hides as it hides every choice. It is waited for: how long that takes is not hidden.
 
         Raises as ``device_runtime.answers.best_value``.
         """
-        _, results = self._isolated()
-        truth = results.choice(shown.id, column, choices)
+        _validate.integer(low=2, high=MOST_CHOICES, choices=choices)
+        truth = self._isolated().results.choice(shown.id, column, choices, app=app)
         with self._open() as store:
             return best_value(store, self._gate, truth, service=self.service, app=app, choices=choices, epsilon=epsilon)
 
@@ -197,22 +223,25 @@ class Device:
         Whoever knows the address sees the page: open it in the person's browser, and tell it nobody else.
         """
         if self._view is None:
+            results = _NoResults() if self._own is None else self._own.results
             self._view = start_view(
                 controls=DeviceControls(
-                    store_path(self.state, self._index), self._gate, name=self.service, open_store=self._open_at,
-                    clock=self._clock,
+                    store_path(self.state, self._index), self._gate,
+                    name=f"device {self._index}" if self._own is None else self.service, open_store=self._open_at,
+                    notes=self._notes.lines, clock=self._clock,
                 ),
-                results=self._results if self._results is not None else _NoResults(),
-                record=self._results if self._results is not None else _NoResults().record,
+                results=results,
+                record=results,
                 port=port,
                 clock=self._clock,
             )  # fmt: skip
         return self._view.url if shown is None else f"{self._view.url}results/{shown.id}"
 
     def privacy(self) -> dict[str, Any]:
-        """What was read, sent and charged, as ``odp device privacy --json`` has it."""
+        """What was read, sent and charged, as ``odp device privacy --json`` has it, without the counts of rows."""
         with self._open() as store:
-            return overview(store, self._gate, now=self._clock())
+            found = overview(store, self._gate, now=self._clock())
+        return {name: value for name, value in found.items() if name not in _COUNTS}
 
     def explain(self) -> tuple[Reading, ...]:
         """Whether the device would train now: every reason that could keep it from it."""
@@ -221,21 +250,23 @@ class Device:
 
     # Training
 
-    def examples(self, *, population: str, task: str) -> int:
-        """Has ``on_training_examples`` make the examples that tasks may ask for, in place of earlier ones; how many.
+    def examples(self, *, population: str, task: str) -> None:
+        """Has ``on_training_examples`` make the examples that tasks may ask for, in place of earlier ones.
 
-        They are events of type ``example``. Raises HandlerFailed; earlier examples stay then.
+        They are events of type ``example``. ``train`` does so before each contribution; call it to try the handler. It
+        sees private data, so how many it makes, and that it fails (earlier examples stay then), is not told.
         """
-        with self._open() as store:
-            data = store.data(self.service)
-            found = self._isolated()[0].training_examples(data, population=population, task=task, now=self._clock())
-            data.replace_events(EXAMPLE, [example.columns for example in found], time=self._clock())
-        return len(found)
+        own = self._isolated()
+        with self._open() as store, self._notes.failures():
+            own.make_examples(store, population=population, task=task)
 
     def train(
         self, population: str, *, server: str, ca: Path, reference_values: Path, until_finished: bool = False
     ) -> Running:
         """Starts the scheduler: the device checks in when its conditions hold, and takes part within its limits.
+
+        Before a contribution to a task that asks for events of type ``example`` of the service,
+        ``on_training_examples`` makes them anew. Where it fails, the device takes no part in that round.
 
         Args:
           population: what it checks in for.
@@ -249,19 +280,28 @@ class Device:
         config = Config(
             state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
             first=self._index, threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
-            conditions=self._gate.conditions, until_finished=until_finished,
+            retention=self._retention, conditions=self._gate.conditions, until_finished=until_finished,
         )  # fmt: skip
-        return start(config, clock=self._clock, sensors=self._sensors)
+        own = self._own
+        running = start(
+            config, clock=self._clock, sensors=self._sensors,
+            before_examples=None if own is None else own.before_examples,
+        )  # fmt: skip
+        self._running.append(running)
+        return running
 
     def close(self) -> None:
-        """Ends the view and the service's processes. Idempotent."""
+        """Ends training, the view and the service's processes. Idempotent."""
+        for running in self._running:
+            # What went wrong there is told by its own ``wait``, ``join`` and ``stop``.
+            with contextlib.suppress(OdpError):
+                running.stop()
+        self._running.clear()
         if self._view is not None:
             self._view.stop()
             self._view = None
-        if self._results is not None:
-            self._results.close()
-        if self._host is not None:
-            self._host.close()
+        if self._own is not None:
+            self._own.close()
 
     def __enter__(self) -> Self:
         return self
@@ -277,10 +317,57 @@ class Device:
     def _open_at(self, path: Path) -> Store:
         return Store.open(path, key=self._key)
 
-    def _isolated(self) -> tuple[IsolatedHost, ShownResults]:
-        if self._host is None or self._results is None:
+    def _isolated(self) -> _Own:
+        if self._own is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
-        return self._host, self._results
+        return self._own
+
+
+class _Own:
+    """The service of a device: its handlers in two hosts, and its results.
+
+    Each host runs one call at a time. Those that an app waits for see nothing private and share no host with those that
+    do: an app would see in its own waiting how long the private ones take.
+    """
+
+    def __init__(
+        self, device: Device, code: ServiceCode, limits: CallLimits | None, accept: tuple[str, ...],
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._device = device
+        self.public = IsolatedHost(code, limits=limits, accept=accept, say=say)
+        self.private = IsolatedHost(code, limits=limits, accept=accept, say=device._notes.add)
+        self.results = ShownResults(
+            device.service, self.private, device._open, say=device._notes.add, clock=device._clock
+        )
+
+    def make_examples(self, store: Store, *, population: str, task: str) -> None:
+        """Has the service make examples. Raises HandlerFailed; earlier ones stay then."""
+        data, now = store.data(self._device.service), self._device._clock()
+        found = self.private.training_examples(data, population=population, task=task, now=now)
+        try:
+            data.replace_events(EXAMPLE, [example.columns for example in found], time=now)
+        except (DataError, ConfigurationError):
+            # What was too large, or no name, is private.
+            raise HandlerFailed(Handler.ON_TRAINING_EXAMPLES, Reason.NOT_STORED) from None
+
+    def before_examples(self, store: Store, model: Model) -> None:
+        """As ``Participant.before_examples``: where the task asks for the examples of this service."""
+        if not asks_for(model.definition, service=self._device.service, type=EXAMPLE):
+            return
+        try:
+            self.make_examples(store, population=model.terms.population, task=model.terms.name)
+        except HandlerFailed as error:
+            self._device._notes.add(str(error))
+            raise NoExamples(
+                f"service {self._device.service!r} made no examples for task {model.terms.name!r}; nothing was sent"
+            ) from None
+
+    def close(self) -> None:
+        """Ends the processes; waits for a call that is under way."""
+        self.results.close()
+        self.public.close()
+        self.private.close()
 
 
 class _NoResults:
@@ -293,6 +380,6 @@ class _NoResults:
     def result(self, id: str) -> None:
         """None."""
 
-    def record(self, result: object, type: str, values: Mapping[str, str]) -> None:
+    def __call__(self, result: object, type: str, values: Mapping[str, str]) -> None:
         """There is no page that an event could come from."""
         raise DataError("this device has no service")

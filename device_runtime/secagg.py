@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from device_runtime.assignment import Work
-from device_runtime.examples import examples
 from device_runtime.participation import Outcome, Participant
 from device_runtime.schema import Participation, State
 from device_runtime.services import Traffic
@@ -233,7 +232,7 @@ class Seat:
     def _vector(self, store: Store, seed: int) -> tuple[Int64Array, bytes]:
         """The device's integers with its share of the noise, and its new local parameters."""
         work, model = self._session.work, self._session.work.model
-        data = examples(store, model.definition, now=self._participant.clock())
+        data = self._participant.examples(store, model, round=work.round)
         nothing = np.zeros(0, dtype=np.int64)
         slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
         payload, local = model.client.contribute(slices, data, round=work.round, seed=seed)

@@ -1,15 +1,18 @@
 """Results of one service that the person may look at, until the program ends: the view renders them when it shows them.
 
 What ``on_execute`` finds is private and lies in memory alone; the app holds a number. It is computed in a thread of its
-own, so that the app sees neither how long that takes nor that it fails.
+own, so that the app sees neither how long that takes nor that it fails. Its number is drawn at random: it does not
+count what other apps asked for, and none of them can name the result of another.
 """
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from device_runtime.isolated import Asked, HandlerFailed, IsolatedHost, Result
@@ -25,6 +28,7 @@ _FAILED = "<p>The service could not make this: {reason}.</p>"
 @dataclass(frozen=True)
 class _Held:
     result: Future[Result] = field(repr=False)
+    request: int
     app: str
     time: float
 
@@ -32,8 +36,33 @@ class _Held:
         """What was found, once it is there; None where the service failed or the store could not keep it."""
         try:
             return self.result.result()
-        except OdpError:
+        except (OdpError, CancelledError):
             return None
+
+
+class Notes:
+    """What a service's private handlers did wrong: newest lines for the person's page, and nobody else. Thread-safe."""
+
+    def __init__(self, *, most: int = 20) -> None:
+        self._lines: deque[str] = deque(maxlen=most)
+
+    def add(self, line: str) -> None:
+        """Adds a line; the same line again only makes it the newest."""
+        with contextlib.suppress(ValueError):
+            self._lines.remove(line)
+        self._lines.append(line)
+
+    def lines(self) -> tuple[str, ...]:
+        """Newest first."""
+        return tuple(reversed(self._lines))
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """A handler that fails within, or makes what cannot be stored, becomes a line."""
+        try:
+            yield
+        except HandlerFailed as error:
+            self.add(str(error))
 
 
 class ShownResults:
@@ -41,7 +70,7 @@ class ShownResults:
 
     Args:
       service: its name.
-      host: runs it.
+      host: runs its handlers that see private data.
       open_store: opens the device's store, for one use.
       say: told, in a line for the person, that the service failed.
       clock: seconds since the epoch.
@@ -63,22 +92,26 @@ class ShownResults:
 
     def begin(self, asked: Asked) -> str:
         """Has an accepted request executed; the number to ask for its result with, at once."""
-        id = str(asked.request)
+        id = secrets.token_hex(16)
         with self._lock:
-            self._held[id] = _Held(self._worker.submit(self._execute, asked), asked.app, self._clock())
+            executed = self._worker.submit(self._execute, asked)
+            self._held[id] = _Held(executed, asked.request, asked.app, self._clock())
             while len(self._held) > MOST_RESULTS:
-                self._held.popitem(last=False)
+                # What nobody can look at any more need not be computed either: no app makes the queue grow.
+                self._held.popitem(last=False)[1].result.cancel()
         return id
 
-    def choice(self, id: str, column: str, choices: int) -> int:
+    def choice(self, id: str, column: str, choices: int, *, app: str) -> int:
         """A whole number below ``choices`` in a result; 0 where there is no such number. Waits for the result.
 
-        Raises ConfigurationError where the result is not one of this program, or no longer.
+        Raises ConfigurationError where ``app`` asked for no such result in this program, or it is none of the newest.
         """
         with self._lock:
             held = self._held.get(id)
-        if held is None:
-            raise ConfigurationError(f"Expected result {id} to be one of the newest {MOST_RESULTS} of this program")
+        if held is None or held.app != app:
+            raise ConfigurationError(
+                f"Expected result {id} to be one of the newest {MOST_RESULTS} of this program, for app={app!r}"
+            )
         found = held.found()
         value = None if found is None else found.result.get(column)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < choices else 0
@@ -99,14 +132,21 @@ class ShownResults:
             found = held.result.result()
             with self._open() as store:
                 html = self._host.render(store.data(self._service), found, now=self._clock())
+        except CancelledError:
+            return None
         except HandlerFailed as error:
             html = _FAILED.format(reason=error.reason.value)
         return self._page(id, held, html)
 
     def __call__(self, result: ResultPage, type: str, values: Mapping[str, str]) -> None:
         """Tells the service what the person did on a page. Raises HandlerFailed, StateError."""
+        with self._lock:
+            held = self._held.get(result.id)
+        if held is None:
+            return
         with self._open() as store:
-            self._host.event(store.data(self._service), type, dict(values), now=self._clock(), request=int(result.id))
+            data = store.data(self._service)
+            self._host.event(data, type, dict(values), now=self._clock(), request=held.request)
 
     def close(self) -> None:
         """Waits for what is being executed; nothing is begun any more."""

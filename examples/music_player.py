@@ -44,13 +44,12 @@ def main() -> None:
             track = listener.randrange(60)
             # This listener stays with calm tracks and leaves the others early.
             device.record("play", {"track": track, "seconds": 180 if track % 3 == 0 else listener.randrange(5, 60)})
-        mix = device.ask("player", {"count": 8})
+        mix = device.ask("player", {"count": 7})
         print("your mix:     ", device.show(mix))
         print("your privacy: ", device.show())
         mood = device.best_value(mix, app="player", choices=3, epsilon=0.5)
         spent = device.privacy()["spent"]["total"]["epsilon"]
         print(f"the player may know, with noise: mood {mood} of 3, at epsilon {spent:.3f}")
-        print("examples that a task could train on:", device.examples(population="music", task="next-track"))
         if not given.once:
             input("press return to end: ")
 

@@ -18,7 +18,7 @@ from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
 from odp.models.item_features import item_features_from
 from odp.signed_task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
-from odp.transport.channel import MAX_MESSAGE_BYTES
+from odp.transport.channel import MAX_REPLY_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
@@ -28,9 +28,9 @@ from server.storage import RoundRecord, Storage, TaskRecord
 
 NAME = "odp.v1.ServerService"
 #: A release travels as one message, with room for its charges and framing.
-LARGEST_RELEASE = MAX_MESSAGE_BYTES - 2**20
+LARGEST_RELEASE = MAX_REPLY_BYTES - 2**20
 #: Releases that one answer about tasks carries at most; older rounds then come without theirs.
-_RELEASES_PER_ANSWER = MAX_MESSAGE_BYTES // 2
+_RELEASES_PER_ANSWER = MAX_REPLY_BYTES // 2
 _INTEGER_BYTES = 8
 _BEARER = "Bearer "
 _Method = TypeVar("_Method", bound=Callable[..., Any])

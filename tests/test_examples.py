@@ -30,7 +30,11 @@ from odp.simulation.engine import check_population
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(EXAMPLES.glob("*")))
+PAGES = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(path for path in EXAMPLES.rglob("*") if path.suffix in (".py", ".toml")),
+)
 
 
 def _python_blocks(page: Path) -> list[str]:
@@ -90,6 +94,28 @@ def test_listening_hours_prints_the_answer_and_saves_picture_and_data(tmp_path: 
     saved = odp.load(data)
     task = odp.load_task(EXAMPLES / "listening.toml")
     assert (saved.n_users, saved.n_items) == (task.cohort.goal, 24)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
+@pytest.mark.processes
+def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_noise(tmp_path: Path) -> None:
+    state = tmp_path / "player"
+    finished = subprocess.run(
+        [sys.executable, EXAMPLES / "music_player.py", "--once", "--state", state],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    mix, privacy = re.findall(r"^your \w+: +(http://127\.0\.0\.1:\d+/\S+)$", finished.stdout, re.MULTILINE)
+    assert mix.startswith(f"{privacy}results/")
+    assert re.search(r"mood [012] of 3, at epsilon 0\.500", finished.stdout)
+    # What the app prints names no track of the mix, and no file of the folder holds one.
+    assert "Ada" not in finished.stdout
+    assert not any(b"Quiet Rivers" in file.read_bytes() for file in state.rglob("*") if file.is_file())
 
 
 def test_the_listening_task_file_is_the_task_of_its_script() -> None:

@@ -16,6 +16,7 @@ _HEAVY = ("tensorflow", "scipy", "dp_accounting", "matplotlib", "sqlalchemy", "n
         "import odp",
         "import odp; odp.Task, odp.DPAM, odp.MatrixFactorization",
         "import odp; odp.Statistics, odp.Histogram(bins=3), odp.Mean(low=0, high=1)",
+        "import odp; odp.Device, odp.IsolatedService, odp.isolated",
         "import odp; odp.connect, odp.load, odp.synthetic_movielens, odp.load_task",
         "import odp; odp.IsolatedService",
         "import device_runtime, device_runtime.isolated",
@@ -35,3 +36,11 @@ def test_the_check_would_see_a_heavy_library() -> None:
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert told.stdout.strip() == "True"
+
+
+def test_odp_alone_loads_nothing_of_the_device() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import odp, sys\nprint([n for n in sys.modules if n.startswith('device_runtime')])"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert told.stdout.strip() == "[]"

@@ -38,8 +38,8 @@ from trusted_aggregator.rounds import Round, draw_round_noise, noised_here
 from trusted_aggregator.sealed_state import LedgerRecord, RoundNoise, RoundRecord, Sealer
 from trusted_aggregator.spending import Spending
 
-#: A release travels in one message of at most 16 MiB, with room for all that is not integers.
-LARGEST_RELEASE_BYTES = 15 * 2**20
+#: A release travels in one reply of at most 32 MiB, with room for all that is not integers.
+LARGEST_RELEASE_BYTES = 31 * 2**20
 
 #: The drawn contributions of a sampled round are in memory until its close.
 LARGEST_DRAW_BYTES = 4 * 2**30

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from odp.crypto.secure_aggregation.roster import read_roster
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process
@@ -43,7 +44,8 @@ class Config:
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate.
-    ``pace`` says how long the steps of SecAgg+ take. Nothing here touches the noise (rule P23).
+    ``pace`` says how long the steps of SecAgg+ take; ``rosters`` are files of the identities that may take part in the
+    sessions of tasks that name them, so that a stranger cannot end one. Nothing here touches the noise (rule P23).
     """
 
     state: Path
@@ -55,6 +57,7 @@ class Config:
     ca_folder: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
     pace: Pace = field(default_factory=Pace)
+    rosters: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
@@ -74,6 +77,7 @@ def start(
     or older than what the platform's counters know).
     """
     log = Log(ROLE) if log is None else log
+    rosters = [read_roster(path) for path in config.rosters]
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE))
@@ -95,7 +99,7 @@ def start(
         undo.callback(client.close)
         core = RemoteAggregator(client)
         _resume(core, storage, log)
-        secagg = SecAggRounds(state, log, pace=config.pace)
+        secagg = SecAggRounds(state, log, pace=config.pace, rosters=rosters)
         _resume_secagg(core, secagg)
         service = AggregatorService(core, storage, log, failed=failure, secagg=secagg)
         undo.callback(service.close)

@@ -22,6 +22,7 @@ from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.secure_aggregation.masked import MaskedSum
+from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import MOST_ATTEMPTS, Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.errors import ConfigurationError, PrivacyError, StateError
@@ -60,7 +61,8 @@ class SecAggRounds:
         log: where attempts go.
         pace: how long the steps of a session take.
         clock: seconds that only grow.
-        roster: identities that may take part; None accepts any.
+        rosters: lists of identities; of a task that names one by its hash, only these may take part. Of one that
+            names none, or a list that is not here, anybody may: its devices decide for themselves.
         threads: how many cores unmask.
     """
 
@@ -71,14 +73,14 @@ class SecAggRounds:
         *,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
-        roster: Collection[bytes] | None = None,
+        rosters: Collection[Collection[bytes]] = (),
         threads: int = 1,
     ) -> None:
         self._state = state
         self._log = log
         self._pace = Pace() if pace is None else pace
         self._clock = clock
-        self._roster = roster
+        self._rosters = {hash_of(roster): frozenset(roster) for roster in rosters}
         self._threads = threads
         self._lock = threading.Lock()
         self._rounds: dict[Key, _Open] = {}
@@ -213,10 +215,14 @@ class SecAggRounds:
             model_sha256=opened.order.model_sha256, attempt=opened.attempt,
         )  # fmt: skip
         cohort = opened.definition.cohort
+        named = cohort.secagg.roster_sha256
+        roster = self._rosters.get(named)
+        if named and roster is None:
+            self._log.warning("secagg_roster_missing", task=short(key[0]), roster=named.hex())
         self._log.event("secagg_gathers", task=short(key[0]), round=key[1], attempt=opened.attempt)
         return LiveSession(
             Configuration.open(data), goal=cohort.goal, patience=float(cohort.round_seconds), pace=self._pace,
-            clock=self._clock, roster=self._roster, threads=self._threads,
+            clock=self._clock, roster=roster, threads=self._threads,
         )  # fmt: skip
 
     def _write(self, key: Key, request: bytes, *, attempt: int) -> None:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from odp import _validate
 from odp.crypto.secure_aggregation.parameters import find
 from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
 from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
@@ -69,11 +70,17 @@ class Pace:
         step: for a step.
         vector: for the step of the masked vector, which may be long.
         silent: a client that has not asked for so long is gone when the session begins.
+
+    Raises:
+        ConfigurationError: a time is not within 1 to 3600 seconds.
     """
 
     step: float = 30.0
     vector: float = 120.0
     silent: float = 15.0
+
+    def __post_init__(self) -> None:
+        _validate.within(low=1.0, high=3600.0, step=self.step, vector=self.vector, silent=self.silent)
 
 
 class Phase(enum.Enum):

@@ -10,7 +10,6 @@ import base64
 import math
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from typing import Any, TypeVar
 
 from device_runtime.isolated.code import ServiceCode
 from device_runtime.isolated.failures import HandlerFailed, Reason
+from device_runtime.isolated.lane import Lane
 from device_runtime.isolated.limits import CallLimits
-from device_runtime.isolated.process import CallProcess, Template, locked, not_enforced, until
+from device_runtime.isolated.process import CallProcess, not_enforced, until
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
 from device_runtime.isolated.stores import ServiceStore
@@ -30,6 +30,8 @@ from odp.isolated.walls import PROMISES
 from odp.isolated.worker import LARGEST_INPUT
 from odp.sandbox.frames import frame, receive_frame
 
+# They have a template of their own: what they can find out of the calls before theirs is nothing private either.
+_SEE_NOTHING_PRIVATE = frozenset({Handler.ON_REQUEST, Handler.ON_DOWNLOAD})
 _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
 
 _T = TypeVar("_T")
@@ -70,7 +72,10 @@ class _Trouble:
 
 
 class IsolatedHost:
-    """Runs one service. Thread-safe: one call at a time. A context manager; ``close`` ends its processes.
+    """Runs one service. Thread-safe. A context manager; ``close`` ends its processes.
+
+    One call at a time of handlers that may see private data, and beside them, in processes that have nothing to do with
+    theirs, one of ``on_request`` and ``on_download``: how long a private call takes holds up nothing that an app hears.
 
     Its processes start with the first call, and the process of the next call is made ready while this one's result is
     used. A result is what the handler returned, checked; what it wants to write is written before it is returned.
@@ -104,15 +109,12 @@ class IsolatedHost:
         for name in accept:
             if name not in PROMISES:
                 raise ConfigurationError(f"Expected accept={name!r} to be one of {', '.join(PROMISES)}")
-        self._code = code
         self._limits = limits or CallLimits()
         self._accept = frozenset(accept)
         self._say = say
         self._trace = trace
         self._clock = clock
-        self._lock = threading.Lock()
-        self._template: Template | None = None
-        self._spare: CallProcess | None = None
+        self._lanes = {private: Lane(code, self._limits, self._check) for private in (False, True)}
         self._missing: tuple[str, ...] = ()
         self._troubles: dict[Handler, _Trouble] = {}
 
@@ -184,8 +186,9 @@ class IsolatedHost:
 
     def restrictions(self) -> tuple[str, ...]:
         """Names of ``odp.isolated.walls.RESTRICTIONS`` that hold here; starts the processes. Raises StateError."""
-        with self._lock:
-            return self._prepare().held or ()
+        lane = self._lanes[True]
+        with lane.lock:
+            return lane.restrictions()
 
     def standing(self) -> list[Standing]:
         """The handlers that failed when they were last called."""
@@ -197,8 +200,8 @@ class IsolatedHost:
 
     def close(self) -> None:
         """Ends all processes of the service. A later call starts them again."""
-        with self._lock:
-            self._close()
+        for lane in self._lanes.values():
+            lane.close()
 
     def __enter__(self) -> IsolatedHost:
         return self
@@ -212,26 +215,26 @@ class IsolatedHost:
 
     def _run(self, handler: Handler, store: ServiceStore, given: Mapping[str, Any], keep: Callable[[Reply], _T]) -> _T:
         """Calls the handler, and lets ``keep`` store what it may; the handler fails where either does."""
-        with self._lock:
+        lane = self._lanes[handler not in _SEE_NOTHING_PRIVATE]
+        with lane.lock:
             trouble = self._troubles.get(handler)
             left = 0.0 if trouble is None else trouble.until - self._clock()
             if left > 0:
                 raise HandlerFailed(handler, Reason.RESTING, seconds=left)
             call = _call_of(handler, given)
-            process = self._prepare()
-            self._spare = None
+            process = lane.take()
             try:
                 kept = keep(self._converse(process, handler, store, call))
             except Unacceptable as error:
-                raise self._failed(handler, error.reason, process) from None
+                raise self._failed(handler, error.reason, process, lane) from None
             except DataError:
-                raise self._failed(handler, Reason.NOT_STORED, process) from None
+                raise self._failed(handler, Reason.NOT_STORED, process, lane) from None
             except BaseException:
                 # The store failed, or the caller is interrupted: the process must not be asked again.
-                self._end(process)
+                lane.end(process)
                 raise
             self._troubles.pop(handler, None)
-            self._end(process)
+            lane.end(process)
             return kept
 
     def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
@@ -275,15 +278,9 @@ class IsolatedHost:
             )
         return Unacceptable(reason)
 
-    def _failed(self, handler: Handler, reason: Reason, process: CallProcess) -> HandlerFailed:
-        if self._template is not None:
-            try:
-                if reason is not Reason.ENDED:
-                    self._template.end(process)
-                elif self._template.signal_of(process) == signal.SIGKILL:
-                    reason = Reason.LIMIT
-            except StateError:
-                self._close()
+    def _failed(self, handler: Handler, reason: Reason, process: CallProcess, lane: Lane) -> HandlerFailed:
+        if lane.failed(process, ended=reason is Reason.ENDED) == signal.SIGKILL:
+            reason = Reason.LIMIT
         trouble = self._troubles.setdefault(handler, _Trouble(0, reason, -math.inf))
         trouble.failures += 1
         trouble.reason = reason
@@ -297,26 +294,6 @@ class IsolatedHost:
             )
         return HandlerFailed(handler, reason)
 
-    def _prepare(self) -> CallProcess:
-        """The process of the next call: restricted, and given nothing yet."""
-        try:
-            process = self._locked()
-        except StateError:
-            # The template may have ended since the last call; a new one has one attempt.
-            self._close()
-            process = self._locked()
-        self._check(process.held or ())
-        return process
-
-    def _locked(self) -> CallProcess:
-        if self._template is None:
-            self._template = Template(self._code, self._limits)
-        if self._spare is None:
-            self._spare = self._template.fork()
-        if self._spare.held is None:
-            self._spare.held = locked(self._spare)
-        return self._spare
-
     def _check(self, held: tuple[str, ...]) -> None:
         missing = not_enforced(held)
         if missing != self._missing:
@@ -325,29 +302,10 @@ class IsolatedHost:
                 self._say(f"this machine does not enforce for services: {', '.join(missing)}; see `odp device doctor`")
         refused = [name for name in missing if name not in self._accept]
         if refused:
-            self._close()
             raise StateError(
                 f"this machine does not enforce {', '.join(refused)} for the service, so it was given nothing; "
                 "`odp device doctor` says why; accept=[..] does without"
             )
-
-    def _end(self, used: CallProcess) -> None:
-        """Kills a used process, and has the next one made ready."""
-        if self._template is None:
-            return
-        try:
-            self._template.end(used)
-            self._spare = self._template.fork()
-        except StateError:
-            self._close()
-
-    def _close(self) -> None:
-        if self._spare is not None:
-            self._spare.channel.close()
-            self._spare = None
-        if self._template is not None:
-            self._template.close()
-            self._template = None
 
 
 def _call_of(handler: Handler, given: Mapping[str, Any]) -> bytes:

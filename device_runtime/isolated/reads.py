@@ -18,6 +18,8 @@ from odp.sandbox.frames import frame
 
 _MOST_ROWS = 100_000
 _LONGEST = 512
+#: Seconds; SQLite has no larger whole numbers.
+_FURTHEST = 2.0**62
 
 
 class Reader:
@@ -77,7 +79,9 @@ def _valid(table: Table, given: Mapping[str, Any]) -> bool:
     most, since = given.get("most", 1), given.get("since")
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= _MOST_ROWS:
         return False
-    if since is not None and (not isinstance(since, int | float) or not math.isfinite(since)):
+    if since is not None and (
+        isinstance(since, bool) or not isinstance(since, int | float) or not -_FURTHEST <= since <= _FURTHEST
+    ):
         return False
     if any(not _is_text(given[name]) for name in ("key", "prefix", "type") if given.get(name) is not None):
         return False

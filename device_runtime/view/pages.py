@@ -11,22 +11,31 @@ from device_runtime.view.privacy_page import LIMITS, PrivacyPage
 from device_runtime.view.source import ResultPage
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #2a7f62; --bad: #b3412e; }
+:root { color-scheme: light dark; --line: #8885; --soft: #8881; --good: #1f7a5c; --bad: #b3412e; --link: #1d5fa8; }
+@media (prefers-color-scheme: dark) { :root { --good: #63c9a3; --bad: #f08a76; --link: #8ab8f0; } }
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1.5rem; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1.25rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .25rem 0; } .soft { opacity: .7; font-size: .9rem; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; opacity: .7; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+p { margin: .25rem 0; } ul { margin: .25rem 0 .75rem; padding-left: 1.2rem; } a { color: var(--link); }
+.soft { opacity: .75; font-size: .9rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; opacity: .75; white-space: nowrap; } td.number, th.number { text-align: right; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; } td:first-child { white-space: nowrap; }
+.number + :not(.number) { padding-left: 1rem; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: 1rem; margin: 1rem 0; }
 .card { border: 1px solid var(--line); border-radius: .6rem; padding: 1rem; background: var(--soft); }
 .card b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums; }
-meter { width: 100%; height: .8rem; } form { display: inline-block; margin: 0 .5rem .5rem 0; }
+meter { width: 100%; height: .8rem; } form.one { display: inline-block; margin: 0 .5rem .25rem 0; }
 button { font: inherit; padding: .35rem .9rem; border-radius: .4rem; border: 1px solid var(--line); cursor: pointer; }
-input { font: inherit; width: 6rem; padding: .3rem .4rem; } label { margin-right: .8rem; font-size: .9rem; }
-.on { color: var(--good); } .off { color: var(--bad); } code { font-size: .85rem; }
-iframe { width: 100%; height: 34rem; border: 1px solid var(--line); border-radius: .6rem; background: white; }
+.limits { display: grid; grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); gap: .75rem 1.5rem; }
+.limits label { display: block; font-size: .9rem; } .limits code { display: block; opacity: .75; }
+input { font: inherit; width: 100%; padding: .3rem .4rem; margin: .15rem 0; }
+.limits + button { margin-top: .75rem; }
+.on { color: var(--good); font-weight: 600; } .off { color: var(--bad); font-weight: 600; } code { font-size: .85rem; }
+iframe { width: 100%; height: 75vh; min-height: 26rem; margin-top: 1rem;
+  border: 1px solid var(--line); border-radius: .6rem; background: white; }
+@media (max-width: 30rem) { body { padding: .75rem; } .cards { grid-template-columns: 1fr; } button { width: 100%; } }
 """.strip()
 
 _INNER_STYLE = (
@@ -46,10 +55,12 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         + _cards(found)
         + _results(results, now)
         + _sent(found["contributions"])
+        + _tasks(found)
+        + _developers(found.get("developers", ()))
         + _answers(found.get("answers", ()))
         + _read(found)
         + _limits(found["limits"], found["limits_set_by"])
-        + _opt_outs(found),
+        + _kept(found),
     )
 
 
@@ -59,7 +70,7 @@ def around(result: ResultPage, folder: str, now: float) -> str:
         result.title,
         f'<p class="soft"><a href="../">back</a></p><h1>{_text(result.title)}</h1>'
         f'<p class="soft">made on this device by {_text(result.service)}, {_ago(now - result.time)}; '
-        "the app that asked cannot see it, and the page cannot send anything</p>"
+        "the app that asked is not told it, and the page cannot send anything</p>"
         f'<iframe sandbox="" referrerpolicy="no-referrer" title="{_text(result.title)}" '
         f'src="{_text(folder)}"></iframe>',
         style="../style.css",
@@ -100,14 +111,19 @@ def _state(page: PrivacyPage) -> str:
         now = '<span class="off">rests</span>'
     else:
         now = '<span class="on">takes part, within your limits</span>'
-    reasons = "".join(f"<li>{_text(reason)}</li>" for reason in page.reasons)
+    # Pause and opt-out stand in the line above, in every case.
+    lines = [one for one in (*page.reasons, *page.met) if not one.startswith(("pause:", "opt-out:"))]
+    reasons = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    reasons = f"<ul>{reasons}</ul>" if lines else '<p class="soft">No conditions are set on when it trains.</p>'
+    notes = "".join(f"<li>{_text(note)}</li>" for note in page.notes)
+    trouble = f"<p>What went wrong, newest first; no app is told:</p><ul>{notes}</ul>" if notes else ""
     pausing = _button("resume", "Resume") if found["paused_since"] is not None else _button("pause", "Pause")
     leaving = (
         _button("opt-in", "Take part again")
         if found["opted_out_since"] is not None
         else _button("opt-out", "Opt out of everything")
     )
-    return f"<p>This device {now}.</p><ul>{reasons}</ul>{pausing}{leaving}"
+    return f"<p>This device {now}.</p>{reasons}{trouble}{pausing}{leaving}"
 
 
 def _cards(found: Mapping[str, Any]) -> str:
@@ -125,6 +141,8 @@ def _cards(found: Mapping[str, Any]) -> str:
     return (
         f'<div class="cards">{shown}<div class="card">contributions<b>{sent}</b>'
         f'<span class="soft">{found["examples"]} examples on this device</span></div></div>'
+        '<p class="soft">ε says how much somebody who sees all that was released could learn about you at most: below '
+        "1 next to nothing, above 10 a lot.</p>"
     )
 
 
@@ -135,89 +153,130 @@ def _meter(value: float | None, limit: float) -> str:
 
 
 def _results(results: Sequence[ResultPage], now: float) -> str:
-    if not results:
-        return ""
-    rows = "".join(
-        f'<tr><td><a href="results/{_text(one.id)}">{_text(one.title)}</a></td>'
-        f"<td>{_text(one.service)}</td><td>{_ago(now - one.time)}</td></tr>"
+    rows = [
+        f'<td><a href="results/{_text(one.id)}">{_text(one.title)}</a></td>'
+        f"<td>{_text(one.service)}</td><td>{_ago(now - one.time)}</td>"
         for one in results
-    )
-    return f"<h2>Made for you, on this device</h2><table><tr><th>what</th><th>by</th><th>when</th></tr>{rows}</table>"
+    ]
+    return _table("Made for you, on this device", ("what", "by", "when"), rows, empty="")
 
 
 def _sent(contributions: Sequence[Mapping[str, Any]]) -> str:
-    if not contributions:
-        return "<h2>What was sent</h2><p>Nothing.</p>"
-    rows = "".join(
-        f"<tr><td>{time.strftime('%Y-%m-%d %H:%M', time.localtime(one['time']))}</td><td>{_text(one['name'])}</td>"
+    rows = [
+        f"<td>{_when(one['time'])}</td><td>{_text(one['name'])}</td>"
         f'<td class="number">{one["round"]}</td><td><code>{_text(one["developer"][:8])}</code></td>'
         f"<td><code>{_text(one['policy_sha256'][:8])}</code></td><td>{_text(one['refusal'] or one['state'])}</td>"
-        f'<td class="number">{_epsilon(one["so_far"])}</td></tr>'
+        f'<td class="number">{_epsilon(one["so_far"])}</td>'
         for one in reversed(contributions)
-    )
-    return (
-        "<h2>What was sent</h2><table><tr><th>when</th><th>task</th><th>round</th><th>developer</th><th>policy</th>"
-        f"<th>state</th><th>ε so far</th></tr>{rows}</table>"
-    )
+    ]
+    heads = ("when", "task", "#round", "developer", "policy", "state", "#ε so far")
+    return _table("What was sent", heads, rows, empty="Nothing left this device.")
+
+
+def _developers(developers: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        f'<td><code>{_text(one["developer"][:16])}</code></td><td class="number">{_epsilon(one["total"])}</td>'
+        f'<td class="number">{_epsilon(one["30_days"])}</td>'
+        for one in developers
+    ]
+    return _table("To whom", ("developer's key", "#ε in total", "#ε in 30 days"), rows, empty="")
 
 
 def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
-    if not answers:
-        return ""
-    rows = "".join(
-        f"<tr><td>{time.strftime('%Y-%m-%d %H:%M', time.localtime(one['time']))}</td><td>{_text(one['app'])}</td>"
+    rows = [
+        f"<td>{_when(one['time'])}</td><td>{_text(one['app'])}</td>"
         f"<td>{_text(one['service'])}</td><td>one of {one['choices']}, with noise</td>"
-        f'<td class="number">{one["epsilon"]:.3f}</td></tr>'
+        f'<td class="number">{one["epsilon"]:.3f}</td>'
         for one in reversed(answers)
-    )
-    return (
-        "<h2>What apps were told</h2><table><tr><th>when</th><th>app</th><th>by service</th><th>what</th>"
-        f"<th>ε</th></tr>{rows}</table>"
-    )
+    ]
+    heads = ("when", "app", "by service", "what", "#ε")
+    return _table("What apps were told", heads, rows, empty="No app was told anything about you.")
 
 
 def _read(found: Mapping[str, Any]) -> str:
-    if not found["read"]:
-        return ""
-    rows = "".join(
-        f'<tr><td>{_text(one["table"])}</td><td>{_text(one["task"])}</td><td class="number">{one["rounds"]}</td></tr>'
+    rows = [
+        f'<td>{_text(one["table"])}</td><td>{_text(one["task"])}</td><td class="number">{one["rounds"]}</td>'
         for one in found["read"]
+    ]
+    return _table("What was read for it", ("table", "task", "#rounds"), rows, empty="")
+
+
+def _kept(found: Mapping[str, Any]) -> str:
+    """Where the data lie, what apps keep there, and for how long."""
+    kinds = ("events", "requests", "local", "downloads")
+    rows = [
+        f"<td>{_text(name)}</td>" + "".join(f'<td class="number">{counts[kind]}</td>' for kind in kinds)
+        for name, counts in found.get("services", {}).items()
+    ]
+    shown = _table("What is kept here", ("service", *(f"#{kind}" for kind in kinds)), rows, empty="No app keeps data.")
+    protection, days = found.get("at_rest"), found.get("kept_for_days")
+    if protection is not None:
+        shown += f'<p class="soft">{_text(protection["text"])}</p>'
+    if days is not None:
+        periods = ", ".join(
+            f"{name.replace('_', ' ')} {'for ever' if value is None else f'{value:g} days'}"
+            for name, value in days.items()
+        )
+        shown += (
+            f'<p class="soft">Kept for: {_text(periods)}; the list of what was sent stays, as limits count on it.</p>'
+        )
+    return (
+        shown
+        + '<p class="soft"><code>odp device export</code> writes all of it, <code>odp device erase</code> wipes.</p>'
     )
-    return "<h2>What was read for it</h2><table><tr><th>table</th><th>task</th><th>rounds</th></tr>" + rows + "</table>"
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[str], *, empty: str) -> str:
+    """A section; columns whose head begins with # hold numbers. Without rows it says ``empty``, or is left out."""
+    if not rows:
+        return f"<h2>{title}</h2><p>{empty}</p>" if empty else ""
+    cells = "".join(
+        f'<th class="number">{head[1:]}</th>' if head.startswith("#") else f"<th>{head}</th>" for head in heads
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<h2>{title}</h2><div class="wide"><table><tr>{cells}</tr>{body}</table></div>'
 
 
 def _limits(limits: Mapping[str, Any], set_by: str) -> str:
     fields = "".join(
-        f'<label>{_text(name.replace("_", " "))} <input name="{name}" value="{limits[name]:g}" inputmode="decimal">'
-        "</label>"
-        for name in LIMITS
+        f'<label>{_text(what)}<input name="{name}" value="{_text(_written(limits[name]))}"><code>{name}</code></label>'
+        for name, what in LIMITS.items()
+        if name in limits
     )
     return (
         f'<h2>Your limits</h2><p class="soft">set by the {_text(set_by)}; a contribution beyond them is not made</p>'
-        f'<form method="post" action="limit">{fields}<button>Set</button></form>'
+        f'<form method="post" action="limit"><div class="limits">{fields}</div><button>Set</button></form>'
     )
 
 
-def _opt_outs(found: Mapping[str, Any]) -> str:
+def _written(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, (list, tuple)) else f"{value:.12g}"
+
+
+def _tasks(found: Mapping[str, Any]) -> str:
     tasks = {one["name"] for one in found["contributions"]} - set(found["opt_outs"])
-    rows = "".join(
-        f"<tr><td>{_text(name)}</td><td>{_button(action, label, name)}</td></tr>"
+    rows = [
+        f"<td>{_text(name)}</td><td>{_button(action, label, name)}</td>"
         for names, action, label in (
             (tasks, "opt-out", "Opt out"),
             (found["opt_outs"], "opt-in", "Take part again"),
         )
         for name in sorted(names)
-    )
-    return f"<h2>Tasks</h2><table>{rows}</table>" if rows else ""
+    ]
+    return _table("Tasks", ("task", ""), rows, empty="")
 
 
 def _button(action: str, label: str, task: str | None = None) -> str:
     field = "" if task is None else f'<input type="hidden" name="task" value="{_text(task)}">'
-    return f'<form method="post" action="{action}">{field}<button>{label}</button></form>'
+    return f'<form class="one" method="post" action="{action}">{field}<button>{label}</button></form>'
 
 
 def _epsilon(value: Mapping[str, float | None]) -> str:
     return "unlimited" if value["epsilon"] is None else f"{value['epsilon']:.3f}"
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _ago(seconds: float) -> str:

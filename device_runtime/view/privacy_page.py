@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from device_runtime.gate import Gate
+from device_runtime.limits import Limits
 from device_runtime.overview import explain, overview
 from device_runtime.person import Person
 from device_runtime.store import Store
@@ -17,11 +18,16 @@ from odp.errors import ConfigurationError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyPage:
-    """What the front page shows: ``found`` is ``overview``'s, ``reasons`` what keeps the device from training now."""
+    """What the front page shows: ``found`` is ``overview``'s, ``reasons`` what keeps the device from training now.
+
+    ``notes`` are lines on what went wrong, newest first; ``met`` the conditions that hold.
+    """
 
     name: str
     found: Mapping[str, Any]
     reasons: tuple[str, ...]
+    met: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Controls(Protocol):
@@ -43,13 +49,15 @@ class DeviceControls:
       path: of the store.
       gate: the host's limits and conditions.
       name: what the page calls the device.
+      notes: lines for the person on what went wrong, newest first.
       clock: seconds since the epoch.
     """
 
     def __init__(
         self, path: Path, gate: Gate, *, name: str, open_store: Callable[[Path], Store] = Store.open,
-        clock: Callable[[], float] = time.time,
+        notes: Callable[[], tuple[str, ...]] = tuple, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
+        self._notes = notes
         self._path, self._gate, self._name, self._open, self._clock = path, gate, name, open_store, clock
 
     def page(self) -> PrivacyPage:
@@ -59,7 +67,9 @@ class DeviceControls:
             return PrivacyPage(
                 name=self._name,
                 found=overview(store, self._gate, now=self._clock()),
-                reasons=tuple(f"{one.name}: {one.read}" for one in readings if not one.met),
+                reasons=tuple(f"{one.name}: {one.read} (asked: {one.wanted})" for one in readings if not one.met),
+                met=tuple(f"{one.name}: {one.read}, as asked" for one in readings if one.met),
+                notes=self._notes(),
             )
 
     def decide(self, what: str, form: Mapping[str, str]) -> bool:
@@ -93,18 +103,36 @@ def _opt_in(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> 
 
 
 def _limit(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
-    values: dict[str, Any] = {}
-    for name in LIMITS:
-        if name in form:
-            try:
-                values[name] = float(form[name])
-            except ValueError:
-                raise ConfigurationError(f"Expected {name}={form[name]!r} to be a number") from None
+    values = {name: _value(name, form[name].strip()) for name in LIMITS if name in form}
     return dataclasses.replace(person, limits=dataclasses.replace(person.limits or gate.limits, **values))
 
 
-#: The limits that the page sets; `odp device limit` sets all.
-LIMITS = ("max_total_epsilon", "max_total_epsilon_30_days", "max_developer_epsilon")
+def _value(name: str, text: str) -> Any:
+    kind = type(getattr(_DEFAULTS, name))
+    if kind is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigurationError(f"Expected {name}={text!r} to be a {_KINDS[kind]}") from None
+
+
+_DEFAULTS = Limits()
+_KINDS = {int: "whole number", float: "number"}
+#: What the page sets and says of each limit; the same as `odp device limit`.
+LIMITS: Mapping[str, str] = {
+    "max_total_epsilon": "ε of everything, for ever",
+    "max_total_epsilon_30_days": "ε of everything, in 30 days",
+    "max_developer_epsilon": "ε of one developer's tasks, for ever",
+    "max_developer_epsilon_30_days": "ε of one developer's tasks, in 30 days",
+    "max_answers_epsilon_30_days": "ε of what one service tells apps, in 30 days",
+    "max_epsilon": "ε of one task, over its whole life",
+    "max_delta": "δ of one task",
+    "max_total_delta": "δ of everything",
+    "min_cohort": "people, at least, behind whatever a task releases",
+    "populations": "groups whose tasks are allowed, with commas; empty allows all",
+    "tables": "tables that tasks may train on, with commas; empty allows all",
+}
 _CHANGES: Mapping[str, _Change] = {
     "pause": _pause,
     "resume": _resume,

@@ -77,8 +77,7 @@ def start_view(
         pass
 
     Handler.site = site
-    server = ThreadingHTTPServer((HOST, port), Handler)
-    server.daemon_threads = True
+    server = _Server((HOST, port), Handler)
     site.origin = f"http://{HOST}:{server.server_address[1]}"
     return View(server, f"{site.origin}/{site.token}/")
 
@@ -157,6 +156,13 @@ class _Site:
 
 def _html(headers: dict[str, str]) -> dict[str, str]:
     return {**headers, "Content-Type": "text/html; charset=utf-8"}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: a browser that goes away is no error, and a trace could show what the person looks at."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,6 +8,7 @@ import odp
 # A catalogue that the app ships or downloads: "catalogue" -> [{"title", "artist", "mood"}, ..].
 CATALOGUE = "catalogue"
 MOODS = ("calm", "bright", "wild")
+COLOURS = {"calm": "#d8ecf5", "bright": "#fbeec2", "wild": "#f8d5cd"}
 
 
 class MusicBox(odp.IsolatedService):
@@ -52,12 +53,16 @@ class MusicBox(odp.IsolatedService):
             for mood, score in result["moods"].items()
         )
         rows = "".join(
-            f"<tr><td><b>{escape(track['title'])}</b><br>{escape(track['artist'])}</td><td>{track['mood']}</td>"
-            f'<td><a href="event/like?track={track["track"]}">like</a> '
-            f'<a href="event/skip?track={track["track"]}">not for me</a></td></tr>'
+            f'<tr style="border-bottom:1px solid #e4e4e4"><td><b>{escape(track["title"])}</b><br>'
+            f'<small style="opacity:.7">{escape(track["artist"])}</small></td><td>{_chip(track["mood"])}</td>'
+            f'<td><a href="event/like?track={track["track"]}">like</a></td>'
+            f'<td><a href="event/skip?track={track["track"]}">not for me</a></td></tr>'
             for track in result["tracks"]
         )
-        return odp.isolated.Rendered(f"<table>{rows}</table><h3>What you like</h3><table>{bars}</table>")
+        return odp.isolated.Rendered(
+            f'<div style="display:flex;flex-wrap:wrap;gap:2.5rem"><table>{rows}</table>'
+            f"<div><b>What you like</b><table>{bars}</table></div></div>"
+        )
 
     def on_event(self, happening, stores):
         # A link of the page carries text; training and scores want the number.
@@ -70,3 +75,8 @@ class MusicBox(odp.IsolatedService):
         for event in stores.events(type="play", most=5000):
             if event.data.get("seconds", 0) >= 30:
                 yield odp.isolated.Example({"track": event.data["track"], "weight": 1})
+
+
+def _chip(mood):
+    colour = COLOURS.get(mood, "#eeeeee")
+    return f'<span style="background-color:{colour};border-radius:1rem;padding:.15rem .7rem">{escape(str(mood))}</span>'

@@ -119,8 +119,10 @@ class Services:
         select: Selection = "oblivious",
         witnesses: Sequence[str] = (),
         helper: bool = False,
+        aggregator_options: Sequence[str] = (),
     ) -> None:
-        """``policy`` is the aggregator's, ``select`` of the distributor's.
+        """``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
+        `odp aggregator run`.
 
         With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
         shows how two would work together.
@@ -132,6 +134,7 @@ class Services:
         self._listen = listen
         self._ports = ports
         self._helper = helper
+        self._aggregator_options = tuple(aggregator_options)
         self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
         self.distributor_policy = EnclavePolicy(role="distributor", select=select)
         self.children: dict[str, Child] = {}
@@ -229,6 +232,7 @@ class Services:
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]
             arguments += ["--accumulation", self.policy.accumulation]
+            arguments += self._aggregator_options
             if self.policy.test_noise_seed is not None:
                 arguments += ["--test-noise-seed", str(self.policy.test_noise_seed)]
         child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)

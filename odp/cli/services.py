@@ -141,6 +141,15 @@ def run_aggregator(
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
+    secagg_step: Annotated[float, typer.Option(help="Seconds that devices have for a step of `secagg+`.")] = 30.0,
+    secagg_vector: Annotated[float, typer.Option(help="Seconds for the step of the masked vector.")] = 120.0,
+    secagg_silent: Annotated[
+        float, typer.Option(help="A device that is silent for so many seconds is not in the session that begins.")
+    ] = 15.0,
+    roster: Annotated[
+        list[Path],
+        typer.Option(help="File of the devices that may be in sessions of tasks that name it; repeat for more."),
+    ] = [],  # noqa: B006  # typer copies it
     test_noise_seed: TestNoise = None,
     platform: Platform = None,
     certificate: Certificate = None,
@@ -152,6 +161,7 @@ def run_aggregator(
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
     from trusted_aggregator.program import Config, start
+    from trusted_aggregator.secagg_session import Pace
 
     policy = EnclavePolicy(
         role="aggregator",
@@ -167,6 +177,8 @@ def run_aggregator(
             listen=listen,
             platform=platform,
             policy=policy,
+            pace=Pace(step=secagg_step, vector=secagg_vector, silent=secagg_silent),
+            rosters=tuple(roster),
             certificate=certificate,
             key=key,
             ca=ca,

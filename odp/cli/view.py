@@ -28,9 +28,10 @@ def view(
 
     The address has a secret in it: whoever knows it sees the page.
     """
-    import webbrowser
+    from contextlib import ExitStack
 
     from device_runtime.sdk import Device
+    from device_runtime.view.front_door import opened
     from odp.errors import ConfigurationError
     from odp.isolated import Declined
     from odp.transport.service import stop_event
@@ -42,7 +43,8 @@ def view(
     if not isinstance(asked, dict):
         raise ConfigurationError(f"Expected --ask={ask!r} to be a JSON object")
     stop: threading.Event = stop_event()
-    with Device(state, index=device, create=False, service=service, say=console().print) as own:
+    with ExitStack() as stack:
+        own = stack.enter_context(Device(state, index=device, create=False, service=service, say=console().print))
         shown = None
         if service is not None:
             answer = own.ask("person", asked)
@@ -53,6 +55,6 @@ def view(
         console().print(f"device {device}: {url}", soft_wrap=True, markup=False, highlight=False)
         console().print("Ctrl-C ends it")
         if open_browser:
-            webbrowser.open(url)
+            stack.enter_context(opened(url, state))
         while not stop.wait(0.5):
             pass

@@ -47,6 +47,7 @@ PIR_NODE = b"odp/v1/pir/node"
 PIR_SHAPE = b"odp/v1/pir/shape"
 PIR_PAD = b"odp/v1/pir/pad"
 PIR_MATRIX = b"odp/v1/pir/matrix"
+EVENTS_BUCKET = b"odp/v1/events-bucket"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
 SIGNED = frozenset(

@@ -2,13 +2,14 @@
 
 Allowed is what computing and talking over open descriptors need: memory, threads, clocks, randomness, read, write, send
 and receive. Everything else fails with EPERM: opening any file, making any socket, starting any program, making a
-process, looking into another one, sending it a signal. Four calls are allowed for some arguments only:
+process, looking into another one, sending it a signal. Five calls are allowed for some arguments only:
 
 - ``clone`` makes threads of this process and nothing else; ``clone3``, whose arguments a filter cannot see, answers
   ENOSYS, and the C library then uses ``clone``;
 - ``tgkill`` signals this process alone (``abort``);
 - ``prlimit64`` reads limits;
-- ``prctl`` names threads, and ``ioctl`` switches a descriptor between blocking and non-blocking.
+- ``prctl`` names threads, and ``ioctl`` switches a descriptor between blocking and non-blocking;
+- ``fcntl`` copies descriptors and reads and sets their flags: of the rest, F_SETOWN has the kernel signal a process.
 
 Source: seccomp(2); classic BPF, linux/filter.h; call numbers of linux/unistd.h.
 """
@@ -25,7 +26,7 @@ from collections.abc import Callable, Mapping
 # name -> (x86-64, aarch64); None: the architecture has no such call.
 _ALLOWED: Mapping[str, tuple[int | None, int | None]] = {
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "close": (3, 57),
-    "fstat": (5, 80), "lseek": (8, 62), "fcntl": (72, 25), "dup": (32, 23),
+    "fstat": (5, 80), "lseek": (8, 62), "dup": (32, 23),
     "recvfrom": (45, 207), "sendto": (44, 206), "sendmsg": (46, 211), "shutdown": (48, 210),
     "getsockopt": (55, 209), "setsockopt": (54, 208), "getsockname": (51, 204), "getpeername": (52, 205),
     "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72),
@@ -45,13 +46,14 @@ _ALLOWED: Mapping[str, tuple[int | None, int | None]] = {
     "sched_getscheduler": (145, 120), "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126),
     "getcpu": (309, 168), "sysinfo": (99, 179), "uname": (63, 160), "exit": (60, 93), "exit_group": (231, 94),
 }  # fmt: skip
-_CLONE, _CLONE3, _TGKILL, _PRLIMIT64, _PRCTL, _IOCTL = (
+_CLONE, _CLONE3, _TGKILL, _PRLIMIT64, _PRCTL, _IOCTL, _FCNTL = (
     (56, 220),
     (435, 435),
     (234, 131),
     (302, 261),
     (157, 167),
     (16, 29),
+    (72, 25),
 )
 # (place of the architecture above, number that the kernel gives it, number of the call seccomp)
 _MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
@@ -65,6 +67,8 @@ _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020080
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
 _FIONBIO = 0x5421
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC.
+_OF_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)
 
 # Classic BPF: load a word at a place, jump where equal, jump where a bit is set, return.
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
@@ -122,6 +126,7 @@ def filter_for(machine: str, process: int) -> list[_Rule]:
         (_PRLIMIT64[place], lambda: _zero(2)),
         (_PRCTL[place], lambda: _one_of(0, _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA)),
         (_IOCTL[place], lambda: _one_of(1, _FIONBIO)),
+        (_FCNTL[place], lambda: _one_of(1, *_OF_DESCRIPTORS)),
     ]
     for number, body in conditional:
         # Each body ends in a return, so the number stays loaded for the comparisons behind it.

@@ -32,8 +32,8 @@ from odp.transparency.merkle import leaf_hash
 from odp.v1 import common_pb2
 
 PREFIX = b"odp/v1/entry"
-#: Leaves room for the framing of a message that carries one entry.
-LARGEST_ENTRY = 16 * 2**20 - 64 * 1024
+#: Leaves room for the framing of a reply that carries one entry.
+LARGEST_ENTRY = 32 * 2**20 - 64 * 1024
 _LENGTH_BYTES = 4
 _ROUND_BYTES = 4
 

@@ -12,7 +12,9 @@ import grpc
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
 from odp.transport.tls import read_ca
 
+#: A request, and what travels in pieces; a reply may hold a whole release.
 MAX_MESSAGE_BYTES = 16 * 2**20
+MAX_REPLY_BYTES = 32 * 2**20
 CHUNK_BYTES = 2**20
 
 #: Seconds that a caller waits: for one small message, and for a stream of a whole table.
@@ -20,7 +22,7 @@ SHORT_DEADLINE = 30.0
 LONG_DEADLINE = 300.0
 
 _OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),

@@ -23,13 +23,13 @@ from odp.errors import (
     ServiceUnavailable,
     TransparencyError,
 )
-from odp.transport.channel import MAX_MESSAGE_BYTES, RETRY_WINDOW, SAID_BY_SERVICE, parse_address
+from odp.transport.channel import MAX_MESSAGE_BYTES, MAX_REPLY_BYTES, RETRY_WINDOW, SAID_BY_SERVICE, parse_address
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_REPLY_BYTES),
     # Two programs on one port would each get half of the connections: the second must fail instead.
     ("grpc.so_reuseport", 0),
 ]

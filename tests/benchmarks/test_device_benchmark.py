@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import psutil
 import pytest
 
@@ -28,3 +30,9 @@ def test_the_benchmark_is_registered_with_goals_that_depend_on_size_at_full_size
     assert BENCHMARKS["device"][0] == "benchmarks.device"
     assert (device.plan(True).full, device.plan(False).full) == (False, True)
     assert device.plan(False).devices == 10_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
+def test_it_measures_the_calls_of_isolated_code_too() -> None:
+    names = [figure.name for figure in device.isolated_calls(Plan(20, 20, full=False))]
+    assert {"isolated code: call, p50", "isolated code: call, p99"} <= set(names)

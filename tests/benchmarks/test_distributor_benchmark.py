@@ -8,7 +8,10 @@ import pytest
 from benchmarks import distributor, scanning
 from benchmarks.distributor import Plan
 from benchmarks.harness import BENCHMARKS
+from benchmarks.methods import METHODS, planned
 from benchmarks.scanning import Shape, scans, table
+from benchmarks.served import KEYS
+from odp.broadcast_planner import Cost
 
 
 def test_scans_have_goals_at_full_size_only() -> None:
@@ -27,15 +30,30 @@ def test_every_work_is_timed_in_turns_and_the_first_turn_only_warms() -> None:
     assert all(0 <= seconds < 1 for seconds in found)
 
 
+def test_the_planners_choice_is_compared_with_the_best_that_was_measured() -> None:
+    shape = Shape(60_000, 128)
+    costs = {
+        method: Cost(method, up=0, down=down, cpu=0.0, note="")
+        for method, down in (("enclave", 30.0), ("all", 90.0), ("pir", 20.0), ("lwe", 60.0))
+    }
+    found = planned(shape, costs)
+    assert found.name == "60,000 x 128 B: cost of the planner's choice, enclave, over the best, pir"
+    assert found.value == pytest.approx(1.5)
+    assert str(found.goal) == "<= 1.5"
+
+
 @pytest.mark.processes
-def test_a_small_run_measures_both_ways_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_run_measures_every_way_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributor, "_DOWNLOADED", Shape(3_000, 128))
-    figures = {figure.name: figure for figure in distributor.served(Plan((Shape(500, 8),), 0.1, 8, 1, full=False))}
-    down = figures["500 x 8 B: bytes down per device, enclave"]
-    assert down.value > distributor.KEYS * 8
-    assert down.limit is not None
-    assert down.limit.value == 4000
-    assert figures["500 x 8 B: bytes up per device, enclave"].value > distributor.KEYS * 4
+    figures = {figure.name: figure for figure in distributor.served(Plan((Shape(500, 8),), 0.1, 8, 1, full=False), [])}
+    for method in METHODS:
+        assert figures[f"500 x 8 B: bytes up per device, {method}"].value > 0
+        down = figures[f"500 x 8 B: bytes down per device, {method}"]
+        assert down.value > KEYS * 8
+        assert down.limit is not None
+        assert down.limit.value == 4000
+    assert figures["500 x 8 B: bytes up per device, enclave"].value > KEYS * 4
+    assert any("cost of the planner's choice" in name for name in figures)
     assert figures["whole downloads over bare gRPC streams"].goal is not None
     left = [child.cmdline() for child in psutil.Process().children(recursive=True) if "odp.cli.main" in child.cmdline()]
     assert left == []

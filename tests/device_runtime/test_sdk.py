@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.processes
 NOW = 1_800_000_000.0
 
 SERVICE = """
+import time
+
 import odp.isolated as on
 
 class Films(on.IsolatedService):
@@ -29,12 +32,20 @@ class Films(on.IsolatedService):
     def on_execute(self, execution, stores):
         if execution.work["genre"] == "broken":
             raise RuntimeError("secret-of-the-person")
+        if execution.work["genre"] == "endless":
+            time.sleep(8)
         seen = [event.data["film"] for event in stores.events(type="seen")]
         return on.Executed({"title": f"After {len(seen)}", "films": seen, "best": len(seen)}, rows=[{"n": len(seen)}])
 
     def on_render(self, rendering, stores):
         films = "".join(f"<li>{film}</li>" for film in rendering.result["films"])
         return on.Rendered(f'<ul>{films}</ul><a href="event/liked?film=7">like</a><script>steal()</script>')
+
+    def on_event(self, happening, stores):
+        if happening.data["film"] == "broken":
+            raise RuntimeError("secret-of-the-person")
+        copies = 5 if happening.data["film"] == "too many" else 1
+        return on.Noted([on.NewEvent(happening.type, happening.data)] * copies)
 
     def on_training_examples(self, training, stores):
         for event in stores.events(type="seen"):
@@ -78,7 +89,9 @@ def test_a_result_is_shown_to_the_person_and_never_to_the_app(device: Device) ->
         device.record("seen", {"film": film})
     shown = device.ask("cinema", {"genre": "noir"})
     assert isinstance(shown, Shown)
-    assert vars(shown) == {"id": "1"}
+    # It counts nothing, and nobody guesses another.
+    assert re.fullmatch("[0-9a-f]{32}", shown.id)
+    assert list(vars(shown)) == ["id"]
     status, page = _get(device.show(shown))
     assert (status, "After 2" in page) == (200, True)
     rendered = _get(device.show(shown), _frame(page))[1]
@@ -109,11 +122,44 @@ def test_that_the_service_fails_is_told_to_the_person_and_not_to_the_app(device:
     assert isinstance(shown, Shown)
     _, page = _get(device.show(shown))
     rendered = _get(device.show(shown), _frame(page))[1]
+    front = _get(device.show())[1]
     assert "could not make this: its code raised an error" in rendered
-    assert any("on_execute" in line for line in said)
-    assert "secret-of-the-person" not in rendered + page + "".join(said)
+    assert "on_execute of the service failed: its code raised an error" in front
+    assert not said, "what the app gave hears nothing of it"
+    assert "secret-of-the-person" not in rendered + page + front
     # Noise hides what there is, and that there is nothing.
     assert 0 <= device.best_value(shown, app="cinema", choices=3, epsilon=0.5) < 3
+
+
+def test_an_app_asks_again_while_the_service_is_at_work(device: Device) -> None:
+    """How long ``on_execute`` takes would else show in how long the next question waits."""
+    device.ask("cinema", {"genre": "noir"})
+    first = device.ask("cinema", {"genre": "endless"})
+    for _ in range(3):
+        assert isinstance(device.ask("cinema", {"genre": "noir"}), Shown)
+    assert isinstance(first, Shown)
+    front = _get(device.show())[1]
+    assert first.id not in front, "it is at work still"
+
+
+def test_one_app_is_told_nothing_of_what_another_asked(device: Device) -> None:
+    shown = device.ask("cinema", {"genre": "noir"})
+    assert isinstance(shown, Shown)
+    with pytest.raises(ConfigurationError, match="for app='radio'"):
+        device.best_value(shown, app="radio", choices=4, epsilon=0.5)
+    assert not device.privacy()["answers"]
+
+
+def test_handlers_that_see_private_data_answer_an_app_alike_whatever_they_do(device: Device, said: list[str]) -> None:
+    """They would else pass a number, or that they failed."""
+    for film in (1, "too many", "broken"):
+        device.tell("seen", {"film": film})
+        assert device.examples(population="films", task="next") is None  # type: ignore[func-returns-value]
+    with Store.open(store_path(device.state, 0)) as store:
+        assert len(store.data("films").events(type="seen")) == 1 + 5
+    assert not said
+    assert not {"services", "examples"} & set(device.privacy())
+    assert "on_event of the service failed" in _get(device.show())[1]
 
 
 def test_a_noisy_answer_is_charged_and_limited(device: Device) -> None:
@@ -131,7 +177,7 @@ def test_a_noisy_answer_is_charged_and_limited(device: Device) -> None:
 def test_examples_are_replaced_as_a_whole(device: Device) -> None:
     device.record("seen", {"film": 3})
     for _ in range(2):
-        assert device.examples(population="films", task="next") == 1
+        device.examples(population="films", task="next")
     with Store.open(store_path(device.state, 0)) as store:
         (event,) = store.data("films").events(type=EXAMPLE)
     assert event.data == {"film": 3, "weight": 1}

@@ -2,7 +2,8 @@
 
 A point is one of ``crashing.arming``, in the process that runs `odp`; or with ``enclave/`` or ``platform/`` before it,
 in the enclave or the platform process that it starts. With ``--image`` as the first argument the enclave is the test
-image whether it is armed or not: what one image sealed, no other image opens.
+image whether it is armed or not: what one image sealed, no other image opens. With ``--noiseless`` the aggregator's is
+the image that adds no noise.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).parent / "images"
-IMAGE = "--image"
+IMAGE, NOISELESS = "--image", "--noiseless"
 ENCLAVE, PLATFORM = "enclave/", "platform/"
 #: role -> (entry, packages) of the armed images.
 ARMED = {
     "aggregator": ("crashing.aggregator", ("odp", "trusted_aggregator", "crashing")),
     "distributor": ("crashing.distributor", ("odp", "distributor", "crashing")),
 }
+#: The aggregator's image without noise.
+QUIET = ("noiseless.aggregator", ("odp", "trusted_aggregator", "noiseless"))
 _PLATFORM_MAIN = "--platform-process"
 
 
@@ -39,6 +42,19 @@ def use_armed_images(points: list[str]) -> None:
         return launched
 
     launcher.launch = armed
+
+
+def use_noiseless_image() -> None:
+    """The enclave that this process starts is the image without noise."""
+    from odp.enclave import launcher
+
+    launch = launcher.launch
+
+    def noiseless(*, platform_folder: Path, entry: str, policy: bytes) -> Any:
+        entry, packages = QUIET
+        return launch(platform_folder=platform_folder, entry=entry, policy=policy, packages=packages)
+
+    launcher.launch = noiseless
 
 
 def arm_platform(points: list[str]) -> None:
@@ -76,10 +92,12 @@ def main() -> None:
     below = [point.removeprefix(PLATFORM) for point in given if point.startswith(PLATFORM)]
     if inside or IMAGE in given:
         use_armed_images(inside)
+    if NOISELESS in given:
+        use_noiseless_image()
     if below:
         arm_platform(below)
     for point in given:
-        if not point.startswith((ENCLAVE, PLATFORM, IMAGE)):
+        if not point.startswith((ENCLAVE, PLATFORM, IMAGE, NOISELESS)):
             arm(point)
     sys.argv = ["odp", *rest]
     from odp.cli.main import main as odp

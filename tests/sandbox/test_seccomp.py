@@ -16,7 +16,7 @@ DENY, NO_SUCH_CALL = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 
 # Numbers of linux/unistd.h, written apart from the module's: (x86-64, aarch64).
 READ, MMAP, FUTEX, GETRANDOM, CLONE, CLONE3 = (0, 63), (9, 222), (202, 98), (318, 278), (56, 220), (435, 435)
-TGKILL, PRLIMIT64, PRCTL, IOCTL = (234, 131), (302, 261), (157, 167), (16, 29)
+TGKILL, PRLIMIT64, PRCTL, IOCTL, FCNTL = (234, 131), (302, 261), (157, 167), (16, 29), (72, 25)
 OPENAT, SOCKET, CONNECT, EXECVE, PTRACE = (257, 56), (41, 198), (42, 203), (59, 221), (101, 117)
 PROCESS_VM_READV, KILL_CALL, BPF, IO_URING_SETUP, UNSHARE = (310, 270), (62, 129), (321, 280), (425, 425), (272, 97)
 OPENAT2, EXECVEAT, PIDFD_GETFD, MEMFD_CREATE, RECVMSG = (437, 437), (322, 281), (438, 438), (319, 279), (47, 212)
@@ -57,6 +57,8 @@ def test_computing_threads_and_talking_are_allowed(machine: str, which: int) -> 
     assert run(machine, PRLIMIT64[which], 0, 4, 0, 0x7FFF00000000) == ALLOW
     assert run(machine, PRCTL[which], 15) == ALLOW
     assert run(machine, IOCTL[which], 3, 0x5421) == ALLOW
+    for command in (0, 1, 2, 3, 4, 1030):
+        assert run(machine, FCNTL[which], 3, command) == ALLOW
 
 
 @machines
@@ -81,6 +83,9 @@ def test_calls_that_are_allowed_for_some_arguments_are_refused_for_all_others(ma
         assert run(machine, PRCTL[which], option, 1) == DENY
     for request in (0x5401, 0x5412, 0x5414):
         assert run(machine, IOCTL[which], 0, request) == DENY
+    # F_SETOWN and F_SETSIG let the kernel send any signal to any process of the user; leases and locks; sizes of pipes.
+    for command in (5, 6, 7, 8, 10, 15, 1024, 1026, 1031, 1033):
+        assert run(machine, FCNTL[which], 3, command) == DENY, command
 
 
 @machines

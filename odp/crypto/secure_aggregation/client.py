@@ -10,7 +10,7 @@ SHARED      ``mask(inbox, vector)``         shares of fewer than the threshold o
                                             that do not open
 MASKED      ``agree(survivors)``            itself listed as dropped, fewer survivors than the minimum or than the
                                             threshold among its neighbours, a survivor that never shared
-AGREED      ``unmask(agreements)``          fewer than the threshold of neighbours that were told the same
+AGREED      ``unmask(agreements)``          fewer than the threshold of the committee that were told the same
 DONE        none                            everything: a second request to unmask above all
 ABORTED     none                            everything
 ==========  ==============================  =================================================================
@@ -19,7 +19,11 @@ Whatever is refused aborts the session and erases its secrets. About a neighbour
 self mask's seed *or* of the mask key, never both; with the threshold of ``parameters`` this keeps both secrets of an
 honest client from a server that tells its clients different stories.
 
-Source: Bonawitz et al. 2017, figure 4 (with the consistency check); Bell et al. 2020, algorithm 2.
+Who agrees is the same committee for everybody (``graph.committee``), so that no two parts of a session unmask two
+different sets of survivors.
+
+Source: Bonawitz et al. 2017, figure 4 (with the consistency check); Bell et al. 2020, algorithm 2, but for the
+committee.
 """
 
 from __future__ import annotations
@@ -105,6 +109,7 @@ class Client:
         self._session: Session
         self._number = -1
         self._neighbours: list[int] = []
+        self._committee: list[int] = []
         self._ciphers: dict[int, AESGCM] = {}
         self._inbox: dict[int, bytes] = {}  # neighbour -> share of its mask key || share of its seed
         self._told: messages.SecAggSurvivors
@@ -131,11 +136,9 @@ class Client:
         with self._step(State.REVEALED, State.SHARED):
             session = self._require_session(reveals.session)
             seed = graph.graph_seed(session.id, [advert.commitment for advert in session.adverts], reveals.reveals)
-            self._neighbours = graph.neighbours_of(
-                self._number,
-                order=graph.order(session.clients, seed),
-                neighbours=session.parameters.neighbours,
-            )
+            order, neighbours = graph.order(session.clients, seed), session.parameters.neighbours
+            self._neighbours = graph.neighbours_of(self._number, order=order, neighbours=neighbours)
+            self._committee = graph.committee(order, neighbours=neighbours)
             shares = shamir.share(
                 [self._mask_secret, self._self_seed],
                 points=[neighbour + 1 for neighbour in self._neighbours],
@@ -191,7 +194,7 @@ class Client:
             )
 
     def unmask(self, agreements: messages.SecAggAgreements) -> messages.SecAggUnmask:
-        """Answers the neighbours' agreements with one share for each neighbour; the last word of this client."""
+        """Answers the committee's agreements with one share for each neighbour; the last word of this client."""
         with self._step(State.AGREED, State.DONE):
             session = self._require_session(agreements.session)
             alive = unpack(self._told.survivors, clients=session.clients, name="the survivors")
@@ -256,11 +259,11 @@ class Client:
         signers = list(agreements.signers)
         if len(signers) != len(agreements.signatures) or sorted(set(signers)) != signers:
             raise PrivacyError("the agreements do not name their signers once each, in ascending order")
-        if not all(signer in self._inbox and alive[signer] for signer in signers):
-            raise PrivacyError("an agreement is signed by a client that is no surviving neighbour")
+        if not all(signer in self._committee and alive[signer] for signer in signers):
+            raise PrivacyError("an agreement is signed by a client that is no survivor of the committee")
         if len(signers) < self._session.parameters.threshold:
             raise PrivacyError(
-                f"only {len(signers)} neighbours agree on the survivors, fewer than the threshold "
+                f"only {len(signers)} of the committee agree on the survivors, fewer than the threshold "
                 f"{self._session.parameters.threshold}"
             )
         signed = survivors_bytes(self._session.id, self._told.shared, self._told.survivors)

@@ -75,6 +75,17 @@ def edges(*, order: Int64Array, neighbours: int) -> Mapping[int, list[int]]:
     return {int(client): row.tolist() for client, row in zip(order, beside, strict=True)}
 
 
+def committee(order: Int64Array, *, neighbours: int) -> list[int]:
+    """Whose word on the survivors counts for everybody: the first ``neighbours`` clients of the order, ascending.
+
+    Agreements of each client's own neighbours would not do: on a sparse graph a lying server could drop other clients
+    in each part of the ring, all in all far more than any one client lets it. A threshold of this one committee, in
+    which each honest client signs once, lets one story pass in the whole session; the committee is drawn as a client's
+    neighbours are, so the same threshold serves.
+    """
+    return sorted(int(client) for client in order[:neighbours])
+
+
 def _steps(clients: int, neighbours: int) -> list[int]:
     if neighbours == clients - 1:
         return list(range(1, clients))

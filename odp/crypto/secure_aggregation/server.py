@@ -76,6 +76,7 @@ class Server:
         self._session: Session
         self._reveals: dict[int, bytes] = {}
         self._edges: Mapping[int, list[int]] = {}
+        self._committee: list[int] = []
         self._shares: dict[int, dict[int, bytes]] = {}  # sender -> receiver -> ciphertext
         self._sum = np.zeros(configuration.length, dtype=configuration.ring.dtype)
         self._alive: set[int] = set()
@@ -134,9 +135,9 @@ class Server:
                 raise TooFew(f"{session.clients - len(self._reveals)} clients did not reveal; start the next attempt")
             reveals = [self._reveals[number] for number in range(session.clients)]
             seed = graph.graph_seed(session.id, [advert.commitment for advert in session.adverts], reveals)
-            self._edges = graph.edges(
-                order=graph.order(session.clients, seed), neighbours=session.parameters.neighbours
-            )
+            order, neighbours = graph.order(session.clients, seed), session.parameters.neighbours
+            self._edges = graph.edges(order=order, neighbours=neighbours)
+            self._committee = graph.committee(order, neighbours=neighbours)
             self.stage = Stage.SHARES
             return messages.SecAggReveals(session=session.id, reveals=reveals)
 
@@ -196,19 +197,21 @@ class Server:
             self._agreements[number] = agreement.signature
 
     def close_agreements(self) -> dict[int, messages.SecAggAgreements]:
-        """What each client that agreed is told: its neighbours' signatures. Raises TooFew below the threshold."""
+        """What each client that agreed is told: the committee's signatures. Raises TooFew below the threshold."""
         with self._at(Stage.AGREEMENTS):
-            self._require_enough(len(self._agreements), "agreed", least=self._session.parameters.threshold)
+            threshold = self._session.parameters.threshold
+            self._require_enough(len(self._agreements), "agreed", least=threshold)
+            signers = [client for client in self._committee if client in self._agreements]
+            if len(signers) < threshold:
+                self.stage = Stage.DONE
+                raise TooFew(f"only {len(signers)} of the committee agreed, fewer than {threshold}")
             self.stage = Stage.UNMASKS
-            answers = {}
-            for receiver in self._agreements:
-                signers = [neighbour for neighbour in self._edges[receiver] if neighbour in self._agreements]
-                answers[receiver] = messages.SecAggAgreements(
-                    session=self._session.id,
-                    signers=signers,
-                    signatures=[self._agreements[signer] for signer in signers],
-                )
-            return answers
+            told = messages.SecAggAgreements(
+                session=self._session.id,
+                signers=signers,
+                signatures=[self._agreements[signer] for signer in signers],
+            )
+            return dict.fromkeys(self._agreements, told)
 
     def unmask(self, number: int, unmask: messages.SecAggUnmask) -> None:
         """Takes a client's shares of its neighbours' secrets."""

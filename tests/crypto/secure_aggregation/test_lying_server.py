@@ -6,6 +6,7 @@ others, and expects a refusal with its own reason, an aborted client, and erased
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.crypto.secure_aggregation import shamir
+from odp.crypto.secure_aggregation import graph, shamir
 from odp.crypto.secure_aggregation.client import Client, State
 from odp.crypto.secure_aggregation.parameters import Parameters
 from odp.crypto.secure_aggregation.session import Configuration, _full_order, pack, sign_advert, unpack
@@ -280,10 +281,46 @@ def test_a_server_that_tells_two_stories_gets_no_shares(make_round: Any) -> None
     client = run.clients[0]
     told = messages.SecAggAgreements.FromString(answers[1].SerializeToString())
     del told.signers[:], told.signatures[:]
-    for signer in sorted(set(client._neighbours) - {5}):
+    for signer in (one for one in client._committee if one in run.server._agreements):
         told.signers.append(signer)
         told.signatures.append(run.server._agreements[signer])
     refused(client, lambda: client.unmask(told), "was told of other survivors")
+
+
+@pytest.mark.parametrize("signers", ["neighbours", "committee"])
+def test_a_server_that_drops_other_clients_in_each_part_of_the_ring_is_believed_by_one_part_at_most(
+    make_round: Any, signers: str
+) -> None:
+    """Each story alone drops no more than was declared, both together twice as many: too little noise in the sum."""
+    run = make_round(100, corrupt=0.01, dropout=0.05, lying_server=True).until("agree")
+    session = run.server.session
+    assert session.parameters.neighbours == 12
+    places = [int(client) for client in graph.order(100, _graph_seed(run))]
+    half = {client: place // 50 for place, client in enumerate(places)}
+    stories = []
+    for start in (0, 50):
+        gone = places[start + 9 : start + 42 : 8]
+        stories.append(_survivors(run, lambda shared, alive, gone=gone: alive.__setitem__(gone, False)))
+    agreed: dict[int, bytes] = {}
+    for number, client in enumerate(run.clients):
+        with contextlib.suppress(PrivacyError):  # those that are told that they dropped out
+            agreed[number] = client.agree(stories[half[number]]).signature
+    believed = set()
+    for number in agreed:
+        client = run.clients[number]
+        asked = client._neighbours if signers == "neighbours" else graph.committee(np.array(places), neighbours=12)
+        same = [other for other in asked if other in agreed and half[other] == half[number]]
+        told = messages.SecAggAgreements(session=session.id, signers=same, signatures=[agreed[one] for one in same])
+        with contextlib.suppress(PrivacyError):
+            client.unmask(told)
+            believed.add(half[number])
+    assert len(believed) <= 1
+    assert believed == {0} or signers == "neighbours"  # the committee was told the first story
+
+
+def _graph_seed(run: Any) -> bytes:
+    session = run.server.session
+    return graph.graph_seed(session.id, [one.commitment for one in session.adverts], run.reveals.reveals)
 
 
 def test_too_few_agreements_are_refused(make_round: Any) -> None:
@@ -291,17 +328,19 @@ def test_too_few_agreements_are_refused(make_round: Any) -> None:
     client, told = run.clients[0], run.agreements[0]
     keep = run.server.session.parameters.threshold - 1
     del told.signers[keep:], told.signatures[keep:]
-    refused(client, lambda: client.unmask(told), "neighbours agree on the survivors, fewer than the threshold")
+    refused(client, lambda: client.unmask(told), "of the committee agree on the survivors, fewer than the threshold")
 
 
-@pytest.mark.parametrize("signers", [[1] * 7, [0, 1, 2, 3, 4, 5, 6]])
-def test_agreements_that_count_one_client_twice_or_the_client_itself_are_refused(
-    make_round: Any, signers: list[int]
+@pytest.mark.parametrize("whom", ["one twice", "a client beside the committee"])
+def test_agreements_that_count_one_client_twice_or_one_that_is_not_of_the_committee_are_refused(
+    make_round: Any, whom: str
 ) -> None:
     run = a_round(make_round, "unmask")
     client, told = run.clients[0], run.agreements[0]
-    told.signers[:] = signers[: len(told.signatures)]
-    refused(client, lambda: client.unmask(told), "once each|no surviving neighbour")
+    outside = min(set(range(8)) - set(client._committee))
+    signers = [told.signers[0], *told.signers[:-1]] if whom == "one twice" else sorted([outside, *told.signers[1:]])
+    told.signers[:] = signers
+    refused(client, lambda: client.unmask(told), "once each" if whom == "one twice" else "no survivor of the committee")
 
 
 # The end

@@ -10,13 +10,15 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason
+from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, MemoryStore, Reason
 from odp.isolated import RIGHTS, Handler, Table
 
 from .conftest import Attacker
@@ -86,7 +88,7 @@ def test_it_writes_no_file(attacker: Attacker, tmp_path: Path) -> None:
     assert not any((tmp_path / "x", Path("/dev/shm/odp-x"), Path("/tmp/odp-x"))[place].exists() for place in range(3))
 
 
-@pytest.mark.parametrize("attempt", ["fork", "exec", "program", "spawn", "signal parent"])
+@pytest.mark.parametrize("attempt", ["fork", "exec", "program", "spawn", "signal parent", "signal by descriptor"])
 def test_it_makes_and_signals_no_process(attacker: Attacker, attempt: str) -> None:
     assert attacker.attempt(attempt) in REFUSED
 
@@ -297,6 +299,38 @@ def test_its_process_number_does_not_count_the_calls(attacker: Attacker) -> None
     assert attacker.attempt("identity") == attacker.attempt("identity") == [1, 0]
 
 
+def test_what_answers_an_app_finds_no_trace_of_private_calls(attacker: Attacker) -> None:
+    """It may walk up to the frames of the process that it was copied from, where calls are counted."""
+    before = attacker.ask(Handler.ON_REQUEST, {"attempt": "frames"}).work["came"]
+    for _ in range(3):
+        attacker.attempt("identity")
+    after = attacker.ask(Handler.ON_REQUEST, {"attempt": "frames"}).work["came"]
+    assert after == [number + 1 for number in before] != []
+
+
+def test_an_app_is_answered_while_a_private_call_runs(attacker: Attacker) -> None:
+    entered, let_go = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        def get(self, key: str) -> bytes | None:
+            entered.set()
+            let_go.wait(60.0)
+            return None
+
+    slow = Attacker(attacker.host)
+    slow.store = Slow()
+    read = frame({"read": "local", "key": "x"}) + frame({"done": GOOD})
+    with ThreadPoolExecutor(2) as pool:
+        private = pool.submit(slow.attempt, "raw", bytes=read)
+        assert entered.wait(60.0)
+        try:
+            answered = pool.submit(attacker.ask, Handler.ON_REQUEST, {"attempt": "identity"}).result(30.0)
+            assert not private.done()
+        finally:
+            let_go.set()
+    assert answered.work["came"]
+
+
 # The end
 
 
@@ -306,7 +340,7 @@ from pathlib import Path
 from device_runtime.isolated import IsolatedHost, ServiceCode
 host = IsolatedHost(ServiceCode.load(Path(sys.argv[1])))
 host.restrictions()
-print(host._template._process.pid, flush=True)
+print(host._lanes[True].template._process.pid, flush=True)
 time.sleep(600)
 """
 
@@ -356,8 +390,9 @@ def test_when_the_runtime_is_killed_nothing_stays_behind(attacker: Attacker) -> 
 def test_closing_ends_all_processes_and_a_later_call_starts_them_again(start: Callable[..., IsolatedHost]) -> None:
     attacker = Attacker(start("hostile.py"))
     attacker.attempt("identity")
-    assert attacker.host._template is not None
-    template = attacker.host._template._process.pid
+    made_first = attacker.host._lanes[True].template
+    assert made_first is not None
+    template = made_first._process.pid
     made = [template, *_descendants(template)]
     attacker.host.close()
     assert _gone(made)
@@ -367,7 +402,8 @@ def test_closing_ends_all_processes_and_a_later_call_starts_them_again(start: Ca
 def test_a_template_that_was_killed_is_started_again(start: Callable[..., IsolatedHost]) -> None:
     attacker = Attacker(start("hostile.py"))
     attacker.attempt("identity")
-    assert attacker.host._template is not None
-    attacker.host._template._process.kill()
-    attacker.host._template._process.wait()
+    made_first = attacker.host._lanes[True].template
+    assert made_first is not None
+    made_first._process.kill()
+    made_first._process.wait()
     assert attacker.attempt("identity") is not None

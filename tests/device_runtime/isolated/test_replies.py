@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from device_runtime.isolated import CallLimits, MemoryStore, Reason
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Unacceptable, reply_of
+from device_runtime.keys import HostKey
+from device_runtime.store import Store
 from odp.isolated import RIGHTS, Handler, Table
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -60,6 +63,13 @@ def test_any_read_is_answered_within_its_rights_or_refused(handler: Handler, tab
         return
     assert Table(table) in RIGHTS[handler].reads
     assert answer
+
+
+@pytest.mark.parametrize("since", [2**70, -(10**400), 10**400, float("inf"), float("nan"), True], ids=range(6))
+def test_a_time_that_no_store_has_is_no_error_of_the_runtime(since: float, tmp_path: Path) -> None:
+    with Store.open_or_create(tmp_path / "devices" / "00" / "0.sqlite", key=HostKey(bytes(32), "given", "x")) as store:
+        reader = Reader(Handler.ON_EXECUTE, store.data("music"), CallLimits())
+        assert b"refused" in reader.answer({"read": "events", "since": since})
 
 
 def test_reads_beyond_the_bounds_are_refused() -> None:

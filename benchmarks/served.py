@@ -1,0 +1,161 @@
+"""A real distributor and a real helper, the models they hold, and what their processes use."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from benchmarks.processes import with_enclaves
+from benchmarks.scanning import Shape, table
+from device_runtime.enclaves import Enclaves
+from device_runtime.services import Services
+from distributor.helper_program import helper_key
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Broadcast, Table
+from odp.broadcast import ENCLAVE, LWE, PIR
+from odp.cli.enclave import write_reference_values
+from odp.cli.processes import Child
+from odp.crypto import SigningKey
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.signed_task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
+from odp.tables import manifest_for
+from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.transport.channel import CHUNK_BYTES, connect
+from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
+
+#: Rows that a device asks for.
+KEYS = 50
+TABLE = "items"
+
+_PUBLISH_SECONDS = 300.0
+
+
+class Parties:
+    """``odp distributor run`` and ``odp distributor helper run`` as processes; the enclave's evidence is verified."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.helper = Child(
+            "helper",
+            ["distributor", "helper", "run", "--listen", "127.0.0.1:0", "--ca-folder", str(root / "ca")],
+            state=root / "helper",
+            log=root / "helper.log",
+        )
+        self.child: Child | None = None
+
+    def connect(self) -> None:
+        """Starts the distributor once the helper serves, and verifies its evidence as a device does."""
+        root, ca = self._root, self._root / "ca" / "ca.pem"
+        self.helper.wait_serving(ca)
+        self.helper_key = helper_key(root / "helper")
+        arguments = ["distributor", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform")]
+        arguments += ["--ca-folder", str(root / "ca"), "--helper", self.helper.address]
+        self.child = Child("distributor", arguments, state=root / "distributor", log=root / "distributor.log")
+        self.child.wait_serving(ca)
+        self.address, self.ca = self.child.address, ca.read_bytes()
+        pinned = root / "reference_values.json"
+        write_reference_values(root / "platform", EnclavePolicy(role="aggregator"), pinned)
+        with contextlib.closing(Services(self.address, self.ca)) as services:
+            found = Enclaves(services, ReferenceValues.load(pinned)).verified("distributor", self.address).enclave
+        self.hpke_key = found.hpke_key
+
+    def publish(self, model: Model) -> None:
+        """Publishes a model over TLS."""
+        with connect(self.address, self.ca) as channel:
+            distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=_PUBLISH_SECONDS)
+
+    def processor(self) -> dict[str, float]:
+        """User and system seconds by process: the host's, its platform's and enclave's, and the helper's."""
+        pids = {"helper": self.helper.process.pid}
+        if self.child is not None:
+            pids |= with_enclaves({"host": self.child.process.pid})
+        return {name.removeprefix("host "): _seconds(pid) for name, pid in pids.items()}
+
+    def used(self, at_once: int, seconds: float, work: Callable[[], object]) -> dict[str, float]:
+        """Processor seconds of one ``work`` by process, while so many devices work for ``seconds``."""
+
+        def device(_: int) -> int:
+            count, until = 0, time.monotonic() + seconds
+            while not count or time.monotonic() < until:
+                work()
+                count += 1
+            return count
+
+        before = self.processor()
+        with ThreadPoolExecutor(at_once) as pool:
+            count = sum(pool.map(device, range(at_once)))
+        return {name: (used - before[name]) / count for name, used in self.processor().items()}
+
+    def close(self) -> None:
+        """Stops both, whatever became of them."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.helper.stop)
+            if self.child is not None:
+                stack.callback(self.child.stop)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A signed model of one keyed table."""
+
+    task: common_pb2.SignedTask
+    manifest: common_pb2.SignedManifest
+    rows: npt.NDArray[np.float32]
+
+    @property
+    def id(self) -> bytes:
+        """What devices ask for."""
+        return model_sha256(self.manifest)
+
+    @property
+    def entry(self) -> common_pb2.TableManifest:
+        """The keyed table's."""
+        return common_pb2.ModelManifest.FromString(self.manifest.manifest).tables[0]
+
+    def stream(self) -> Iterator[distributor_pb2.PublishRequest]:
+        """A publish stream."""
+        header = distributor_pb2.PublishHeader(task=self.task, model=self.manifest)
+        yield distributor_pb2.PublishRequest(header=header)
+        words = self.rows.reshape(-1)
+        step = CHUNK_BYTES // words.itemsize
+        for start in range(0, len(words), step):
+            yield distributor_pb2.PublishRequest(chunk=words[start : start + step].tobytes())
+
+
+def signed_model(shape: Shape, developer: SigningKey, method: str = ENCLAVE, *, helper_key: str = "") -> Model:
+    """A task of its own for every table and way to ask, so that no table replaces another; LWE gets the last model."""
+    definition = Task(
+        name=f"benchmark-{shape.rows}-{shape.row_bytes}-{method}",
+        model=MatrixFactorization(items=shape.rows, rank=2),
+        data=RatingsData(low=1, high=5),
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6, max_items_per_user=KEYS),
+        training=DPAM(steps=1),
+        cohort=Cohort(minimum=2),
+    ).definition()
+    definition.dpam.slices_per_device = KEYS
+    if method == PIR:
+        terms = broadcast_pb2.BroadcastTerms(
+            method=broadcast_pb2.BroadcastTerms.METHOD_PIR, helper_key=bytes.fromhex(helper_key)
+        )
+        definition.broadcast.CopyFrom(terms)
+    task = sign_task(definition, developer)
+    version = len(algorithm_for(open_task(task)).planned_releases()) if method == LWE else 0
+    rows = table(shape)
+    manifest = manifest_for(Broadcast(version, (Table(TABLE, rows, keyed=True),)), task_sha256(task))
+    return Model(task, sign_manifest(manifest, developer), rows)
+
+
+def _seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)

@@ -1,0 +1,35 @@
+"""Opens the person's browser at an address that nobody else may see.
+
+What a program is started with can be read by every user of the machine (``ps``), and the address is a secret. So the
+browser is given a file that the person alone may read, and the file leads on.
+"""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+
+from odp.transport.state_folder import state_errors, write_atomically
+
+#: In the state folder, while the view is open.
+FILE = "view.html"
+
+
+@contextmanager
+def opened(url: str, folder: Path, *, browser: Callable[[str], object] = webbrowser.open) -> Iterator[None]:
+    """Opens ``url`` by way of a file in ``folder``, mode 0600, that is gone at the end. Raises StateError."""
+    door = folder / FILE
+    page = (
+        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>your device</title>'
+        f'<meta http-equiv="refresh" content="0; url={escape(url, quote=True)}">'
+    )
+    with state_errors(folder):
+        write_atomically(door, page.encode())
+    try:
+        browser(door.resolve().as_uri())
+        yield
+    finally:
+        door.unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""Many device hosts, each a process of its own that may die at an exact step: ``python device_hosts.py PLAN``.
+
+PLAN is a JSON list of hosts (``Host``). The program imports once and forks each host, which costs a hundredth of starting
+it anew; says on a line of JSON how each ended; and asks those that are left to end when its own input ends.
+
+A host whose plan says ``quiet`` adds no noise to what it sends: this file replaces the function that draws it. The
+device runtime itself has no such switch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+
+import device_runtime
+from device_runtime import secagg
+from odp.datasets import Ratings, synthetic_movielens
+from odp.transport.logs import Log
+
+IMAGES = Path(__file__).parent / "images"
+USERS, ITEMS = 40, 30
+MIN_COHORT = 10
+
+
+def people() -> Ratings:
+    """Whose data the devices hold: device n has those of user n."""
+    return synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=9, seed=11)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host: its folder (whose name names it), the services' folder, its devices, and where it dies if it does."""
+
+    state: str
+    services: str
+    server: str
+    population: str
+    first: int
+    count: int
+    point: str = ""
+    quiet: bool = False
+
+
+def live(host: Host) -> None:
+    """Is the host, in a process of its own, until it is asked to end or reaches its point."""
+    os.setsid()
+    sys.path.insert(0, str(IMAGES))
+    if host.point:
+        from crashing.arming import arm
+
+        arm(host.point)
+    if host.quiet:
+        secagg.draw_share = lambda definition, query, source: np.zeros(query.grid.size, np.int64)  # type: ignore[assignment]
+    services = Path(host.services)
+    config = device_runtime.Config(
+        state=Path(host.state), server=host.server, ca=services / "ca" / "ca.pem",
+        reference_values=services / "reference_values.json", population=host.population, first=host.first,
+        count=host.count, durable=False, keyring=False, limits=device_runtime.Limits(min_cohort=MIN_COHORT),
+    )  # fmt: skip
+    with Path(f"{host.state}.log").open("a") as stream:
+        ratings = people().select_users(range(host.first, host.first + host.count))
+        device_runtime.run(config, ratings=ratings, log=Log("devices", stream=stream))
+
+
+def main() -> None:
+    hosts = [Host(**each) for each in json.loads(Path(sys.argv[1]).read_text())]
+    running: dict[int, Host] = {}
+    for host in hosts:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                live(host)
+                code = 0
+            finally:
+                os._exit(code)
+        running[child] = host
+
+    def end() -> None:
+        sys.stdin.read()
+        for child in list(running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+
+    threading.Thread(target=end, daemon=True).start()
+    while running:
+        child, status = os.wait()
+        host = running.pop(child)
+        print(json.dumps({"state": host.state, "code": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The aggregator's enclave, its noise left out by code of another measurement: no switch of the real one can do that."""
+
+from __future__ import annotations
+
+import socket
+
+import numpy as np
+
+from odp.enclave.guest import Guest
+from trusted_aggregator import enclave_process
+from trusted_aggregator.enclave_process import warm_up
+
+__all__ = ["run", "warm_up"]
+
+
+class _Nothing:
+    def sample(self, ratio: float, count: int) -> np.ndarray:
+        return np.zeros(count, dtype=np.int64)
+
+
+def run(channel: socket.socket, guest: Guest) -> None:
+    enclave_process.run(channel, guest, noise=_Nothing())

@@ -1,0 +1,232 @@
+"""One query in the three modes of aggregation, in real processes over TLS, of which some die at an exact step.
+
+Two platforms run at once: one whose enclave and devices add no noise, one as it is delivered. Noise is left out by code
+of another measurement (``images/noiseless``) and by the program of the test's devices (``device_hosts.py``): neither the
+enclave nor the device runtime has a switch for it. Every case has a task, a population, and two device hosts: one of
+devices that live, and one that is killed by SIGKILL when the first of its devices reaches a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e import crash, device_hosts
+from e2e.device_hosts import Host, people
+from e2e.killing import crashing_at
+from scipy import stats
+
+import odp
+from device_runtime import State, Store, store_path
+from odp.algorithms.registry import algorithm_for
+from odp.cli.processes import ODP, Child, Services
+from odp.client import Connection, TaskHandle, connect
+from odp.enclave.measurement import measure
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ServiceError
+from odp.signed_task import open_task
+from odp.v1 import common_pb2, server_pb2
+
+pytestmark = pytest.mark.processes
+
+DEVICES = 20
+RATES = {0: 0, 10: 2, 30: 6}
+STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
+#: Seconds that a step of a session waits for those who are dead: all cases wait at once.
+STEP_SECONDS = 12.0
+SECONDS = 120.0
+SEAT = "device_runtime.secagg:Seat"
+KILLED = -9
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A task of one mode; ``gone`` devices die before ``step``."""
+
+    mode: str
+    rate: int = 0
+    step: str = ""
+
+    @property
+    def gone(self) -> int:
+        return RATES[self.rate]
+
+    @property
+    def counted(self) -> range:
+        """Whose vectors are in the sum."""
+        return range(0 if self.step in ("agree", "unmask") else self.gone, DEVICES)
+
+    @property
+    def point(self) -> str:
+        """Where the host of the doomed is killed. All of its devices have answered the step before, and none this one."""
+        if self.step == "send":
+            return "device_runtime.participation:Participant._submit:before:1"
+        place = STEPS.index(self.step)
+        return f"{SEAT}.sit_down:before:1" if place == 0 else f"{SEAT}.next:before:{(place - 1) * self.gone + 1}"
+
+    @property
+    def population(self) -> str:
+        return f"{self.mode.rstrip('+')}-{self.step or 'all'}-{self.rate}"
+
+    def task(self, *, bins: int) -> odp.Statistics:
+        secagg = {"corrupt_fraction": 0.05, "dropout_fraction": 0.3} if self.mode == "secagg+" else {}
+        # A round below its goal ends once its time is up; one whose devices all come does not have to wait.
+        alone = self.step in ("send", "advertise", "reveal")
+        return odp.Statistics(
+            name=self.population,
+            population=self.population,
+            queries={"films": odp.Histogram(bins=bins, clip=8.0)},
+            privacy=odp.UserLevelDP(epsilon=4, delta=1e-6),
+            cohort=odp.Cohort(
+                minimum=DEVICES - self.gone, goal=DEVICES, round_seconds=8 if alone else 600, aggregation=self.mode,
+                **secagg,
+            ),
+        )  # fmt: skip
+
+
+CASES = [
+    *(Case(mode, rate, "send" if rate else "") for mode in ("enclave", "masked") for rate in RATES),
+    Case("secagg+"),
+    *(Case("secagg+", rate, step) for step in STEPS for rate in RATES if rate),
+]
+
+
+class NoiselessServices(Services):
+    """Services whose aggregator is the image without noise."""
+
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        return super().start_child(
+            name, port, command=crashing_at(crash.NOISELESS) if name == "aggregator" else command
+        )
+
+    def write_reference_values(self) -> None:
+        super().write_reference_values()
+        values = ReferenceValues.load(self.reference_values)
+        digests = {**values.image_digests, "aggregator": (_noiseless_digest(),)}
+        dataclasses.replace(values, image_digests=digests).save(self.reference_values)
+
+
+@functools.cache
+def _noiseless_digest() -> str:
+    folder = str(crash.IMAGES)
+    sys.path.insert(0, folder)
+    try:
+        return measure(*crash.QUIET).digest
+    finally:
+        sys.path.remove(folder)
+
+
+class Trial:
+    """All cases on one platform."""
+
+    def __init__(self, root: Path, stack: contextlib.ExitStack, *, quiet: bool, bins: int) -> None:
+        self.root = root
+        self.bins = bins
+        kind = NoiselessServices if quiet else Services
+        pace = ["--secagg-step", str(STEP_SECONDS), "--secagg-vector", str(STEP_SECONDS), "--secagg-silent", "12"]
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=device_hosts.MIN_COHORT)
+        self.services = stack.enter_context(kind(root, policy=policy, aggregator_options=pace))
+        self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
+        self._pause = threading.Event().wait
+        self.handles: dict[Case, TaskHandle] = {case: self.connection.submit(case.task(bins=bins)) for case in CASES}
+        for handle in self.handles.values():  # who finds no round is told to come back much later
+            self._until(lambda handle=handle: bool(handle.status().rounds))
+        plan = [dataclasses.asdict(host) for case in CASES for host in self._hosts(case, quiet=quiet)]
+        (root / "plan.json").write_text(json.dumps(plan))
+        self.ended = (root / "ended").open("w+")
+        program = [sys.executable, "-P", device_hosts.__file__, str(root / "plan.json")]
+        with (root / "device_hosts.log").open("ab") as errors:
+            self.hosts = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=self.ended, stderr=errors)
+        stack.callback(self.stop)
+
+    def _hosts(self, case: Case, *, quiet: bool) -> Iterator[Host]:
+        shared = {"services": str(self.root), "server": self.services.server_address, "population": case.population}
+        if case.gone:
+            yield Host(
+                state=self.folder(case, "doomed"), first=0, count=case.gone, point=case.point, quiet=quiet, **shared
+            )
+        yield Host(
+            state=self.folder(case, "living"), first=case.gone, count=DEVICES - case.gone, quiet=quiet, **shared
+        )
+
+    def folder(self, case: Case, which: str) -> str:
+        return str(self.root / f"{case.population}-{which}")
+
+    def _until(self, holds: object) -> None:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(ServiceError):
+                if holds():  # type: ignore[operator]
+                    return
+            self._pause(0.1)
+        pytest.fail("it did not come")
+
+    def stop(self) -> None:
+        if self.hosts.stdin is not None:
+            self.hosts.stdin.close()
+        self.hosts.wait(60.0)
+
+    def finished(self, case: Case) -> server_pb2.TaskStatus:
+        """The final status of a case."""
+        handle = self.handles[case]
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            status = handle.status()
+            if status.state != server_pb2.TaskStatus.STATE_ACTIVE:
+                assert status.state == server_pb2.TaskStatus.STATE_FINISHED, status.failure
+                return status
+            self._pause(0.1)
+        log = Path(f"{self.folder(case, 'living')}.log").read_text()[-1500:]
+        return pytest.fail(f"{case} did not finish: {status.rounds}\n{log}")
+
+    def integers(self, case: Case) -> tuple[np.ndarray, float, server_pb2.TaskStatus]:
+        """The released integers, how many of them are one user, and the status."""
+        status = self.finished(case)
+        release = common_pb2.Release.FromString(status.rounds[0].release.release)
+        (tensor,) = release.tensors
+        return np.frombuffer(tensor.integers, "<i8"), 2.0**open_task(status.task).statistics.dense.grid_bits / 8, status
+
+    def how_it_ended(self, case: Case, which: str) -> int | None:
+        """The exit code of a host; None while it runs."""
+        lines = [json.loads(line) for line in (self.root / "ended").read_text().splitlines()]
+        return next((line["code"] for line in lines if line["state"] == self.folder(case, which)), None)
+
+
+def truth(case: Case, bins: int) -> np.ndarray:
+    """How many of those who count have each film, int64 [bins]: clear-text counting of their records."""
+    ratings = people().select_users(case.counted)
+    pairs = {(user, int(item)) for user in range(ratings.n_users) for item in ratings.user(user)[0]}
+    return np.bincount([item for _, item in pairs], minlength=bins)
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trial]]:
+    with contextlib.ExitStack() as stack, futures.ThreadPoolExecutor(2) as pool:
+        begun = {
+            name: pool.submit(Trial, tmp_path_factory.mktemp(name), stack, quiet=name == "off", bins=bins)
+            for name, bins in (("off", 40),)
+        }
+        yield {name: trial.result() for name, trial in begun.items()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.population)
+def test_with_noise_off_the_sum_is_that_of_those_who_count_exactly(trials: dict[str, Trial], case: Case) -> None:
+    """The same integers in every mode: clear-text counts of the records of those whose vectors came."""
+    trial = trials["off"]
+    integers, user, status = trial.integers(case)
+    assert status.rounds[0].contributions == len(case.counted)
+    np.testing.assert_array_equal(integers / user, truth(case, trial.bins))
+    if case.gone:
+        assert trial.how_it_ended(case, "doomed") == KILLED
