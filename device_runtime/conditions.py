@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from device_runtime.sensors import Sensors, Unreadable
 from odp import _validate
+from odp._settings_file import load_settings
 from odp.errors import ConfigurationError, NotNow
 
-_LARGEST_FILE = 1 << 16
 _MEGABYTE = 10**6
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 _MINUTES = 24 * 60
@@ -74,25 +74,14 @@ class Conditions:
     @classmethod
     def load(cls, path: Path) -> Conditions:
         """Reads a TOML file. Raises ConfigurationError naming the file and what is wrong in it."""
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot read the conditions {path}: {(error.strerror or 'error').lower()}"
-            ) from None
-        try:
-            if len(data) > _LARGEST_FILE:
-                raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
-            values = tomllib.loads(data.decode("utf-8"))
-            _validate.known_keys(values, [one.name for one in fields(cls)], where="the conditions")
-            if isinstance(values.get("windows"), list):
-                values["windows"] = tuple(values["windows"])
-            return cls(**values)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from None
-        except ValueError as error:
-            raise ConfigurationError(f"{path}: Expected conditions as TOML: {error}") from None
+        return load_settings(path, cls._of, what="conditions")
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Conditions:
+        _validate.known_keys(values, [one.name for one in fields(cls)], where="the conditions")
+        if isinstance(values.get("windows"), list):
+            values["windows"] = tuple(values["windows"])
+        return cls(**values)
 
 
 @dataclass(frozen=True)

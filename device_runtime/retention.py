@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from device_runtime.database import Database, errors
 from odp import _validate
+from odp._settings_file import load_settings
 from odp.errors import ConfigurationError, StateError
 
 #: A host writes down how long it keeps rows, so that others can show it.
@@ -27,7 +28,6 @@ _LONGEST_DAYS = 36_500.0
 _LEAP_SECONDS = 2 * _DAY
 _MOST_ROWS = 5000
 _MOST_FILES = 1000
-_LARGEST_FILE = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,23 +61,14 @@ class Retention:
     @classmethod
     def load(cls, path: Path) -> Retention:
         """Reads a TOML file of days per table; 0 keeps that table's rows for ever. Raises ConfigurationError."""
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
-        except OSError as error:
-            raise ConfigurationError(f"cannot read the retention {path}: {error.strerror}; check the path") from error
-        try:
-            if len(data) > _LARGEST_FILE:
-                raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
-            values = tomllib.loads(data.decode("utf-8"))
-            _validate.known_keys(values, [one.name for one in fields(cls)], where="the retention")
-            for name, days in values.items():
-                _validate.within(low=0.0, high=_LONGEST_DAYS, **{name: days})
-            return cls(**{name: float(days) if days else None for name, days in values.items()})
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from None
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"{path}: Expected a retention as TOML: {error}") from None
+        return load_settings(path, cls._of, what="retention")
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Retention:
+        _validate.known_keys(values, [one.name for one in fields(cls)], where="the retention")
+        for name, days in values.items():
+            _validate.within(low=0.0, high=_LONGEST_DAYS, **{name: days})
+        return cls(**{name: float(days) if days else None for name, days in values.items()})
 
     def to_json(self) -> bytes:
         """Days per table, for ``FILE``."""

@@ -42,10 +42,10 @@ from typing import Any, TypeVar
 
 from device_runtime import Conditions
 from odp import _validate
+from odp._settings_file import load_settings
 from odp.errors import ConfigurationError
 
 BEHAVIOURS = ("out_of_bounds", "malformed", "replayed", "wrong_round")
-_LARGEST_FILE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,28 +149,19 @@ class Scenario:
 
 def load_scenario(path: Path) -> Scenario:
     """Reads a scenario file. Raises ConfigurationError, which names the file and what is wrong in it."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the scenario {path}: {(error.strerror or 'error').lower()}") from None
-    try:
-        if len(data) > _LARGEST_FILE:
-            raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
-        return parse_scenario(data.decode("utf-8"))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: Expected a scenario as TOML: {error}") from None
+    return load_settings(path, _scenario, what="scenario")
 
 
 def parse_scenario(text: str) -> Scenario:
     """The scenario of a TOML text. Raises ConfigurationError, and ValueError where it is no TOML."""
+    return _scenario(tomllib.loads(text))
+
+
+def _scenario(values: dict[str, Any]) -> Scenario:
     kinds: dict[str, type] = {
         "data": Data, "task": Training, "faults": Faults, "network": Network, "clocks": Clocks,
         "conditions": Conditions,
     }  # fmt: skip
-    values = tomllib.loads(text)
     _validate.known_keys(values, kinds, where="the scenario")
     if "data" not in values:
         raise ConfigurationError("Missing section [data]; its source says whose ratings the devices have")
