@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             done = form is not None and self.site.post(urlsplit(self.path).path, form)
         except OdpError as error:
-            self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error)).encode())
+            self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error), back=True).encode())
             return
         if not done:
             self._nothing()

@@ -206,6 +206,7 @@ def test_a_decision_that_is_not_possible_says_why(view: View) -> None:
     answer = _ask(view, "/token-0/limit", method="POST", body="max_total_epsilon=much", Origin=_origin(view))
     assert answer[0] == 409
     assert "Expected max_total_epsilon=&#x27;much&#x27; to be a number" in answer[2]
+    assert '<a href="./">back</a>' in answer[2]
 
 
 def test_a_body_that_is_too_long_is_not_read(view: View) -> None:
