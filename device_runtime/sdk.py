@@ -180,7 +180,9 @@ class Device:
         with self._open() as store:
             found = recommend(store, model, k=count, clock=self._clock)
             pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
-            store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+            # A service that filled its local data would tell the app so.
+            with self._notes.failures(DataError):
+                store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
 
     # What the app asks
 

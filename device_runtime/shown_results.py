@@ -36,7 +36,7 @@ class _Held:
         """What was found, once it is there; None where the service failed or the store could not keep it."""
         try:
             return self.result.result()
-        except (OdpError, CancelledError):
+        except Exception:  # whatever it was would tell the app something of what it was about
             return None
 
 
@@ -57,11 +57,11 @@ class Notes:
         return tuple(reversed(self._lines))
 
     @contextlib.contextmanager
-    def failures(self) -> Iterator[None]:
-        """A handler that fails within, or makes what cannot be stored, becomes a line."""
+    def failures(self, kind: type[OdpError] = HandlerFailed) -> Iterator[None]:
+        """An error of the kind within becomes a line."""
         try:
             yield
-        except HandlerFailed as error:
+        except kind as error:
             self.add(str(error))
 
 

@@ -85,11 +85,13 @@ def inner(harmless: str) -> str:
     )
 
 
-def problem(what: str) -> str:
-    """Something could not be done or found."""
+def problem(what: str, *, back: bool = False) -> str:
+    """Something could not be done or found; ``back`` leads to the page that asked, one level up."""
+    way = '<p><a href="./">back</a></p>' if back else ""
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>not done</title>'
-        f"<body><p>{_text(what)}</p></body></html>"
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>not done</title>'
+        f"<body><p>{_text(what)}</p>{way}</body></html>"
     )
 
 

@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         """A page."""
         parts = urlsplit(self.path)
         query = self._fields(parts.query)
-        if not self._for_us() or query is None:
+        if not self._for_us() or query is None or (parts.path.startswith("/r/") and not self._in_a_frame()):
             self._nothing()
             return
         try:
@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             done = form is not None and self.site.post(urlsplit(self.path).path, form)
         except OdpError as error:
-            self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error)).encode())
+            self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error), back=True).encode())
             return
         if not done:
             self._nothing()
@@ -215,6 +215,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _for_us(self) -> bool:
         """Whether the browser meant this server: a name elsewhere that resolves to loopback is refused."""
         return f"http://{self.headers.get('Host', '')}" == self.site.origin
+
+    def _in_a_frame(self) -> bool:
+        """Whether the browser, where it says so, loads this into a frame for the person: not as a picture, not ahead.
+
+        So a rendered page is never shown without the frame around it, and an event is never recorded by loading one.
+        """
+        ahead = self.headers.get("Sec-Purpose") or self.headers.get("Purpose")
+        return self.headers.get("Sec-Fetch-Dest", "iframe") == "iframe" and not ahead
 
     @staticmethod
     def _fields(query: str) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ import pytest
 
 import odp
 from device_runtime.isolated import CallLimits
+from device_runtime.retention import Retention
 from device_runtime.sdk import EXAMPLE, Device, Shown
 from device_runtime.store import Store, store_path
 from odp.errors import ConfigurationError, PrivacyError, StateError
@@ -203,3 +204,19 @@ def test_the_folder_is_the_persons_alone(device: Device) -> None:
     device.record("seen", {"film": 987654})
     for file in device.state.rglob("*"):
         assert not file.is_file() or b"987654" not in file.read_bytes()
+
+
+def test_what_is_past_its_period_goes_when_the_device_is_opened_and_the_page_says_so(tmp_path: Path) -> None:
+    days, now = 86400.0, NOW
+    keep = Retention(events=7.0, local=None)
+    with Device(tmp_path / "state", keyring=False, retention=keep, clock=lambda: now) as device:
+        device.record("play", {"track": 1}, time=NOW - 8 * days)
+        device.record("play", {"track": 2}, time=NOW - 6 * days)
+    now += days / 2
+    # The folder remembers what the app said first.
+    with Device(tmp_path / "state", keyring=False, clock=lambda: now) as device:
+        with Store.open(store_path(device.state, 0)) as store:
+            assert [event.data for event in store.data("app").events()] == [{"track": 2}]
+        page = _get(device.show())[1]
+    assert "events 7 days" in page
+    assert "local for ever" in page

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ import pytest
 from device_runtime.gate import Gate
 from device_runtime.store import Store
 from device_runtime.view import ResultPage, View, start_view
-from device_runtime.view.privacy_page import DeviceControls
+from device_runtime.view.privacy_page import LIMITS, DeviceControls
 
 NOW = 1_800_000_000.0
 
@@ -130,6 +134,48 @@ def test_a_malformed_event_is_none(view: View, event: str, events: list[tuple[st
     assert not events
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Sec-Fetch-Dest": "document"}, {"Sec-Fetch-Dest": "image"}, {"Sec-Purpose": "prefetch"}]
+)
+def test_a_rendered_page_and_its_events_exist_in_the_frame_alone(
+    view: View, headers: dict[str, str], events: list[tuple[str, str, dict[str, str]]]
+) -> None:
+    _ask(view, "/token-0/results/ab")
+    for path in ("/r/token-1/", "/r/token-1/event/like?item=3"):
+        assert _ask(view, path, **headers)[0] == 404
+    assert not events
+    assert _ask(view, "/r/token-1/", **{"Sec-Fetch-Dest": "iframe"})[0] == 200
+
+
+def test_a_browser_that_goes_away_or_fails_leaves_no_trace(
+    view: View, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the server says of its errors would show in the terminal, and with it what the person looked at."""
+    host, _, port = view.url.split("/")[2].partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /token-0/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    path.write_bytes(b"damaged")
+    with contextlib.suppress(http.client.HTTPException, ConnectionError):
+        assert _ask(view, "/token-0/")[0] == 409
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+
+
+def test_every_limit_is_shown_and_can_be_set(view: View, path: Path) -> None:
+    fields = {**dict.fromkeys(LIMITS, "2"), "populations": "films, music", "tables": "", "max_delta": "1e-7"}
+    body = urlencode(fields)
+    assert _ask(view, "/token-0/limit", method="POST", body=body, Origin=_origin(view))[0] == 303
+    with Store.open(path) as store:
+        limits = store.person().limits
+    assert limits is not None
+    assert (limits.populations, limits.tables, limits.min_cohort) == (("films", "music"), (), 2)
+    assert (limits.max_delta, limits.max_answers_epsilon_30_days) == (1e-7, 2.0)
+    page = _ask(view, "/token-0/")[2]
+    assert 'name="populations" value="films, music"' in page
+    assert all(f'name="{name}"' in page for name in LIMITS)
+
+
 def test_another_name_of_this_machine_is_refused(view: View) -> None:
     """A name elsewhere that resolves to loopback would make the pages those of another origin."""
     assert _ask(view, "/token-0/", Host="attacker.example")[0] == 404
@@ -160,6 +206,7 @@ def test_a_decision_that_is_not_possible_says_why(view: View) -> None:
     answer = _ask(view, "/token-0/limit", method="POST", body="max_total_epsilon=much", Origin=_origin(view))
     assert answer[0] == 409
     assert "Expected max_total_epsilon=&#x27;much&#x27; to be a number" in answer[2]
+    assert '<a href="./">back</a>' in answer[2]
 
 
 def test_a_body_that_is_too_long_is_not_read(view: View) -> None:
