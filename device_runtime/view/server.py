@@ -28,7 +28,10 @@ from odp.errors import OdpError
 HOST = "127.0.0.1"
 _MOST_BODY = 2**12
 _MOST_FIELDS = 16
+#: At one time; those beyond are hung up on, so that nobody on this machine makes the process start ever more threads.
+MOST_CONNECTIONS = 32
 _MOST_OPEN_PAGES = 256
+_LENGTH = re.compile("[0-9]{1,9}")
 _EVENT = re.compile(r"event/([a-z][a-z0-9_-]{0,63})")
 _TIMEOUT = 10.0
 
@@ -100,6 +103,7 @@ class _Site:
         self._lock = threading.Lock()
         # The token of an open rendered page, and its result; the oldest go first.
         self._opened: OrderedDict[str, str] = OrderedDict()
+        self.connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     def get(self, path: str, query: Mapping[str, str]) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         """Answers a GET; None where there is nothing."""
@@ -174,15 +178,22 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "odp"
     sys_version = ""
 
+    def handle(self) -> None:
+        """One connection."""
+        if self.site.connections.acquire(blocking=False):
+            try:
+                super().handle()
+            finally:
+                self.site.connections.release()
+
     def do_GET(self) -> None:
         """A page."""
-        parts = urlsplit(self.path)
-        query = self._fields(parts.query)
-        if not self._for_us() or query is None or (parts.path.startswith("/r/") and not self._in_a_frame()):
+        path, query = self._address()
+        if not self._for_us() or path is None or query is None or (path.startswith("/r/") and not self._in_a_frame()):
             self._nothing()
             return
         try:
-            found = self.site.get(parts.path, query)
+            found = self.site.get(path, query)
         except OdpError as error:
             self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error)).encode())
             return
@@ -198,12 +209,13 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._for_us() or self.headers.get("Origin") != self.site.origin:
             self._nothing()
             return
-        if not length.isascii() or not length.isdigit() or int(length) > _MOST_BODY:
+        path, _ = self._address()
+        if path is None or not _LENGTH.fullmatch(length) or int(length) > _MOST_BODY:
             self._nothing()
             return
         form = self._fields(self.rfile.read(int(length)).decode("ascii", errors="replace"))
         try:
-            done = form is not None and self.site.post(urlsplit(self.path).path, form)
+            done = form is not None and self.site.post(path, form)
         except OdpError as error:
             self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error), back=True).encode())
             return
@@ -223,6 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
         """
         ahead = self.headers.get("Sec-Purpose") or self.headers.get("Purpose")
         return self.headers.get("Sec-Fetch-Dest", "iframe") == "iframe" and not ahead
+
+    def _address(self) -> tuple[str | None, dict[str, str] | None]:
+        """Path and query; None where there is none."""
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            return None, None
+        return parts.path, self._fields(parts.query)
 
     @staticmethod
     def _fields(query: str) -> dict[str, str] | None:

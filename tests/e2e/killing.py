@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import re
 import signal
 import sqlite3
@@ -205,6 +206,32 @@ class Platform:
                 self.kill_and_restart(also)
             (self.ended if point.startswith((crash.ENCLAVE, crash.PLATFORM)) else self.died)(child)
 
+    def compare_ledgers(self) -> None:
+        """With no device host running: the aggregator holds what devices' ledgers have as sent, and of what they have
+        as prepared exactly the bytes that they would send again; nothing twice, and nothing that no ledger charges.
+        """
+        assert self.handle is not None
+        found: dict[int, list[tuple[State, bytes | None]]] = {}
+        for path in sorted((self.root / DEVICE_HOST).glob("devices/*/*.sqlite")):
+            with Store.open(path) as store:
+                charged = [(one.terms.task_sha256, one.round) for one in store.charged()]
+                ledger = store.ledger()
+            assert charged == [(line.task_sha256, line.round) for line in ledger], "each charged once"
+            for line in ledger:
+                found.setdefault(line.round, []).append((line.state, line.sealed))
+        with contextlib.closing(sqlite3.connect(self.root / "aggregator" / "contributions.db")) as held:
+            rows = held.execute("SELECT round, digest FROM contributions").fetchall()
+        assert len(rows) == len(set(rows)), "each stored once"
+        for round in {*found, *(round for round, _ in rows)}:
+            counted = {digest for of, digest in rows if of == round}
+            lines = found.get(round, [])
+            sent = sum(state is State.SENT for state, _ in lines)
+            unanswered = {hashlib.sha256(sealed or b"").digest() for state, sealed in lines if state is State.PREPARED}
+            if counted:
+                assert len(counted) == sent + len(counted & unanswered), f"round {round}"
+            else:  # no contribution of it came yet, or all did and were released and erased
+                assert sent == 0 or len(lines) == DEVICES, f"round {round}"
+
     def up_or_dead(self, child: Child) -> None:
         """Waits until a program serves, or ended before it did."""
         address = child.state / "address"
@@ -300,6 +327,7 @@ class Platform:
         for device in range(DEVICES):
             with Store.open(store_path(self.root / DEVICE_HOST, device)) as store:
                 assert sorted(entry[1:] for entry in store.settled()) == [(n, State.SENT) for n in range(rounds)]
+                assert sorted(one.round for one in store.charged()) == list(range(rounds)), "charged as counted"
         kept = sqlite3.connect(self.root / "aggregator" / "contributions.db")
         with contextlib.closing(kept):
             assert kept.execute("SELECT count(*) FROM contributions").fetchone() == (0,), "contributions are erased"

@@ -130,18 +130,19 @@ def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(platform
 def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(platform: Platform) -> None:
     task = a_task()
     platform.submit(task)
-    platform.crash_through(
-        DEVICE_HOST,
-        [
-            f"{STORE}.fill:after:20",  # a third of the devices have their data
-            f"{CALLS}.select:after:5",  # rows came, nothing is stored
-            f"{STORE}.prepare:before:9",
-            f"{STORE}.prepare:after:9",  # stored, not sent
-            f"{CALLS}.submit:after:5",  # sent, not noted
-            f"{STORE}.settle:after:5",
-            "device_runtime.fleet:Fleet._write_statistics:before:2",
-        ],
-    )
+    for point in (
+        f"{STORE}.fill:after:20",  # a third of the devices have their data
+        f"{CALLS}.select:after:5",  # rows came, nothing is stored
+        f"{STORE}.prepare:before:9",
+        f"{STORE}.prepare:after:9",  # stored, not sent
+        f"{CALLS}.submit:before:5",  # about to be sent
+        f"{CALLS}.submit:after:5",  # sent, not noted
+        f"{STORE}.settle:before:5",  # the answer is there, not noted
+        f"{STORE}.settle:after:5",
+        "device_runtime.fleet:Fleet._write_statistics:before:2",
+    ):
+        platform.crash_through(DEVICE_HOST, [point])
+        platform.compare_ledgers()
     platform.start(DEVICE_HOST)
     platform.check(task)
 

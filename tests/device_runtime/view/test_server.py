@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from device_runtime.gate import Gate
 from device_runtime.store import Store
 from device_runtime.view import ResultPage, View, start_view
 from device_runtime.view.privacy_page import LIMITS, DeviceControls
+from device_runtime.view.server import MOST_CONNECTIONS
 
 NOW = 1_800_000_000.0
 
@@ -207,6 +210,40 @@ def test_a_decision_that_is_not_possible_says_why(view: View) -> None:
     assert answer[0] == 409
     assert "Expected max_total_epsilon=&#x27;much&#x27; to be a number" in answer[2]
     assert '<a href="./">back</a>' in answer[2]
+
+
+@pytest.mark.parametrize("address", ["http://[", "//[", "/token-0/?" + "a=b&" * 5000])
+def test_an_address_that_is_none_is_answered_and_ends_nothing(view: View, address: str) -> None:
+    assert _ask(view, address)[0] == 404
+    assert _ask(view, "/token-0/")[0] == 200
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "-1", "1e3", "0x10", "\u00b2", " "])
+def test_a_length_that_is_none_is_answered(view: View, length: str) -> None:
+    headers = {"Origin": _origin(view), "Content-Length": length}
+    assert _ask(view, "/token-0/pause", method="POST", **headers)[0] == 404
+
+
+def test_connections_that_ask_for_nothing_hold_up_a_bounded_number_of_threads(view: View) -> None:
+    place = ("127.0.0.1", urlsplit(view.url).port or 0)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(place, timeout=30.0)) for _ in range(60)]
+        for connection in idle:
+            connection.sendall(b"GET /token-0/ HTTP/1.1\r\n")
+        # Those beyond the bound are hung up on, long before the time of the others is over.
+        hung_up: set[socket.socket] = set()
+        while waiting := [connection for connection in idle if connection not in hung_up]:
+            ready = select.select(waiting, [], [], 3.0)[0]
+            if not ready:
+                break
+            hung_up.update(ready)
+    assert len(idle) - len(hung_up) == MOST_CONNECTIONS
+    deadline = time.monotonic() + 30.0
+    answered = 0
+    while answered != 200 and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answered = _ask(view, "/token-0/")[0]
+    assert answered == 200
 
 
 def test_a_body_that_is_too_long_is_not_read(view: View) -> None:
