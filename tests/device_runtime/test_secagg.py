@@ -58,7 +58,8 @@ class Table:
         enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
         self.participant: Any = SimpleNamespace(
             services=SimpleNamespace(join_session=lambda *_: wire.SecAggJoinResponse(config=self.config)),
-            gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (), roster_for=lambda sha256: None,
+            gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
+            roster_for=lambda sha256: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
@@ -156,7 +157,7 @@ def test_what_other_tasks_spent_since_the_device_sat_down_counts_before_its_vect
             ),
             local_parameters=b"", task=other.signed_task, terms=other.terms,
         )  # fmt: skip
-    with pytest.raises(PrivacyError, match="max_total_epsilon=1.1"):
+    with pytest.raises(PrivacyError, match=r"max_total_epsilon=1\.1"):
         seats[0].next(answers[0])
     assert len(ledger(table, 0)) == 1
     assert not seats[0].sent
