@@ -10,7 +10,7 @@ Steps of one device, in this order:
 2. the transparency log, evidence of the aggregator        nothing private was sent
 3. keys, reveal, shares                                    random numbers of this session, and no data
 4. the conditions again; clip, quantise, noise, mask       in memory
-5. the store: PREPARED, with nothing to send again         one transaction
+5. limits; the store: PREPARED, with nothing to send again  one transaction
 6. the masked vector                                       once: a lying host could have two of them unmasked
 7. the survivors are agreed on, shares to unmask them      what was asked of the others, they have signed
 8. the store: SENT                                         one transaction
@@ -47,7 +47,14 @@ from odp.crypto import domains
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
-from odp.errors import ConfigurationError, OdpError, PrivacyError, ServiceError, ServiceUnavailable
+from odp.errors import (
+    ConfigurationError,
+    ContributionRefused,
+    OdpError,
+    PrivacyError,
+    ServiceError,
+    ServiceUnavailable,
+)
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
@@ -225,7 +232,10 @@ class Seat:
                 policy_sha256=self._policy_sha256, image_digest=self._image_digest,
                 time=self._participant.clock(), record=self._record,
             )  # fmt: skip
-            store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
+            with store.transaction():
+                # The device may sit in sessions of other tasks: what they spent since it sat down counts now.
+                self._participant.gate.task(store, model.terms, work.round)
+                store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
         self.sent = True
         return masked
 
@@ -236,6 +246,10 @@ class Seat:
         nothing = np.zeros(0, dtype=np.int64)
         slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
         payload, local = model.client.contribute(slices, data, round=work.round, seed=seed)
+        try:
+            self._session.query.check(payload)  # as an enclave would: here, nobody else can
+        except ContributionRefused:
+            raise PrivacyError("a contribution is longer than its bound: the noise would not protect it") from None
         vector = np.frombuffer(payload, dtype="<i4").astype(np.int64)
         return vector + draw_share(model.definition, self._session.query, self._noise), local
 

@@ -34,7 +34,7 @@ from odp import _validate
 from odp.crypto.secure_aggregation.parameters import find
 from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
 from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
-from odp.errors import ConfigurationError, PrivacyError
+from odp.errors import ConfigurationError, OdpError, PrivacyError
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
 
@@ -272,7 +272,7 @@ class LiveSession:
                 raise PrivacyError(f"the session cannot be unmasked: {self.reason or self._phase.value}")
             try:
                 total = self._server.finish()
-            except (TooFew, PrivacyError) as error:
+            except OdpError as error:  # whatever it is: the round was charged, and must not wait for ever
                 self.void(str(error))
                 raise PrivacyError(f"the session cannot be unmasked: {error}") from error
             self._phase = Phase.OVER

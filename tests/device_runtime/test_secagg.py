@@ -12,7 +12,8 @@ import pytest
 import odp
 from device_runtime.assignment import Work, open_model
 from device_runtime.gate import Gate
-from device_runtime.schema import State
+from device_runtime.limits import Limits
+from device_runtime.schema import Participation, State
 from device_runtime.secagg import Seat, announced
 from device_runtime.services import Traffic
 from device_runtime.store import Store
@@ -57,7 +58,8 @@ class Table:
         enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
         self.participant: Any = SimpleNamespace(
             services=SimpleNamespace(join_session=lambda *_: wire.SecAggJoinResponse(config=self.config)),
-            gate=Gate(), clock=lambda: 0.0, admitted=lambda store, work: (), roster_for=lambda sha256: None,
+            gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
+            roster_for=lambda sha256: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
@@ -136,6 +138,44 @@ def test_a_vector_is_in_the_ledger_before_it_leaves_and_no_second_one_is_made(ta
     voided = wire.SecAggStepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
     assert seats[0].next(voided) is None
     assert table.seats()[0].sit_down() is None, "whatever the host says, no further session of the round"
+
+
+def test_what_other_tasks_spent_since_the_device_sat_down_counts_before_its_vector_is_made(
+    table: Table, tmp_path: Path
+) -> None:
+    """A device may sit in sessions of several tasks: each was within the limits when it sat down, not all together."""
+    table.participant.gate = Gate(limits=Limits(min_cohort=6, max_total_epsilon=1.1))
+    seats, answers = table.up_to("shares")
+    (tmp_path / "other").mkdir()
+    other = Table(tmp_path / "other").work.model
+    with Store.open(table.paths[0]) as store:
+        store.prepare(
+            Participation(
+                task_sha256=other.task_sha256, round=0, contribution_id=bytes(32), model_sha256=other.model_sha256,
+                recipient=b"", epsilon=1.0, delta=1e-6, policy_sha256=bytes(32), image_digest="sha384:00", time=0.0,
+                record=b"",
+            ),
+            local_parameters=b"", task=other.signed_task, terms=other.terms,
+        )  # fmt: skip
+    with pytest.raises(PrivacyError, match=r"max_total_epsilon=1\.1"):
+        seats[0].next(answers[0])
+    assert len(ledger(table, 0)) == 1
+    assert not seats[0].sent
+    assert seats[1].next(answers[1]) is not None
+
+
+def test_a_contribution_beyond_its_bound_is_not_masked(table: Table) -> None:
+    """No enclave sees it: a bound that the noise is made for is the device's own to keep."""
+    seats, answers = table.up_to("shares")
+    long = np.full(table.grid.size, table.grid.units, dtype="<i4").tobytes()
+    honest = table.work.model.client
+    object.__setattr__(table.work.model, "client", SimpleNamespace(contribute=lambda *_, **__: (long, b"")))
+    try:
+        with pytest.raises(PrivacyError, match="longer than its bound"):
+            seats[0].next(answers[0])
+    finally:
+        object.__setattr__(table.work.model, "client", honest)
+    assert ledger(table, 0) == []
 
 
 def test_shares_are_given_once(table: Table) -> None:

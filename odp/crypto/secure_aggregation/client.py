@@ -56,8 +56,6 @@ from odp.crypto.secure_aggregation.session import (
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
 
-_SEALED_BYTES = 2 * shamir.SHARE_BYTES + 16
-
 
 class State(enum.Enum):
     """Where a client stands; see the module docstring."""
@@ -221,7 +219,7 @@ class Client:
         return residues
 
     def _open(self, sender: int, sealed: bytes) -> bytes:
-        if len(sealed) != _SEALED_BYTES:
+        if len(sealed) != shamir.SEALED_BYTES:
             raise PrivacyError(f"the shares of client {sender} have a wrong length")
         try:
             opened = self._ciphers[sender].decrypt(_nonce(sender, self._number), sealed, self._session.id)

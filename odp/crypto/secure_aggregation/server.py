@@ -148,6 +148,8 @@ class Server:
             neighbours = self._edges[number]
             if len(shares.sealed) != len(neighbours):
                 raise PrivacyError(f"Expected shares for {len(neighbours)} neighbours, got {len(shares.sealed)}")
+            for sealed in shares.sealed:
+                require_length("a sealed share", sealed, shamir.SEALED_BYTES)
             self._shares.setdefault(number, dict(zip(neighbours, shares.sealed, strict=True)))
 
     def close_shares(self) -> dict[int, messages.SecAggInbox]:
@@ -220,7 +222,7 @@ class Server:
         if list(unmask.neighbours) != expected or len(unmask.shares) != len(expected):
             raise PrivacyError(f"client {number} gave shares of other clients than its neighbours")
         for share in unmask.shares:
-            require_length("share", share, shamir.SHARE_BYTES)
+            shamir.from_bytes(share)  # refused here, it costs its sender alone; later, the whole sum
         with self._at(Stage.UNMASKS):
             if number not in self._agreements:
                 raise PrivacyError(f"client {number} did not agree on the survivors")

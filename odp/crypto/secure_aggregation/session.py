@@ -30,6 +30,8 @@ from odp.v1 import secure_aggregation_pb2 as messages
 
 KEY_BYTES = 32
 HASH_BYTES = 32
+#: Length of every advert: four keys and hashes of 32 bytes, a signature of 64, and two bytes before each.
+ADVERT_BYTES = 4 * (2 + 32) + 2 + 64
 #: So often may one round be started again: each attempt lets the server choose between two orders at most.
 MOST_ATTEMPTS = 4
 # Every encoding of a point whose order divides 8, on the curve or its twist (RFC 7748, section 6.1, warns of them).
@@ -182,6 +184,8 @@ def check_advert(advert: messages.SecAggAdvert, config_sha256: bytes, *, name: s
         require_length("channel_key", advert.channel_key, KEY_BYTES)
         require_length("mask_key", advert.mask_key, KEY_BYTES)
         require_length("commitment", advert.commitment, HASH_BYTES)
+        if advert.ByteSize() != ADVERT_BYTES:  # fields that nobody knows are handed on, too
+            raise ConfigurationError(f"Expected {ADVERT_BYTES} bytes, got {advert.ByteSize()}")
         verify(advert.identity, advert.signature, domains.SECAGG_ADVERT, config_sha256 + _signed_part(advert))
     except (ConfigurationError, signing.SignatureError) as error:
         raise PrivacyError(f"the keys of {name} are refused: {error}") from None

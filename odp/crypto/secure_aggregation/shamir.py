@@ -34,6 +34,8 @@ LIMBS = 9
 LIMB_BITS = 29
 #: A share on the wire: 9 numbers, uint32 little-endian.
 SHARE_BYTES = 4 * LIMBS
+#: What a client seals for a neighbour: a share of each of its two secrets, and a tag.
+SEALED_BYTES = 2 * SHARE_BYTES + 16
 
 UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]
