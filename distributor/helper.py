@@ -78,8 +78,7 @@ class HelperService:
         """
         model = request.model_sha256
         check_length("model_sha256", model, HASH_BYTES)
-        if not self._models.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self._models.require(model)
         try:
             ready = self._shares.of(model)
         except UnknownModel as error:

@@ -150,8 +150,7 @@ class Leader:
         check_length("model_sha256", model, HASH_BYTES)
         if self._helper is None:
             raise ConfigurationError("this distributor has no helper; start it with --helper")
-        if not self._models.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self._models.require(model)
         try:
             ready = self._shares.of(model)
         except UnknownModel as error:

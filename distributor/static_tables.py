@@ -103,8 +103,7 @@ class StaticTables:
         check_length("model_sha256", model, HASH_BYTES)
         if len(table) > _LONGEST_NAME:
             raise ConfigurationError(f"Expected table={table[:16]!r}.. to have at most {_LONGEST_NAME} characters")
-        if not self._models.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self._models.require(model)
         with self._lock:  # whoever asks for the same model waits for it
             found = self._ready.get(model)
             if found is None:
