@@ -162,7 +162,7 @@ class DistributorService:
         """Carries sealed keys to the enclave and sealed rows back."""
         model = _checked_id(request.model_sha256)
         try:
-            with self._selects.turn():
+            with self.selection():
                 sealed_rows = self._core.select(model, request.sealed_keys)
         except UnknownModel as error:
             raise NotFound(str(error)) from None
@@ -196,6 +196,10 @@ class DistributorService:
                 return distributor_pb2.ListBlocksResponse(sha256=self._lists.of(request.model_sha256, index))
             except FileNotFoundError:
                 raise NotFound(str(UnknownModel(request.model_sha256))) from None
+
+    def selection(self) -> contextlib.AbstractContextManager[None]:
+        """The turn of one selection, whatever its method. Raises Busy."""
+        return self._selects.turn()
 
     def sweep(self) -> tuple[bytes, ...]:
         """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError.
