@@ -11,26 +11,18 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import grpc
 import numpy as np
 import numpy.typing as npt
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from google.protobuf.message import DecodeError
 
 from device_runtime.enclaves import Enclaves
+from device_runtime.sealed_select import Asked, select_sealed
 from device_runtime.services import Services, Traffic
 from odp import _validate
 from odp.algorithms.seam import Float32Array, Int64Array, Slices
-from odp.crypto import domains, hpke
-from odp.errors import ConfigurationError, ServiceError
+from odp.errors import ConfigurationError
 from odp.public_table import OpenedTable, open_version
-from odp.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
 from odp.transport.channel import parse_address
-from odp.v1 import common_pb2, distributor_pb2
-
-_REPLY_KEY_BYTES = 32
-_REPLY_NONCE = bytes(12)
+from odp.v1 import common_pb2
 
 
 @dataclass(frozen=True)
@@ -132,44 +124,13 @@ class Lookup:
     ) -> Slices:
         """One request for ``count`` rows of a manifest's keyed table; ``keys`` are distinct, ascending, at most so
         many. The dense tables come with it. Raises as ``select``."""
-        checked = self.enclaves.verified("distributor", address)
-        try:
-            return self._ask(address, model, manifest, keys, count, checked.enclave.hpke_key, traffic)
-        except ServiceError as error:
-            # An enclave that came back with new keys cannot open what is sealed to the old one.
-            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
-                raise
-            old = checked.enclave.hpke_key
-            fresh = self.enclaves.verified("distributor", address, unlike=old).enclave.hpke_key
-            if fresh == old:
-                raise
-            return self._ask(address, model, manifest, keys, count, fresh, traffic)
-
-    def _ask(
-        self,
-        address: str,
-        model: bytes,
-        manifest: common_pb2.ModelManifest,
-        keys: Int64Array,
-        count: int,
-        hpke_key: bytes,
-        traffic: Traffic,
-    ) -> Slices:
-        entry = keyed_entry(manifest)
-        # Whoever needs no row asks for some row too: whether it needs one is its own affair.
-        wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), count)
-        reply_key = self.random_bytes(_REPLY_KEY_BYTES)
-        wanted = distributor_pb2.SelectKeys(table=entry.name, keys=wire_keys, reply_key=reply_key)
-        sealed = hpke.seal(hpke_key, wanted.SerializeToString(), domains.select_info(model))
-        request = distributor_pb2.SelectRequest(model_sha256=model, sealed_keys=sealed)
-        reply = self.services.select(address, request, traffic)
-        try:
-            opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, domains.selected_aad(model))
-            selected = distributor_pb2.SelectedRows.FromString(opened)
-            if len(selected.rows) != count * entry_row_bytes(entry):
-                raise ConfigurationError(f"Expected {count} rows, got {len(selected.rows)} bytes")
-            return slices_from(manifest, keys, selected)
-        except (InvalidTag, DecodeError):
-            raise ServiceError(f"the distributor at {address} sent rows that do not open; try again") from None
-        except ConfigurationError as error:
-            raise ServiceError(f"the distributor at {address} sent unusable rows: {error}") from error
+        found, _ = select_sealed(
+            self.services,
+            Asked(address, model, manifest, count),
+            keys,
+            traffic,
+            checked=self.enclaves.verified("distributor", address),
+            verify=lambda old: self.enclaves.verified("distributor", address, unlike=old),
+            random_bytes=self.random_bytes,
+        )
+        return found

@@ -10,30 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-import grpc
-import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from google.protobuf.message import DecodeError
-
 from device_runtime.assignment import Model, Work
 from device_runtime.enclaves import Checked
+from device_runtime.sealed_select import Asked, Verify, select_sealed
 from device_runtime.services import Services, Traffic
 from device_runtime.table_cache import TableCache
 from device_runtime.two_parties import TwoParties
 from device_runtime.whole_model import WholeModel
 from odp.algorithms.seam import Int64Array, Slices
 from odp.broadcast import ALL, ENCLAVE, PIR, method_of
-from odp.crypto import domains, hpke
-from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import ConfigurationError, ServiceError
-from odp.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
-from odp.v1 import distributor_pb2
-
-_REPLY_KEY_BYTES = 32
-_REPLY_NONCE = bytes(12)
-#: Gives the distributor's enclave, verified again where the one with this key did not work.
-Verify = Callable[[bytes], Checked]
 
 
 class Retrieval(Protocol):
@@ -106,38 +91,15 @@ class SealedRows:
 
         Raises, besides: AttestationError where the enclave's new evidence is refused.
         """
-        try:
-            return self._select(work, keys, self.checked.enclave, traffic)
-        except ServiceError as error:
-            # An enclave that came back with new keys cannot open what is sealed to the old one.
-            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
-                raise
-            fresh = self._verify(self.checked.enclave.hpke_key)
-            if fresh.enclave.hpke_key == self.checked.enclave.hpke_key:
-                raise
-            found = self._select(work, keys, fresh.enclave, traffic)
-            self.checked = fresh
-            return found
-
-    def _select(self, work: Work, keys: Int64Array, distributor: VerifiedEnclave, traffic: Traffic) -> Slices:
         model = work.model
-        entry = keyed_entry(model.manifest)
-        count = model.definition.dpam.slices_per_device
-        # A device without data asks for some row too: whether it has data is its own affair.
-        wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), count)
-        reply_key = self._random_bytes(_REPLY_KEY_BYTES)
-        wanted = distributor_pb2.SelectKeys(table=entry.name, keys=wire_keys, reply_key=reply_key)
-        sealed = hpke.seal(distributor.hpke_key, wanted.SerializeToString(), domains.select_info(model.model_sha256))
-        request = distributor_pb2.SelectRequest(model_sha256=model.model_sha256, sealed_keys=sealed)
-        reply = self._services.select(work.distributor, request, traffic)
-        try:
-            context = domains.selected_aad(model.model_sha256)
-            opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, context)
-            rows = distributor_pb2.SelectedRows.FromString(opened)
-            if len(rows.rows) != count * entry_row_bytes(entry):
-                raise ConfigurationError(f"Expected {count} rows, got {len(rows.rows)} bytes")
-            return slices_from(model.manifest, keys, rows)
-        except (InvalidTag, DecodeError):
-            raise ServiceError(f"the distributor at {work.distributor} sent rows that do not open; try again") from None
-        except ConfigurationError as error:
-            raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
+        asked = Asked(work.distributor, model.model_sha256, model.manifest, model.definition.dpam.slices_per_device)
+        found, self.checked = select_sealed(
+            self._services,
+            asked,
+            keys,
+            traffic,
+            checked=self.checked,
+            verify=self._verify,
+            random_bytes=self._random_bytes,
+        )
+        return found

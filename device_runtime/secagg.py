@@ -48,6 +48,7 @@ from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.errors import (
+    Busy,
     ConfigurationError,
     ContributionRefused,
     OdpError,
@@ -443,12 +444,12 @@ class _Table:
         services, address = self._owner.participant.services, self._session.work.aggregator
         try:
             answer = services.step_answer(address, request, done, place.traffic)
-        except ServiceUnavailable:
+        except ServiceUnavailable as error:
             now = self._clock()
             place.away_since = now if place.away_since is None else place.away_since
             if now - place.away_since > _OUTAGE_SECONDS:
                 raise
-            self._ask_later(place, _RETRY_SECONDS)
+            self._ask_later(place, services.moment(error) if isinstance(error, Busy) else _RETRY_SECONDS)
             return
         place.away_since = None
         if answer.WhichOneof("answer") == "wait":

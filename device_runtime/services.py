@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from odp.errors import ServiceError, StaleModel
+from odp.errors import Busy, ServiceError, StaleModel
 from odp.tables import entry_bytes
 from odp.transparency.proofs import unpacked
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream, translated
@@ -156,18 +156,28 @@ class Services:
         self, address: str, request: retrieval_pb2.GetShapeRequest, traffic: Traffic
     ) -> retrieval_pb2.GetShapeResponse:
         """What has to be known of a table in order to ask two parties for rows of it."""
-        reply: retrieval_pb2.GetShapeResponse = self._call(
-            self._peer(address).retrieval.GetShape, request, address, "ask the distributor for a table's shape", traffic
-        )
+        with _stale_told():
+            reply: retrieval_pb2.GetShapeResponse = self._call(
+                self._peer(address).retrieval.GetShape,
+                request,
+                address,
+                "ask the distributor for a table's shape",
+                traffic,
+            )
         return reply
 
     def select_privately(
         self, address: str, request: retrieval_pb2.SelectPrivatelyRequest, traffic: Traffic
     ) -> retrieval_pb2.SelectPrivatelyResponse:
         """Shares of rows, from the leader and from the helper behind it."""
-        reply: retrieval_pb2.SelectPrivatelyResponse = self._call(
-            self._peer(address).retrieval.SelectPrivately, request, address, "fetch rows from the two parties", traffic
-        )
+        with _stale_told():
+            reply: retrieval_pb2.SelectPrivatelyResponse = self._call(
+                self._peer(address).retrieval.SelectPrivately,
+                request,
+                address,
+                "fetch rows from the two parties",
+                traffic,
+            )
         return reply
 
     def describe_hint(
@@ -175,24 +185,29 @@ class Services:
     ) -> retrieval_pb2.DescribeHintResponse:
         """What has to be known of a table that never changes in order to ask the distributor's host for rows of it."""
         what = "ask the distributor for a table's hint"
-        reply: retrieval_pb2.DescribeHintResponse = self._call(
-            self._peer(address).retrieval.DescribeHint, request, address, what, traffic
-        )
+        with _stale_told():
+            reply: retrieval_pb2.DescribeHintResponse = self._call(
+                self._peer(address).retrieval.DescribeHint, request, address, what, traffic
+            )
         return reply
 
     def hint(self, address: str, request: retrieval_pb2.GetHintRequest, expected: int, traffic: Traffic) -> bytes:
         """A hint of exactly ``expected`` bytes; its hash is not checked here."""
         what = "download a table's hint"
-        replies: Iterator[retrieval_pb2.GetHintResponse] = call(
-            self._peer(address).retrieval.GetHint, request, timeout=LONG_DEADLINE, what=what, address=address
-        )
+        method = self._peer(address).retrieval.GetHint
         traffic.up += request.ByteSize()
         found = bytearray()
-        for reply in read_stream(replies, what=what, address=address):
-            traffic.down += reply.ByteSize()
-            found += reply.chunk
-            if len(found) > expected:
-                break
+
+        def start() -> Iterator[retrieval_pb2.GetHintResponse]:
+            replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
+            return read_stream(replies, what=what, address=address)
+
+        with _stale_told():
+            for reply in self._patience.stream(start):
+                traffic.down += reply.ByteSize()
+                found += reply.chunk
+                if len(found) > expected:
+                    break
         if len(found) != expected:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its shape")
         return bytes(found)
@@ -201,9 +216,10 @@ class Services:
         self, address: str, request: retrieval_pb2.SelectByLatticeRequest, traffic: Traffic
     ) -> retrieval_pb2.SelectByLatticeResponse:
         """Products of a table that never changes."""
-        reply: retrieval_pb2.SelectByLatticeResponse = self._call(
-            self._peer(address).retrieval.SelectByLattice, request, address, "fetch rows by lattices", traffic
-        )
+        with _stale_told():
+            reply: retrieval_pb2.SelectByLatticeResponse = self._call(
+                self._peer(address).retrieval.SelectByLattice, request, address, "fetch rows by lattices", traffic
+            )
         return reply
 
     def submit(
@@ -219,12 +235,15 @@ class Services:
         self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
     ) -> aggregator_pb2.SubmitStreamResponse:
         """Hands in a large encrypted contribution, or a large masked vector behind its sealed header, in chunks."""
-        reply: aggregator_pb2.SubmitStreamResponse = call(
-            self._peer(address).aggregator.SubmitStream,
-            _parts(header, sealed),
-            timeout=LONG_DEADLINE,
-            what="submit to the aggregator",
-            address=address,
+        method = self._peer(address).aggregator.SubmitStream
+        reply: aggregator_pb2.SubmitStreamResponse = self._patience.call(
+            lambda: call(
+                method,
+                _parts(header, sealed),
+                timeout=LONG_DEADLINE,
+                what="submit to the aggregator",
+                address=address,
+            )
         )
         traffic.up += header.ByteSize() + len(sealed)
         traffic.down += reply.ByteSize()
@@ -301,6 +320,10 @@ class Services:
                 method, request, address, "ask the distributor for blocks", counted
             )
         return reply.sha256
+
+    def moment(self, error: Busy) -> float:
+        """Seconds after which to come back, for a caller that waits in its own way."""
+        return self._patience.moment(error)
 
     def close(self) -> None:
         """Closes all channels; calls in flight end with ServiceUnavailable."""

@@ -8,6 +8,8 @@ the signed manifest, or none.
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 
 from device_runtime.assignment import Work
@@ -21,6 +23,8 @@ from odp.tables import keyed_entry, slices_from
 from odp.v1 import common_pb2, distributor_pb2, retrieval_pb2
 
 _VALUE_BYTES = 4
+# A round that is open, and those of late devices.
+_MOST_SHAPES = 8
 
 
 class TwoParties:
@@ -41,6 +45,8 @@ class TwoParties:
         self._services = services
         self._helper_keys = helper_keys
         self._random_bytes = random_bytes
+        self._lock = threading.Lock()
+        self._shapes: OrderedDict[bytes, Shape] = OrderedDict()
 
     def require_pinned(self, helper_key: bytes) -> None:
         """Raises AttestationError unless the person pinned the helper of this key."""
@@ -76,6 +82,8 @@ class TwoParties:
         try:
             rows = two_server.recover(secret, reply.answer)
         except two_server.WrongRowsError:
+            with self._lock:  # it may have been the shape that was wrong
+                self._shapes.pop(model.model_sha256, None)
             raise ServiceError(
                 f"the distributor at {work.distributor} or its helper answered with wrong rows; none of them was used"
             ) from None
@@ -89,8 +97,12 @@ class TwoParties:
             raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
 
     def _shape(self, work: Work, entry: common_pb2.TableManifest, traffic: Traffic) -> Shape:
-        """The table's shape, of which the leader decides nothing that depends on the device."""
+        """The table's shape, of which the leader decides nothing that depends on the device; asked once per version."""
         model = work.model
+        with self._lock:
+            known = self._shapes.get(model.model_sha256)
+        if known is not None:
+            return known
         request = retrieval_pb2.GetShapeRequest(model_sha256=model.model_sha256, table=entry.name)
         reply = self._services.table_shape(work.distributor, request, traffic)
         try:
@@ -108,4 +120,8 @@ class TwoParties:
             raise ServiceError(
                 f"the distributor at {work.distributor} sent the shape of another table than {entry.name!r}"
             )
+        with self._lock:
+            self._shapes[model.model_sha256] = shape
+            while len(self._shapes) > _MOST_SHAPES:
+                self._shapes.popitem(last=False)
         return shape

@@ -54,6 +54,7 @@ def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Rou
         "begin_model": Route(None, calls.begin_model),
         "chunk": Route(None, calls.chunk),
         "install": Route("change", calls.install),
+        "forget": Route("change", calls.forget),
     }
 
 
@@ -83,6 +84,10 @@ class _Calls:
 
     def check_room(self, request: EnclaveRequest) -> EnclaveReply:
         self._core.require_room(request.check_room.task, request.check_room.model)
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def forget(self, request: EnclaveRequest) -> EnclaveReply:
+        self._core.forget(request.forget.model_sha256)
         return EnclaveReply(done=enclave_pb2.Done())
 
     def begin_model(self, request: EnclaveRequest) -> EnclaveReply:

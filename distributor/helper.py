@@ -78,8 +78,7 @@ class HelperService:
         """
         model = request.model_sha256
         check_length("model_sha256", model, HASH_BYTES)
-        if not self._models.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self._models.require(model)
         try:
             ready = self._shares.of(model)
         except UnknownModel as error:
@@ -93,7 +92,8 @@ class HelperService:
         if query.table != ready.table or len(query.pad_seed) != two_server.PAD_SEED_BYTES:
             raise ConfigurationError(_MALFORMED)
         try:
-            found = two_server.answer(ready.database, query.query, pad_seed=query.pad_seed)
+            with self._models.selection():
+                found = self._shares.answer(ready, query.query, pad_seed=query.pad_seed)
         except ConfigurationError:
             raise ConfigurationError(_MALFORMED) from None
         self._log.event("answered", model=short(model), bytes_in=len(request.sealed_query), bytes_out=len(found))

@@ -11,6 +11,7 @@ import grpc
 from distributor.enclave import DistributorCore
 from distributor.helper import NAME, HelperService, OwnTasks, helper_servicer
 from distributor.model_store import ModelStore
+from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
 from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
 from odp.crypto.hpke import KEY_BYTES, HpkeKey
@@ -37,8 +38,10 @@ class HelperConfig:
     key: Path | None = None
     ca: Path | None = None
     ca_folder: Path | None = None
+    keep_days: float = KEEP_DAYS
 
     def __post_init__(self) -> None:
+        check_keep_days(self.keep_days)
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
 
 
@@ -54,8 +57,11 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         store = ModelStore(state.path("models"))
         # The same checks of models and versions as in the distributor's enclave; nothing is sealed to this key.
         core = DistributorCore(HpkeKey.generate())
-        models = DistributorService(core, store, log, replication=OwnTasks(key.public))
+        models = DistributorService(
+            core, store, log, replication=OwnTasks(key.public), keep_seconds=config.keep_days * DAY
+        )
         models.restore()
+        undo.callback(Sweeping(models.sweep, log).close)
         service = HelperService(models, Shares(store), key, log)
 
         def add(server: grpc.Server) -> None:

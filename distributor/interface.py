@@ -36,6 +36,10 @@ class Distributor(Protocol):
         """Raises, before any table is sent, what installing would raise for want of room."""
         ...
 
+    def forget(self, model_sha256: bytes) -> None:
+        """Drops a model. Unknown ids are ignored."""
+        ...
+
     def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
         """Answers ``SelectResponse.sealed_rows`` for ``SelectRequest.sealed_keys``."""
         ...

@@ -126,12 +126,13 @@ class Leader:
         """Both shares in one, the helper's still under its pad.
 
         Raises NotFound for a model that is not held, ConfigurationError for a malformed query, and ServiceUnavailable
-        where the helper does not answer.
+        where the helper does not answer; Busy where either has too many requests.
         """
         model = request.model_sha256
         ready, helper = self._ready(model, request.table)
-        share = two_server.answer(ready.database, request.leader_query, pad_seed=None)
-        helper_share = self._helper_share(helper, model, request.sealed_helper_query)
+        with self._models.selection():
+            share = self._shares.answer(ready, request.leader_query, pad_seed=None)
+            helper_share = self._helper_share(helper, model, request.sealed_helper_query)
         if len(helper_share) != len(share):
             raise ServiceUnavailable(
                 f"the helper at {helper.address} sent {len(helper_share)} bytes, not {len(share)}; try again later"
@@ -150,8 +151,7 @@ class Leader:
         check_length("model_sha256", model, HASH_BYTES)
         if self._helper is None:
             raise ConfigurationError("this distributor has no helper; start it with --helper")
-        if not self._models.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self._models.require(model)
         try:
             ready = self._shares.of(model)
         except UnknownModel as error:

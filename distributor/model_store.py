@@ -14,6 +14,7 @@ the enclave verifies a reloaded model as it does a published one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -125,6 +126,19 @@ class ModelStore:
                 return
             _sync_folder(self._root)
             shutil.rmtree(doomed)
+
+    def used(self, model: bytes) -> float:
+        """When a model was published or asked for, as ``note_use`` wrote it; seconds since 1970.
+
+        Raises StateError where the model is not stored or the disk fails.
+        """
+        with state_errors(self._root):
+            return (self._folder(model) / _TASK).stat().st_mtime
+
+    def note_use(self, model: bytes, now: float) -> None:
+        """Remembers that somebody asked for a model; what cannot be written is forgotten: nothing else follows."""
+        with contextlib.suppress(OSError):
+            os.utime(self._folder(model) / _TASK, (now, now))
 
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
         """The tables' bytes one after the other, unverified, in pieces of at most ``size``.

@@ -12,6 +12,7 @@ from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
+from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
 from distributor.shares import Shares
 from distributor.static_tables import StaticTables
@@ -41,6 +42,7 @@ class Config:
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
     parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
+    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for.
     """
 
     state: Path
@@ -52,11 +54,13 @@ class Config:
     ca_folder: Path | None = None
     helper: str | None = None
     helper_ca: Path | None = None
+    keep_days: float = KEEP_DAYS
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
         if self.helper is not None:
             parse_address(self.helper)
+        check_keep_days(self.keep_days)
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
@@ -95,8 +99,9 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             helper = HelperClient(config.helper, tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca))
             undo.callback(helper.close)
         replicator = Replicator(store, helper, log)
-        service = DistributorService(core, store, log, replication=replicator)
+        service = DistributorService(core, store, log, replication=replicator, keep_seconds=config.keep_days * DAY)
         service.restore()
+        undo.callback(Sweeping(service.sweep, log).close)
         static = StaticTables(service, store, log)
         leader = Leader(service, Shares(store), replicator, helper, log)
 

@@ -47,6 +47,10 @@ class RemoteDistributor:
         header = distributor_pb2.PublishHeader(task=signed_task, model=signed_manifest)
         self._client.call(EnclaveRequest(check_room=header))
 
+    def forget(self, model_sha256: bytes) -> None:
+        """See ``Distributor``."""
+        self._client.call(EnclaveRequest(forget=enclave_pb2.ForgetModel(model_sha256=model_sha256)))
+
     def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
         """See ``Distributor``."""
         given = distributor_pb2.SelectRequest(model_sha256=model_sha256, sealed_keys=sealed_keys)

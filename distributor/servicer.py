@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import grpc
@@ -18,9 +19,12 @@ from distributor.downloads import BlockLists, pieces
 from distributor.header import ModelHeader, open_header
 from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
+from distributor.retention import DAY, KEEP_DAYS, Held, forgettable
 from odp._validate import identifier, one_of
+from odp.algorithms.registry import algorithm_for
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, OdpError, StateError
+from odp.public_table import is_table
 from odp.signed_task import HASH_BYTES, check_length
 from odp.tables import entry_bytes
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
@@ -40,6 +44,8 @@ MAX_SELECTS, WAITING_SELECTS = 16, 16
 WORKERS = MAX_PUBLISHES + MAX_DOWNLOADS + WAITING_DOWNLOADS + MAX_SELECTS + WAITING_SELECTS + 6
 
 _LONGEST_NAME = 64
+# How exactly the last use of a model is known: a file's time is written so often at most.
+_USE_SECONDS = 3600.0
 
 
 class Replication(Protocol):
@@ -58,7 +64,8 @@ class DistributorService:
     """Serves ``core`` and keeps ``store`` equal to what it holds; thread-safe.
 
     ``stream_seconds`` bounds one Publish or Download, whatever deadline its caller set. ``replication`` hands on models
-    that somebody else must hold too, before their Publish is answered.
+    that somebody else must hold too, before their Publish is answered. ``keep_seconds`` is how long a model that no
+    open round can need is kept after it was asked for last, by ``clock``, seconds since 1970.
     """
 
     def __init__(
@@ -69,6 +76,8 @@ class DistributorService:
         *,
         stream_seconds: float = LONG_DEADLINE,
         replication: Replication | None = None,
+        keep_seconds: float = KEEP_DAYS * DAY,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._core = core
         self._store = store
@@ -76,6 +85,9 @@ class DistributorService:
         self._lists = BlockLists(store)
         self._stream_seconds = stream_seconds
         self._replication = replication
+        self._keep_seconds = keep_seconds
+        self._clock = clock
+        self._noted: dict[bytes, float] = {}
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
         self._publishes = Turns(at_once=MAX_PUBLISHES, waiting=0, service=ROLE, what="publishes")
@@ -121,6 +133,7 @@ class DistributorService:
             reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
             fields = {"model": short(header.model_sha256), "task": short(header.task_sha256)}
             if self._core.holds(header.model_sha256):
+                self._note_use(header.model_sha256)
                 self._replicate(header)
                 self._log.event("publish_known", **fields)
                 return reply
@@ -134,6 +147,7 @@ class DistributorService:
                         incoming.write_table(pieces)
                     with self._changing:
                         incoming.commit()
+                        self._note_use(header.model_sha256)
                         self._install_or_remove(header.model_sha256)
             except (grpc.RpcError, OdpError) as error:
                 # A cut stream may also look like one that ended early: both leave nothing.
@@ -148,10 +162,11 @@ class DistributorService:
         """Carries sealed keys to the enclave and sealed rows back."""
         model = _checked_id(request.model_sha256)
         try:
-            with self._selects.turn():
+            with self.selection():
                 sealed_rows = self._core.select(model, request.sealed_keys)
         except UnknownModel as error:
             raise NotFound(str(error)) from None
+        self._note_use(model)
         self._log.event("select", model=short(model), bytes_in=len(request.sealed_keys), bytes_out=len(sealed_rows))
         return distributor_pb2.SelectResponse(sealed_rows=sealed_rows)
 
@@ -182,9 +197,29 @@ class DistributorService:
             except FileNotFoundError:
                 raise NotFound(str(UnknownModel(request.model_sha256))) from None
 
-    def holds(self, model: bytes) -> bool:
-        """Whether the model of this id is held, by disk and core."""
-        return self._core.holds(model)
+    def selection(self) -> contextlib.AbstractContextManager[None]:
+        """The turn of one selection, whatever its method. Raises Busy."""
+        return self._selects.turn()
+
+    def sweep(self) -> tuple[bytes, ...]:
+        """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError.
+
+        The disk comes first: a program that is killed in between comes back without them.
+        """
+        with self._changing:
+            doomed = forgettable(map(self._held, self._store.models()), now=self._clock(), seconds=self._keep_seconds)
+            for model in doomed:
+                self._store.remove(model)
+                self._core.forget(model)
+                self._noted.pop(model, None)
+                self._log.event("model_forgotten", model=short(model))
+        return doomed
+
+    def require(self, model: bytes) -> None:
+        """Somebody asks for a model. Raises NotFound where disk and core do not hold it."""
+        if not self._core.holds(model):
+            raise NotFound(str(UnknownModel(model)))
+        self._note_use(model)
 
     def header(self, model: bytes) -> ModelHeader:
         """The checked header of a stored model. Raises ConfigurationError where its folder is incomplete."""
@@ -193,9 +228,7 @@ class DistributorService:
 
     def _table(self, model: bytes, name: str) -> tuple[int, int]:
         """Place and bytes of a table of a model that is held."""
-        _checked_id(model)
-        if not self._core.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self.require(_checked_id(model))
         if len(name) > _LONGEST_NAME:
             raise ConfigurationError(f"Expected table={name[:16]!r}.. to have at most {_LONGEST_NAME} characters")
         identifier(table=name)
@@ -204,6 +237,17 @@ class DistributorService:
         one_of(names, table=name)
         index = names.index(name)
         return index, entry_bytes(tables[index])
+
+    def _held(self, model: bytes) -> Held:
+        header = self.header(model)
+        last = None if is_table(header.task) else len(algorithm_for(header.task).planned_releases())
+        return Held(model, header.task_sha256, header.manifest.version, last, self._store.used(model))
+
+    def _note_use(self, model: bytes) -> None:
+        now = self._clock()
+        if now - self._noted.get(model, 0.0) >= _USE_SECONDS:
+            self._noted[model] = now
+            self._store.note_use(model, now)
 
     def _replicate(self, header: ModelHeader) -> None:
         if self._replication is not None:

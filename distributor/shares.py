@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from distributor.header import open_header
 from distributor.interface import UnknownModel
 from distributor.model_store import ModelStore
+from distributor.together import Together
 from odp.broadcast import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError
@@ -39,6 +40,11 @@ class Shares:
         self._store = store
         self._lock = threading.Lock()
         self._ready: OrderedDict[bytes, Ready] = OrderedDict()
+        self._together = Together()
+
+    def answer(self, ready: Ready, query: bytes, *, pad_seed: bytes | None) -> bytes:
+        """A share; queries that wait may have one pass. Raises as ``two_server.answer``."""
+        return self._together.answer(ready.database, query, pad_seed)
 
     def of(self, model: bytes) -> Ready:
         """The model of this id, its tables checked against their hashes when they are read.

@@ -28,7 +28,8 @@ from odp.tables import entry_bytes, keyed_entry, table_from_bytes
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
-from odp.transport.streams import stream_permit, stream_time_limit
+from odp.transport.streams import stream_time_limit
+from odp.transport.turns import Turns
 from odp.v1 import retrieval_pb2
 
 #: Rows of one request, whatever a device needs.
@@ -59,7 +60,7 @@ class StaticTables:
         self._store = store
         self._log = log
         self._stream_seconds = stream_seconds
-        self._hints = threading.BoundedSemaphore(MAX_HINTS)
+        self._hints = Turns(at_once=MAX_HINTS, waiting=0, service="distributor", what="hints")
         self._lock = threading.Lock()
         self._ready: OrderedDict[bytes, _Static] = OrderedDict()
 
@@ -82,7 +83,7 @@ class StaticTables:
         """The hint in chunks of at most 1 MiB. Raises as ``describe``, at once."""
         found = self._of(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(stream_permit(self._hints, service="distributor", what="hints"))
+        permit.enter_context(self._hints.turn())
         permit.enter_context(stream_time_limit(context, self._stream_seconds))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
@@ -94,7 +95,8 @@ class StaticTables:
     def select(self, request: retrieval_pb2.SelectByLatticeRequest) -> retrieval_pb2.SelectByLatticeResponse:
         """The products of one query. Raises as ``describe``, and ConfigurationError for a malformed query."""
         found = self._of(request.model_sha256, request.table)
-        answer = lwe.answer(found.database, request.query)
+        with self._models.selection():
+            answer = lwe.answer(found.database, request.query)
         sizes = {"bytes_in": request.ByteSize(), "bytes_out": len(answer)}
         self._log.event("select_by_lattice", model=short(request.model_sha256), **sizes)
         return retrieval_pb2.SelectByLatticeResponse(model_sha256=request.model_sha256, answer=answer)
@@ -103,8 +105,7 @@ class StaticTables:
         check_length("model_sha256", model, HASH_BYTES)
         if len(table) > _LONGEST_NAME:
             raise ConfigurationError(f"Expected table={table[:16]!r}.. to have at most {_LONGEST_NAME} characters")
-        if not self._models.holds(model):
-            raise NotFound(str(UnknownModel(model)))
+        self._models.require(model)
         with self._lock:  # whoever asks for the same model waits for it
             found = self._ready.get(model)
             if found is None:

@@ -14,11 +14,12 @@ import grpc
 
 from odp.crypto.secure_aggregation.session import HASH_BYTES, KEY_BYTES, require_length
 from odp.crypto.signing import SignatureError
-from odp.errors import ConfigurationError, PrivacyError, ServiceUnavailable
+from odp.errors import ConfigurationError, PrivacyError
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log
 from odp.transport.service import answers
 from odp.transport.streams import stream_time_limit
+from odp.transport.turns import Turns
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.secagg_rounds import SecAggRounds
@@ -42,7 +43,13 @@ class SecureAggregationService:
         self._rounds = rounds
         self._wait = wait
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
-        self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
+        self._streams = Turns(
+            at_once=_MOST_STREAMS,
+            waiting=MOST_WAITING,
+            service="aggregator",
+            what="vectors",
+            longest=_STREAM_SECONDS,
+        )
 
     def join(self, request: wire.SecAggJoinRequest) -> wire.SecAggJoinResponse:
         """The configuration of the session that gathers clients, or how long to wait."""
@@ -73,12 +80,8 @@ class SecureAggregationService:
         if session is None:
             return _void()
         session.require_may_send(client.identity, client.token)
-        if not self._streams.acquire(timeout=_STREAM_SECONDS):
-            raise ServiceUnavailable("the aggregator is busy with other vectors; try again in a moment")
-        try:
+        with self._streams.turn():
             message = _read_masked(requests, session.vector_bytes)
-        finally:
-            self._streams.release()
         return self._step(session, client, message)
 
     def _session(self, client: wire.SecAggClient) -> LiveSession | None:

@@ -19,7 +19,8 @@ from odp.errors import PrivacyError, Refusal, StateError
 from odp.transport.channel import LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
-from odp.transport.streams import stream_permit, stream_time_limit
+from odp.transport.streams import stream_time_limit
+from odp.transport.turns import Turns
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from trusted_aggregator.ingest import Ingest
 from trusted_aggregator.interface import Aggregator, Status
@@ -59,7 +60,7 @@ class AggregatorService:
         self._ingest = Ingest(core, storage, failed=failed)
         # Writes are stored in the order in which the enclave made them.
         self._changes = threading.Lock()
-        self._streams = threading.BoundedSemaphore(MAX_STREAMS)
+        self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> None:
         """Opens a round; returns once that is stored."""
@@ -87,9 +88,9 @@ class AggregatorService:
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
     ) -> Refusal | None:
-        """As ``submit``, of a contribution in chunks. Raises ServiceUnavailable where too many streams are open."""
+        """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
         with (
-            stream_permit(self._streams, service="aggregator", what="submissions"),
+            self._streams.turn(),
             stream_time_limit(context, LONG_DEADLINE),
         ):
             header = read_header(requests)

@@ -30,13 +30,24 @@ def run_helper(
     ca_folder: Annotated[
         Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")
     ] = None,
+    keep_days: Annotated[
+        float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
+    ] = 30.0,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
     """Run a helper in the foreground. Start the distributor with --helper and its address."""
     from distributor.helper_program import HelperConfig, start_helper
 
     running = start_helper(
-        HelperConfig(state=state, listen=listen, certificate=certificate, key=key, ca=ca, ca_folder=ca_folder)
+        HelperConfig(
+            state=state,
+            listen=listen,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            ca_folder=ca_folder,
+            keep_days=keep_days,
+        )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
 

@@ -105,6 +105,9 @@ def run_distributor(
     helper_ca: Annotated[
         Path | None, typer.Option(help="PEM certificate of the helper's CA \\[default: this program's].")
     ] = None,
+    keep_days: Annotated[
+        float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
+    ] = 30.0,
     platform: Platform = None,
     certificate: Certificate = None,
     key: Key = None,
@@ -128,6 +131,7 @@ def run_distributor(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            keep_days=keep_days,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

@@ -134,10 +134,14 @@ class Patience:
             try:
                 return attempt()
             except Busy as error:
-                low = min(error.low_seconds, LONGEST_WINDOW)
-                if self.wait(self.uniform(low, min(max(error.high_seconds, low), LONGEST_WINDOW))):
+                if self.wait(self.moment(error)):
                     raise
         return attempt()
+
+    def moment(self, error: Busy) -> float:
+        """Seconds from now at which to come back: a random moment of the window."""
+        low = min(error.low_seconds, LONGEST_WINDOW)
+        return self.uniform(low, min(max(error.high_seconds, low), LONGEST_WINDOW))
 
     def stream(self, start: Callable[[], Iterator[_Result]]) -> Iterator[_Result]:
         """The replies of a stream, started again where it was refused before its first reply.

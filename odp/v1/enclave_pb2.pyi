@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "begin_model", "chunk", "install", "models", "select", "check_room")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class EnclaveRequest(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SELECT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ROOM_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     start: EnclaveStart
     records: SealedRecords
     contributions: StoredContributions
@@ -52,7 +53,8 @@ class EnclaveRequest(_message.Message):
     models: AskModels
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ...) -> None: ...
+    forget: ForgetModel
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
     __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "models", "selected")
@@ -323,3 +325,9 @@ class ModelIds(_message.Message):
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     model_sha256: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, model_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ForgetModel(_message.Message):
+    __slots__ = ("model_sha256",)
+    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    model_sha256: bytes
+    def __init__(self, model_sha256: _Optional[bytes] = ...) -> None: ...

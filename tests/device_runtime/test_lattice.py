@@ -163,7 +163,7 @@ def test_a_hint_or_an_answer_that_was_changed_gives_no_row(static: Static, monke
 
 def test_a_table_whose_hint_would_take_minutes_is_refused(static: Static, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_tables, "LARGEST_TABLE", static.rows.nbytes - 1)
-    models: Any = SimpleNamespace(holds=lambda _: True)
+    models: Any = SimpleNamespace(require=lambda _: None)
     fresh = static_tables.StaticTables(models, ModelStore(static.models), Log("distributor"))
     request = retrieval_pb2.DescribeHintRequest(model_sha256=static.last.model_sha256, table="items")
     with pytest.raises(ConfigurationError, match=f"has {static.rows.nbytes} bytes; retrieval by lattices is for"):

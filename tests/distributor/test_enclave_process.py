@@ -66,6 +66,14 @@ def remote(tmp_path: Path) -> Iterator[Remote]:
     thread.join(SECONDS)
 
 
+def test_a_host_lets_its_enclave_forget_a_model(remote: Remote, developer: Any) -> None:
+    model = developer.model()
+    remote.install(model)
+    for _ in range(2):
+        remote.core.forget(model.id)
+        assert remote.core.models() == ()
+
+
 def selected(remote: Remote, model: Any, kit: Any, keys: list[int]) -> np.ndarray:
     question = kit.ask(model, remote.hpke_key, keys)
     return np.asarray(kit.answered_rows(model, question, remote.core.select(model.id, question.sealed_keys)))

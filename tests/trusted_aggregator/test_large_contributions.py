@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from odp.crypto import domains, hpke
-from odp.errors import ConfigurationError, Refusal, ServiceUnavailable, StateError
+from odp.errors import Busy, ConfigurationError, Refusal, StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
@@ -241,7 +241,7 @@ def test_more_streams_than_the_memory_is_meant_for_are_put_off(host: Host, monke
     host.begin()
 
     def second_within_the_first() -> Iterator[Any]:
-        with pytest.raises(ServiceUnavailable, match="busy with other submissions"):
+        with pytest.raises(Busy, match="busy with other submissions"):
             host.send(host.world.sealed(2))
         yield from parts(host.world, host.world.sealed(1))
 

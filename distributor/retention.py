@@ -1,0 +1,81 @@
+"""Which models a distributor forgets by age: those that no open round can need, and that nobody asks for any more.
+
+A round trains on the newest version of its task, so that one stays until the version behind the last round is there:
+then no round is open. Of a public table, which has no last version, the newest one stays. Everything else of them goes
+when nobody asked for it for some days. Versions that newer ones replaced go at once, by their number
+(``distributor.enclave``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from odp import _validate
+from odp.errors import OdpError
+from odp.transport.logs import Log
+
+#: Days that a model which nobody asks for is kept.
+KEEP_DAYS = 30.0
+DAY = 86_400.0
+
+_SWEEP_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """A stored model: ``last`` is the version behind its task's last round, None for a public table.
+
+    ``used`` is when it was published or asked for, in seconds since 1970, to the hour.
+    """
+
+    model: bytes
+    task: bytes
+    version: int
+    last: int | None
+    used: float
+
+
+def check_keep_days(keep_days: float) -> None:
+    """Raises ConfigurationError unless it is from one day, in which late devices finish, to a century."""
+    _validate.within(low=1.0, high=36_525.0, keep_days=keep_days)
+
+
+def forgettable(held: Iterable[Held], *, now: float, seconds: float) -> tuple[bytes, ...]:
+    """The ids of the models that nobody asked for in ``seconds`` before ``now`` and no open round can need."""
+    models = tuple(held)
+    newest: dict[bytes, int] = {}
+    for one in models:
+        newest[one.task] = max(one.version, newest.get(one.task, 0))
+
+    def free(one: Held) -> bool:
+        return one.version < newest[one.task] if one.last is None else newest[one.task] >= one.last
+
+    return tuple(one.model for one in models if now - one.used > seconds and free(one))
+
+
+class Sweeping:
+    """Calls ``sweep`` now and every hour, on a thread, until it is closed; one that fails is logged and tried again."""
+
+    def __init__(self, sweep: Callable[[], object], log: Log, *, every: float = _SWEEP_SECONDS) -> None:
+        self._sweep = sweep
+        self._log = log
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._sweep()
+            except OdpError as error:
+                self._log.warning("not_swept", reason=str(error))
+            if self._stop.wait(self._every):
+                return
+
+    def close(self) -> None:
+        """Returns when no sweep runs any more."""
+        self._stop.set()
+        self._thread.join()
