@@ -26,8 +26,8 @@ from odp.datasets import Ratings, synthetic_movielens
 from odp.transport.logs import Log
 
 IMAGES = Path(__file__).parent / "images"
-USERS, ITEMS = 40, 30
-MIN_COHORT = 10
+USERS, ITEMS = 10, 30
+MIN_COHORT = 5
 
 
 def people() -> Ratings:
