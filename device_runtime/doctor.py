@@ -100,7 +100,7 @@ def _store(folder: Path) -> str:
 
 def _keyring() -> str:
     if importlib.util.find_spec("keyring") is None:
-        return "the library keyring is not installed"
+        return "the library keyring is not installed: pip install 'odp[keyring]'"
     backend = importlib.import_module("keyring").get_keyring()
     return f"{type(backend).__module__}.{type(backend).__qualname__}"
 

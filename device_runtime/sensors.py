@@ -91,7 +91,7 @@ class MachineSensors:
         try:
             import psutil
         except ImportError:
-            raise Unreadable("psutil is not installed") from None
+            raise Unreadable("psutil is not installed: pip install 'odp[device]'") from None
         try:
             found = psutil.sensors_temperatures()
         except (AttributeError, OSError, RuntimeError):
@@ -108,7 +108,7 @@ def _battery() -> Any:
     try:
         import psutil
     except ImportError:
-        raise Unreadable("psutil is not installed") from None
+        raise Unreadable("psutil is not installed: pip install 'odp[device]'") from None
     try:
         found = psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError):
