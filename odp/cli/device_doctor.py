@@ -23,7 +23,7 @@ _MEANING = {
     "processor-limit": "so much processor time and no more",
     "file-limit": "no file can grow, few descriptors",
     "landlock-no-files": "no file can be opened",
-    "seccomp": "system calls: compute, threads, its channel",
+    "seccomp": "system calls: compute, its channel; no threads",
 }
 
 

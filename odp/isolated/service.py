@@ -62,9 +62,9 @@ class IsolatedService:
 
     For every call of a handler:
 
-    - It runs in a process of its own, made for this call: no network, no file, no other process, no environment, and
-      limits of processor time, memory, wall time and output. The module is run anew in each, so what a handler leaves
-      in memory is gone. It imports the standard library, numpy, and its own package.
+    - It runs in a process of its own, made for this call: no network, no file, no other process, no thread, no
+      environment, and limits of processor time, memory, wall time and output. The module is run anew in each,
+      so what a handler leaves in memory is gone. It imports the standard library, numpy, and its own package.
     - It is given its input and ``stores``, and may read the tables that ``odp.isolated.RIGHTS`` says.
     - What it returns is checked by the runtime, outside of that process, and all of what it writes is stored in one
       transaction, or none of it.

@@ -10,7 +10,7 @@
 ``processor-limit``      so many seconds, of all its threads together
 ``file-limit``           no file can grow above zero bytes, and few descriptors can be open
 ``landlock-no-files``    no file below ``/`` is accessible; no TCP, no abstract sockets, no signals to others
-``seccomp``              system calls are limited to those of ``odp.sandbox.seccomp``
+``seccomp``              system calls are limited to those of ``odp.sandbox.seccomp``; no threads
 =======================  ==========================================================================
 
 The template process adds the namespaces that it made for it. Which of them the promises to a person rest on,
@@ -67,6 +67,7 @@ def take(channel: int, *, memory_bytes: int, processor_seconds: int) -> Restrict
         "processor-limit": lambda: kernel.limit_resources({resource.RLIMIT_CPU: processor_seconds}),
         "file-limit": lambda: kernel.limit_resources({resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: _DESCRIPTORS}),
         "landlock-no-files": lambda: kernel.landlock({}) and kernel.fails_with(errno.EACCES, kernel.read_null),
-        "seccomp": kernel.filter_system_calls,
+        # Threads take memory and numbers of the kernel that no limit of a process counts.
+        "seccomp": lambda: kernel.filter_system_calls(threads=False),
     }
     return kernel.take(steps)

@@ -129,9 +129,9 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def filter_system_calls() -> bool:
-    """Only the system calls of ``odp.sandbox.seccomp``, for all threads."""
-    seccomp.restrict()
+def filter_system_calls(*, threads: bool = True) -> bool:
+    """Only the system calls of ``odp.sandbox.seccomp``, for all threads; without ``threads``, no new one."""
+    seccomp.restrict(threads=threads)
     return all(fails_with(errno.EPERM, attempt) for attempt in (read_null, os.fork))
 
 

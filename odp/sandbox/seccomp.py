@@ -4,8 +4,8 @@ Allowed is what computing and talking over open descriptors need: memory, thread
 and receive. Everything else fails with EPERM: opening any file, making any socket, starting any program, making a
 process, looking into another one, sending it a signal. Five calls are allowed for some arguments only:
 
-- ``clone`` makes threads of this process and nothing else; ``clone3``, whose arguments a filter cannot see, answers
-  ENOSYS, and the C library then uses ``clone``;
+- ``clone`` makes threads of this process and nothing else, or not even them; ``clone3``, whose arguments a filter
+  cannot see, answers ENOSYS, and the C library then uses ``clone``;
 - ``tgkill`` signals this process alone (``abort``);
 - ``prlimit64`` reads limits;
 - ``prctl`` names threads, and ``ioctl`` switches a descriptor between blocking and non-blocking;
@@ -81,8 +81,8 @@ class Unsupported(OSError):
     """The kernel, or this module, has no filter for this machine."""
 
 
-def restrict() -> None:
-    """Puts the filter over every thread of this process, for good. Needs no_new_privs.
+def restrict(*, threads: bool = True) -> None:
+    """Puts the filter over every thread of this process, for good. Needs no_new_privs. Without ``threads`` no new one.
 
     Raises:
         OSError: the kernel refused, or the machine is neither x86-64 nor aarch64; nothing changed.
@@ -91,7 +91,7 @@ def restrict() -> None:
     if machine not in _MACHINES:
         raise Unsupported(errno.ENOSYS, f"no seccomp filter for {machine}")
     number = _MACHINES[machine][2]
-    rules = filter_for(machine, os.getpid())
+    rules = filter_for(machine, os.getpid(), threads=threads)
     program = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     code = ctypes.create_string_buffer(program, len(program))
 
@@ -106,7 +106,7 @@ def restrict() -> None:
         raise OSError(code_of_error, os.strerror(code_of_error))
 
 
-def filter_for(machine: str, process: int) -> list[_Rule]:
+def filter_for(machine: str, process: int, *, threads: bool = True) -> list[_Rule]:
     """The BPF program: (code, jump where true, jump where false, constant) each."""
     place, architecture, _ = _MACHINES[machine]
     rules: list[_Rule] = [
@@ -121,7 +121,7 @@ def filter_for(machine: str, process: int) -> list[_Rule]:
             rules += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
     rules += [(_EQUAL, 0, 1, _CLONE3[place]), (_RETURN, 0, 0, _NO_SUCH_CALL)]
     conditional: list[tuple[int, Callable[[], list[_Rule]]]] = [
-        (_CLONE[place], _thread_only),
+        *([(_CLONE[place], _thread_only)] if threads else []),
         (_TGKILL[place], lambda: _one_of(0, process)),
         (_PRLIMIT64[place], lambda: _zero(2)),
         (_PRCTL[place], lambda: _one_of(0, _PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA)),

@@ -24,12 +24,12 @@ OPENAT2, EXECVEAT, PIDFD_GETFD, MEMFD_CREATE, RECVMSG = (437, 437), (322, 281), 
 THREAD = 0x3D0F00
 
 
-def run(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+def run(machine: str, number: int, *arguments: int, architecture: int | None = None, threads: bool = True) -> int:
     """What the filter answers: classic BPF over a struct seccomp_data."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     told = ARCHITECTURE[machine] if architecture is None else architecture
     data = struct.pack("<IIQ6Q", number, told, 0, *(value % 2**64 for value in padded))
-    rules, place, value = filter_for(machine, PROCESS), 0, 0
+    rules, place, value = filter_for(machine, PROCESS, threads=threads), 0, 0
     assert len(rules) < 4096
     for _ in range(len(rules)):
         code, when, otherwise, constant = rules[place]
@@ -59,6 +59,13 @@ def test_computing_threads_and_talking_are_allowed(machine: str, which: int) -> 
     assert run(machine, IOCTL[which], 3, 0x5421) == ALLOW
     for command in (0, 1, 2, 3, 4, 1030):
         assert run(machine, FCNTL[which], 3, command) == ALLOW
+
+
+@machines
+def test_a_process_may_give_up_threads_too(machine: str, which: int) -> None:
+    assert run(machine, CLONE[which], THREAD, threads=False) == DENY
+    assert run(machine, CLONE3[which], threads=False) == NO_SUCH_CALL
+    assert run(machine, FUTEX[which], threads=False) == ALLOW
 
 
 @machines

@@ -154,7 +154,7 @@ import sys
 sys.path.append({root!r})
 from odp.sandbox import kernel, namespaces
 namespaces.unshare = lambda names: False
-kernel.filter_system_calls = lambda: False
+kernel.filter_system_calls = lambda **given: False
 import runpy
 runpy.run_path({program!r}, run_name="__main__")
 """
