@@ -14,6 +14,7 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Grid
+from odp.algorithms.dense.secagg import check_size
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.seam import Float64Array
 from odp.errors import ConfigurationError
@@ -153,7 +154,9 @@ class Terms:
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
             offset += kind.size
-        return cls(tuple(parts), Grid.of(asked.dense, size=offset, sharers=definition.cohort.secagg.sharers))
+        grid = Grid.of(asked.dense, size=offset, sharers=definition.cohort.secagg.sharers)
+        check_size(definition.cohort, grid)
+        return cls(tuple(parts), grid)
 
     def check_round(self, round: int) -> None:
         """Raises ConfigurationError unless the task has this round."""

@@ -86,6 +86,18 @@ def test_noise_for_fewer_sharers_than_declared_is_refused_by_the_grid() -> None:
             check_definition(definition)
 
 
+def test_a_definition_with_sessions_larger_than_its_goal_is_refused() -> None:
+    """The sharers are counted for sessions up to the goal; a little above, there may be fewer honest ones in a sum."""
+    threat = Threat(adversary=Adversary.LYING, corrupt=0.1, dropout=0.3)
+    definition = signed_definition(goal=100, corrupt_fraction=0.1, dropout_fraction=0.3)
+    assert definition.statistics.dense.maximum == 100
+    assert definition.cohort.secagg.sharers == 90 > fewest_honest(minimum=100, maximum=142, threat=threat)
+    check_definition(definition)
+    definition.statistics.dense.maximum = 142
+    with pytest.raises(ConfigurationError, match=r"maximum=142 .* goal=100"):
+        check_definition(definition)
+
+
 def test_settings_that_no_graph_withstands_are_refused_with_one_message() -> None:
     with pytest.raises(PrivacyError, match=r"corrupt=0\.33 and dropout=0\.33 cannot be withstood") as refused:
         odp.Cohort(aggregation="secagg+", corrupt_fraction=0.33, dropout_fraction=0.33)
