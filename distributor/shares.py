@@ -17,7 +17,7 @@ from distributor.together import Together
 from odp.broadcast import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError
-from odp.tables import keyed_entry, table_from_bytes
+from odp.tables import keyed_entry, table_from_bytes, written_rows
 
 #: Models whose tables are kept ready; one more is read from the disk again.
 _MOST_READY = 3
@@ -74,12 +74,14 @@ class Shares:
             ]
         except FileNotFoundError:
             raise UnknownModel(model) from None
-        tables = zip(header.manifest.tables, data, strict=True)
-        checked = {entry.name: table_from_bytes(entry, content) for entry, content in tables}
+        written = {}
+        for entry, content in zip(header.manifest.tables, data, strict=True):
+            table_from_bytes(entry, content)
+            written[entry.name] = content
         keyed = keyed_entry(header.manifest)
         dense = tuple(content for entry, content in zip(header.manifest.tables, data, strict=True) if not entry.keyed)
         database = two_server.Database.of(
-            checked[keyed.name].rows,
+            written_rows(keyed, written[keyed.name]),
             keys=header.task.dpam.slices_per_device,
             seed=model,
             table_sha256=keyed.sha256,
