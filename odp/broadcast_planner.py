@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
 from odp.broadcast import ALL, ENCLAVE, LARGEST_LATTICE_TABLE, LATTICE_KEYS, LWE, MOST_PIR_KEYS, PIR
+from odp.encoding import encoding_of
+from odp.encoding import row_bytes as encoded_row_bytes
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
@@ -109,7 +111,7 @@ def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
     return plan_table(
         name,
         rows=rows,
-        row_bytes=width * _VALUE_BYTES,
+        row_bytes=encoded_row_bytes(width, encoding_of(definition.dpam.items_encoding)),
         keys=definition.dpam.slices_per_device,
         dense_bytes=dense,
         helper=helper,

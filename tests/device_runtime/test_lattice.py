@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 import distributor
 import odp
+from device_runtime import table_cache
 from device_runtime.assignment import Model, open_model
 from device_runtime.lattice import fetch_static_rows
 from device_runtime.services import Services, Traffic
@@ -112,6 +115,22 @@ def test_the_hint_is_downloaded_once(static: Static, tmp_path: Path) -> None:
     for traffic in (first, second):
         fetch_static_rows(static.services, static.address, static.last, np.array([3]), cache=cache, traffic=traffic)
     assert first.down > second.down + 1024 * static.rows.shape[1]
+
+
+def test_a_device_without_space_uses_the_hint_keeps_nothing_half_and_says_so(
+    static: Static, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(table_cache, "write_atomically", full)
+    cache = TableCache(tmp_path)
+    wanted = np.array([3, 5])
+    for _ in range(2):
+        found = fetch_static_rows(static.services, static.address, static.last, wanted, cache=cache)
+        np.testing.assert_array_equal(found, static.rows[wanted])
+    assert "No space left on device" in str(cache.failure)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_the_next_round_replaces_is_refused(static: Static) -> None:

@@ -36,7 +36,7 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.encoding import ENCODINGS, Encoding, rounded, row_bytes
-from odp.errors import AttestationError, ServiceError, ServiceUnavailable
+from odp.errors import AttestationError, ServiceError, ServiceUnavailable, StaleModel
 from odp.signed_task import open_task, sign_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
@@ -478,6 +478,41 @@ def test_a_version_that_newer_ones_replaced_is_not_found(parties: Parties) -> No
     for root in ("leader", "helper"):
         assert len(list((parties.root / root / "models").iterdir())) == 3
     parties.fetch(models[1], [1])
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_device_with_a_version_that_is_gone_is_told_to_check_in_again(parties: Parties, method: str) -> None:
+    old = parties.published(method)
+    for version in (1, 2, 3):
+        parties.published(method, version)
+    with pytest.raises(StaleModel, match=r"^could not .* is not held here; check in again for a newer version$"):
+        parties.fetch(old, [3])
+
+
+def test_a_publish_that_is_cut_hands_nothing_on(parties: Parties) -> None:
+    before = parties.published("pir")
+    model = parties.developer("pir").model(1)
+
+    def cut() -> Iterator[Any]:
+        yield from model.stream(model.payload[: len(model.payload) // 2])
+
+    with pytest.raises(grpc.RpcError) as caught:
+        parties.publisher.Publish(cut(), timeout=SECONDS)
+    assert "ended before the" in caught.value.details()
+    for party in ("leader", "helper"):
+        folders = [path.name for path in (parties.root / party / "models").iterdir()]
+        assert folders == [before.id.hex()]
+    np.testing.assert_array_equal(parties.fetch(before, [3]).rows, before.broadcast.keyed.rows[[3]])
+    parties.publish(model)
+    np.testing.assert_array_equal(parties.fetch(model, [3]).rows, model.broadcast.keyed.rows[[3]])
+
+
+def test_a_device_without_space_asks_two_parties_all_the_same(parties: Parties) -> None:
+    """Shapes are in memory alone: nothing is written, so that nothing can be left half."""
+    model = parties.published("pir")
+    before = sorted(parties.root.rglob("*"))
+    parties.fetch(model, [3])
+    assert sorted(parties.root.rglob("*")) == before
 
 
 def test_a_task_that_names_another_helper_is_not_acknowledged(parties: Parties) -> None:
