@@ -22,8 +22,7 @@ from benchmarks.private_retrieval import LATTICE_CPU
 from benchmarks.scanning import Shape
 from benchmarks.served import KEYS, TABLE, Model, Parties, signed_model
 from device_runtime.services import Services, Traffic
-from distributor.static_tables import LATTICE_KEYS
-from odp.broadcast import ALL, ENCLAVE, LWE, PIR
+from odp.broadcast import ALL, ENCLAVE, LATTICE_KEYS, LWE, PIR
 from odp.broadcast_planner import Cost, plan_table
 from odp.crypto import SigningKey, pir, seal
 from odp.crypto.domains import helper_query_info, select_info, selected_aad

@@ -10,23 +10,18 @@ import hashlib
 import os
 from collections.abc import Callable
 
-import numpy as np
-
 from device_runtime.assignment import Model
 from device_runtime.services import Services, Traffic
 from device_runtime.table_cache import TableCache
 from odp.algorithms.seam import Float32Array, Int64Array
+from odp.broadcast import LATTICE_KEYS
 from odp.crypto.pir import lwe
 from odp.crypto.pir.records import WrongRowsError
 from odp.crypto.pir.shape import Shape
+from odp.encoding import decoded, encoding_of
 from odp.errors import ConfigurationError, ServiceError
-from odp.tables import keyed_entry
+from odp.tables import entry_row_bytes, keyed_entry
 from odp.v1 import common_pb2, retrieval_pb2
-
-#: Rows of one request, whatever the device needs.
-LATTICE_KEYS = 16
-
-_VALUE_BYTES = 4
 
 
 def fetch_static_rows(
@@ -74,10 +69,10 @@ def fetch_static_rows(
         rows = lwe.recover(secret, reply.answer, hint)
     except WrongRowsError:
         raise ServiceError(f"the distributor at {address} sent wrong rows; none of them was used") from None
-    found: Float32Array = np.ascontiguousarray(rows).view("<f4").reshape(len(keys), entry.width)
-    if not np.isfinite(found).all():
-        raise ServiceError(f"the distributor at {address} sent a row that holds a value that is not finite")
-    return found
+    try:
+        return decoded(rows.tobytes(), entry.width, encoding_of(entry.encoding))
+    except ConfigurationError as error:
+        raise ServiceError(f"the distributor at {address} sent unusable rows: {error}") from error
 
 
 def _shape(data: bytes, entry: common_pb2.TableManifest, model_sha256: bytes, address: str) -> Shape:
@@ -85,7 +80,7 @@ def _shape(data: bytes, entry: common_pb2.TableManifest, model_sha256: bytes, ad
         shape = Shape.from_bytes(data)
     except ConfigurationError as error:
         raise ServiceError(f"the distributor at {address} sent no shape of a table: {error}") from error
-    expected = (entry.rows, entry.width * _VALUE_BYTES, LATTICE_KEYS, model_sha256, entry.sha256)
+    expected = (entry.rows, entry_row_bytes(entry), LATTICE_KEYS, model_sha256, entry.sha256)
     if (shape.rows, shape.row_bytes, shape.keys, shape.seed, shape.table_sha256) != expected:
         raise ServiceError(f"the distributor at {address} sent the shape of another table than {entry.name!r}")
     return shape

@@ -19,10 +19,9 @@ from odp.crypto import domains, hpke
 from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
 from odp.errors import AttestationError, ConfigurationError, ServiceError
-from odp.tables import keyed_entry, slices_from
+from odp.tables import entry_row_bytes, keyed_entry, slices_from
 from odp.v1 import common_pb2, distributor_pb2, retrieval_pb2
 
-_VALUE_BYTES = 4
 # A round that is open, and those of late devices.
 _MOST_SHAPES = 8
 
@@ -111,7 +110,7 @@ class TwoParties:
             raise ServiceError(f"the distributor at {work.distributor} sent no shape of a table: {error}") from error
         expected = (
             entry.rows,
-            entry.width * _VALUE_BYTES,
+            entry_row_bytes(entry),
             model.definition.dpam.slices_per_device,
             model.model_sha256,
             entry.sha256,

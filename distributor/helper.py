@@ -65,9 +65,11 @@ class HelperService:
     def replicate(
         self, requests: Iterator[retrieval_pb2.ReplicateRequest], context: grpc.ServicerContext
     ) -> retrieval_pb2.ReplicateResponse:
-        """As ``DistributorService.publish``."""
+        """As ``DistributorService.publish``; the model is ready for queries then."""
         # Both streams have the same parts under the same names.
         reply = self._models.publish(requests, context)  # type: ignore[arg-type]
+        # A large table takes long to prepare: not while a device waits.
+        self._shares.of(reply.model_sha256)
         return retrieval_pb2.ReplicateResponse(model_sha256=reply.model_sha256)
 
     def answer(self, request: retrieval_pb2.AnswerRequest) -> retrieval_pb2.AnswerResponse:

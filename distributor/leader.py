@@ -73,8 +73,9 @@ class HelperClient:
 class Replicator:
     """Hands models on to the helper (``servicer.Replication``); without one, refuses tasks that need it."""
 
-    def __init__(self, store: ModelStore, helper: HelperClient | None, log: Log) -> None:
+    def __init__(self, store: ModelStore, shares: Shares, helper: HelperClient | None, log: Log) -> None:
         self._store = store
+        self._shares = shares
         self._helper = helper
         self._log = log
 
@@ -86,7 +87,7 @@ class Replicator:
             )
 
     def ensure(self, header: ModelHeader) -> None:
-        """Returns when the helper holds the model, which lies in the store.
+        """Returns when the helper holds the model, which lies in the store, and both are ready for queries.
 
         Raises ConfigurationError where the helper refuses it, ServiceUnavailable and ServiceError where it fails.
         """
@@ -100,6 +101,7 @@ class Replicator:
             if error.code is grpc.StatusCode.INVALID_ARGUMENT:
                 raise ConfigurationError(str(error)) from error
             raise
+        self._shares.of(model)
         self._log.event("replicated", model=short(model))
 
     def _stream(self, model: bytes) -> Iterator[retrieval_pb2.ReplicateRequest]:

@@ -98,12 +98,13 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         if config.helper is not None:
             helper = HelperClient(config.helper, tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca))
             undo.callback(helper.close)
-        replicator = Replicator(store, helper, log)
+        shares = Shares(store)
+        replicator = Replicator(store, shares, helper, log)
         service = DistributorService(core, store, log, replication=replicator, keep_seconds=config.keep_days * DAY)
         service.restore()
         undo.callback(Sweeping(service.sweep, log).close)
         static = StaticTables(service, store, log)
-        leader = Leader(service, Shares(store), replicator, helper, log)
+        leader = Leader(service, shares, replicator, helper, log)
 
         def add(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(distributor_servicer(service, log), server)

@@ -17,7 +17,7 @@ from distributor.together import Together
 from odp.broadcast import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError
-from odp.tables import keyed_entry, table_from_bytes
+from odp.tables import keyed_entry, table_from_bytes, written_rows
 
 #: Models whose tables are kept ready; one more is read from the disk again.
 _MOST_READY = 3
@@ -39,6 +39,7 @@ class Shares:
     def __init__(self, store: ModelStore) -> None:
         self._store = store
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._ready: OrderedDict[bytes, Ready] = OrderedDict()
         self._together = Together()
 
@@ -53,15 +54,27 @@ class Shares:
           UnknownModel: it is not on the disk any more.
           ConfigurationError: its task asks in another way, or a file is not what was published.
         """
-        with self._lock:  # whoever asks for the same model waits for it
+        found = self._known(model)
+        if found is None:
+            with self._reading:  # whoever asks for a model that is not ready waits for it; the others go on
+                found = self._known(model)
+                if found is None:
+                    found = self._read(model)
+                    self._keep(model, found)
+        return found
+
+    def _known(self, model: bytes) -> Ready | None:
+        with self._lock:
             found = self._ready.get(model)
-            if found is None:
-                found = self._read(model)
-                self._ready[model] = found
-            self._ready.move_to_end(model)
+            if found is not None:
+                self._ready.move_to_end(model)
+            return found
+
+    def _keep(self, model: bytes, ready: Ready) -> None:
+        with self._lock:
+            self._ready[model] = ready
             while len(self._ready) > _MOST_READY:
                 self._ready.popitem(last=False)
-            return found
 
     def _read(self, model: bytes) -> Ready:
         try:
@@ -74,12 +87,14 @@ class Shares:
             ]
         except FileNotFoundError:
             raise UnknownModel(model) from None
-        tables = zip(header.manifest.tables, data, strict=True)
-        checked = {entry.name: table_from_bytes(entry, content) for entry, content in tables}
+        written = {}
+        for entry, content in zip(header.manifest.tables, data, strict=True):
+            table_from_bytes(entry, content)
+            written[entry.name] = content
         keyed = keyed_entry(header.manifest)
         dense = tuple(content for entry, content in zip(header.manifest.tables, data, strict=True) if not entry.keyed)
         database = two_server.Database.of(
-            checked[keyed.name].rows,
+            written_rows(keyed, written[keyed.name]),
             keys=header.task.dpam.slices_per_device,
             seed=model,
             table_sha256=keyed.sha256,

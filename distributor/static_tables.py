@@ -21,10 +21,12 @@ from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
 from odp._validate import one_of
 from odp.algorithms.registry import algorithm_for
+from odp.broadcast import LARGEST_LATTICE_TABLE as LARGEST_TABLE
+from odp.broadcast import LATTICE_KEYS
 from odp.crypto.pir import lwe
 from odp.errors import ConfigurationError
 from odp.signed_task import HASH_BYTES, check_length
-from odp.tables import entry_bytes, keyed_entry, table_from_bytes
+from odp.tables import entry_bytes, keyed_entry, table_from_bytes, written_rows
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
@@ -32,10 +34,6 @@ from odp.transport.streams import stream_time_limit
 from odp.transport.turns import Turns
 from odp.v1 import retrieval_pb2
 
-#: Rows of one request, whatever a device needs.
-LATTICE_KEYS = 16
-#: A larger table would keep the processor busy for minutes to make its hint.
-LARGEST_TABLE = 64 * 2**20
 MAX_HINTS = 4
 
 _MOST_READY = 2
@@ -137,7 +135,9 @@ class StaticTables:
             data = b"".join(self._store.chunks(model, index, CHUNK_BYTES))
         except FileNotFoundError:
             raise NotFound(str(UnknownModel(model))) from None
-        rows = table_from_bytes(entry, data).rows
-        database = lwe.LweDatabase.of(rows, keys=LATTICE_KEYS, seed=model, table_sha256=entry.sha256)
+        table_from_bytes(entry, data)
+        database = lwe.LweDatabase.of(
+            written_rows(entry, data), keys=LATTICE_KEYS, seed=model, table_sha256=entry.sha256
+        )
         hint = lwe.hint(database)
         return _Static(entry.name, database, hint, hashlib.sha256(hint).digest())

@@ -14,6 +14,10 @@ METHODS = (AUTO, ALL, ENCLAVE, PIR, LWE)
 KEY_BYTES = 32
 #: Most rows of one request to two parties (``odp.crypto.pir.layout``).
 MOST_PIR_KEYS = 512
+#: Rows of one request by lattices, whatever a device needs, and the largest table that is answered so: its hint takes a
+#: thousand passes over the table.
+LATTICE_KEYS = 16
+LARGEST_LATTICE_TABLE = 64 * 2**20
 
 _KEY = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 _WIRE = {

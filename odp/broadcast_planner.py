@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
-from odp.broadcast import ALL, ENCLAVE, LWE, MOST_PIR_KEYS, PIR
+from odp.broadcast import ALL, ENCLAVE, LARGEST_LATTICE_TABLE, LATTICE_KEYS, LWE, MOST_PIR_KEYS, PIR
+from odp.encoding import encoding_of
+from odp.encoding import row_bytes as encoded_row_bytes
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
@@ -30,13 +32,15 @@ UP_SECONDS_PER_BYTE = 3.2e-6
 
 # Seconds of processor time, all processes of the service together.
 _CALL = 6e-4
-_SENT_BYTE = 6.5e-10
+_SENT_BYTE = 7e-10
 # Enclave: reading the table once, and one more key in the matrix product.
 _PASS_BYTE, _PASS_BYTE_KEY = 5e-11, 2.7e-12
-# Two parties: scan, and evaluation of the functions at each row, at each of the two.
-_SCAN_BYTE, _SCAN_ROW = 2e-10, 2.2e-8
+# Two parties: scan, of records of some cache lines and of wider ones, and evaluation of the functions at each row, at
+# each of the two.
+_SCAN_BYTE, _WIDE_SCAN_BYTE, _SCAN_ROW = 1.1e-10, 2e-10, 1e-8
+_WIDE_RECORD = 512
 # Lattices: the whole table times one vector.
-_MULTIPLIED_BYTE_KEY = 3e-11
+_MULTIPLIED_BYTE_KEY = 5e-11
 
 _VALUE_BYTES = 4
 _BLOCK_BYTES, _BLOCK_HASH_BYTES = 2**16, 32
@@ -107,7 +111,7 @@ def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
     return plan_table(
         name,
         rows=rows,
-        row_bytes=width * _VALUE_BYTES,
+        row_bytes=encoded_row_bytes(width, encoding_of(definition.dpam.items_encoding)),
         keys=definition.dpam.slices_per_device,
         dense_bytes=dense,
         helper=helper,
@@ -199,12 +203,14 @@ def _two_parties(rows: int, row_bytes: int, keys: int, dense_bytes: int, *, help
     from odp.crypto.pir import two_server
 
     shape = _shape(rows, row_bytes, keys)
-    scan = rows * shape.record_bytes * _SCAN_BYTE + rows * _SCAN_ROW
+    each = _SCAN_BYTE if shape.record_bytes <= _WIDE_RECORD else _WIDE_SCAN_BYTE
+    scan = rows * shape.record_bytes * each + rows * _SCAN_ROW
     return Cost(
         PIR,
         up=2 * two_server.request_bytes(shape) + 2 * _FRAME_BYTES,
         down=two_server.reply_bytes(shape) + len(shape.to_bytes()) + dense_bytes + _FRAME_BYTES,
-        cpu=3 * _CALL + 2 * scan,
+        # The leader is called twice, and is itself a caller of the helper.
+        cpu=5 * _CALL + 2 * scan,
         note=f"{shape.layout.buckets} buckets, one pass over the table at each of two parties",
         excluded=excluded,
     )
@@ -215,17 +221,23 @@ def _lattice(rows: int, row_bytes: int, keys: int, dense_bytes: int, static_uses
         return Cost(LWE, 0, 0, 0, "", excluded=_NOT_STATIC)
     from odp.crypto.pir import lwe
 
+    if rows * row_bytes > LARGEST_LATTICE_TABLE:
+        return Cost(LWE, 0, 0, 0, "", excluded=f"the table has more than {LARGEST_LATTICE_TABLE:,} bytes")
+    requests = -(-keys // LATTICE_KEYS)
     try:
-        shape = _shape(rows, row_bytes, keys)
+        shape = _shape(rows, row_bytes, LATTICE_KEYS)
         up, down, hint = lwe.request_bytes(shape), lwe.reply_bytes(shape), lwe.hint_bytes(shape)
     except ConfigurationError as error:
         return Cost(LWE, 0, 0, 0, "", excluded=str(error))
     return Cost(
         LWE,
-        up=up + _FRAME_BYTES,
-        down=down + (hint + len(shape.to_bytes())) / static_uses + dense_bytes + _FRAME_BYTES,
-        cpu=_CALL + rows * shape.record_bytes * keys * _MULTIPLIED_BYTE_KEY + hint / static_uses * _SENT_BYTE,
-        note=f"a hint of {hint:,} bytes in {static_uses} uses, and the table once per key",
+        up=requests * (up + _FRAME_BYTES),
+        down=requests * (down + _FRAME_BYTES) + (hint + len(shape.to_bytes())) / static_uses + dense_bytes,
+        cpu=(
+            requests * (_CALL + rows * shape.record_bytes * LATTICE_KEYS * _MULTIPLIED_BYTE_KEY)
+            + hint / static_uses * _SENT_BYTE
+        ),
+        note=f"a hint of {hint:,} bytes in {static_uses} uses, and the table once per key of {requests} requests",
     )
 
 

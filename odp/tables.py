@@ -60,6 +60,11 @@ def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -
         raise ConfigurationError(f"table {entry.name!r} cannot be used: {error}") from error
 
 
+def written_rows(entry: common_pb2.TableManifest, data: bytes | bytearray) -> np.ndarray:
+    """The rows as they are written, in the entry's encoding: uint8 [rows, entry_row_bytes], of checked ``data``."""
+    return np.frombuffer(data, dtype=np.uint8).reshape(-1, entry_row_bytes(entry))
+
+
 def broadcast_from(manifest: common_pb2.ModelManifest, tables: Mapping[str, bytes]) -> Broadcast:
     """The whole model. Raises ConfigurationError for a missing table or a wrong hash."""
     missing = [entry.name for entry in manifest.tables if entry.name not in tables]

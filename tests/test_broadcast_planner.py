@@ -6,12 +6,12 @@ from odp.broadcast_planner import DOWN_SECONDS_PER_BYTE, UP_SECONDS_PER_BYTE, Ta
 from odp.errors import ConfigurationError
 
 #: (rows, bytes per row), and what ``python -m benchmarks distributor`` measured for 50 keys: bytes up, bytes down and
-#: seconds of the distributor's processors (docs/partial-broadcast.md, section 7).
+#: seconds of all servers' processors (docs/partial-broadcast.md, section 7).
 MEASURED = {
-    (60_000, 128): {"enclave": (329, 6.4e3, 2.1e-3), "all": (41, 7.7e6, 8.4e-3)},
-    (60_000, 2240): {"enclave": (329, 112e3, 28.6e-3), "all": (41, 134.4e6, 91.5e-3)},
-    (2_000_000, 128): {"enclave": (329, 6.4e3, 50.7e-3), "all": (41, 256e6, 162.5e-3)},
+MEAS
 }
+#: Larger tables are not answered by lattices: their costs were put together from parts.
+HINTED = (60_000, 128)
 
 
 def cost(plan: TablePlan, method: str) -> float:
@@ -20,14 +20,21 @@ def cost(plan: TablePlan, method: str) -> float:
 
 @pytest.mark.parametrize(("rows", "row_bytes"), list(MEASURED))
 def test_the_choice_is_the_best_of_what_was_measured(rows: int, row_bytes: int) -> None:
-    plan = plan_table("items", rows=rows, row_bytes=row_bytes, keys=50)
+    plan = plan_table("items", rows=rows, row_bytes=row_bytes, keys=50, helper=True)
+    once = plan_table("items", rows=rows, row_bytes=row_bytes, keys=50, helper=True, static_uses=1)
     measured = {
         method: up * UP_SECONDS_PER_BYTE + down * DOWN_SECONDS_PER_BYTE + cpu
         for method, (up, down, cpu) in MEASURED[rows, row_bytes].items()
     }
+    assert set(measured) == {"enclave", "all", "pir", "lwe"}
     assert measured[plan.chosen] <= 1.5 * min(measured.values())
     for method, seconds in measured.items():
-        assert cost(plan, method) == pytest.approx(seconds, rel=0.5), method
+        if method != "lwe":
+            assert cost(plan, method) == pytest.approx(seconds, rel=0.25), method
+        elif (rows, row_bytes) == HINTED:
+            assert cost(once, method) == pytest.approx(seconds, rel=0.25), method
+        else:
+            assert "67,108,864 bytes" in dict(reasons(once))[method]
 
 
 def test_two_parties_are_eligible_with_a_helper_alone() -> None:

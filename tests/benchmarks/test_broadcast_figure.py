@@ -6,33 +6,33 @@ from typing import Any
 
 import pytest
 
-from benchmarks.broadcast_figure import costs, main
+from benchmarks.broadcast_figure import costs, main, table_of
 from odp.errors import ConfigurationError
 
 
 def report() -> dict[str, Any]:
-    def figure(name: str, value: float, limit: float | None = None) -> dict[str, Any]:
-        return {"name": name, "value": value, "limit": None if limit is None else {"name": "whole", "value": limit}}
-
-    return {
-        "figures": [
-            figure("10 x 4 B: bytes down per device, enclave", 8.0, 40.0),
-            figure("10 x 4 B: CPU per device, enclave, one at a time", 2.0, 5.0),
-            figure("10 x 4 B: CPU per device, enclave, 12 at once", 1.0, 5.0),
-            figure("10 x 4 B: CPU per device, the whole table", 5.0),
-            figure("something else", 3.0),
-        ]
-    }
+    figures = [{"name": "something else", "value": 3.0}]
+    for number, method in enumerate(("enclave", "all", "pir", "lwe"), start=1):
+        for what, value in (("bytes up per device", 10.0), ("bytes down per device", 1e3), ("CPU per device", 0.1)):
+            figures.append({"name": f"10 x 4 B: {what}, {method}", "value": number * value})
+    figures.append({"name": "10 x 4 B: CPU per device, pir, 12 at once", "value": 0.25})
+    return {"figures": figures}
 
 
 def test_the_figure_shows_the_reports_numbers() -> None:
     found = costs(report())
-    assert found["bytes to a device"] == {"enclave": {"10 x 4 B": 8.0}, "all": {"10 x 4 B": 40.0}}
-    assert found["processor time per device (ms)"] == {
-        "enclave, one at a time": {"10 x 4 B": 2.0},
-        "enclave, 12 at once": {"10 x 4 B": 1.0},
-        "all": {"10 x 4 B": 5.0},
-    }
+    table = "10 x 4 B"
+    ways = {"enclave": 1, "all": 2, "pir": 3, "lwe": 4}
+    assert found["bytes to a device"] == {way: {table: 1e3 * number} for way, number in ways.items()}
+    assert found["bytes from a device"] == {way: {table: 10.0 * number} for way, number in ways.items()}
+    assert found["processor time of all servers per device (ms)"]["pir"][table] == pytest.approx(0.3)
+
+
+def test_the_table_has_a_line_per_method() -> None:
+    lines = table_of(report()).splitlines()
+    assert lines[2] == "| 10 x 4 B | `enclave` | 10 B | 1.0 kB | 0.1 ms |  |"
+    assert lines[4] == "|  | `pir` | 30 B | 3.0 kB | 0.3 ms | 0.2 ms |"
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize("content", [{}, {"figures": [{}]}, {"figures": []}, {"figures": 3}])

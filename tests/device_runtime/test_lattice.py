@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,16 @@ from hypothesis import strategies as st
 
 import distributor
 import odp
+from device_runtime import table_cache
 from device_runtime.assignment import Model, open_model
-from device_runtime.lattice import LATTICE_KEYS, fetch_static_rows
+from device_runtime.lattice import fetch_static_rows
 from device_runtime.services import Services, Traffic
 from device_runtime.table_cache import TableCache
 from distributor import enclave_process, static_tables
 from distributor.model_store import ModelStore
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast
+from odp.broadcast import LATTICE_KEYS
 from odp.crypto.signing import SigningKey
 from odp.enclave.in_thread import InThread
 from odp.errors import ConfigurationError, ServiceError
@@ -113,6 +117,22 @@ def test_the_hint_is_downloaded_once(static: Static, tmp_path: Path) -> None:
     assert first.down > second.down + 1024 * static.rows.shape[1]
 
 
+def test_a_device_without_space_uses_the_hint_keeps_nothing_half_and_says_so(
+    static: Static, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(table_cache, "write_atomically", full)
+    cache = TableCache(tmp_path)
+    wanted = np.array([3, 5])
+    for _ in range(2):
+        found = fetch_static_rows(static.services, static.address, static.last, wanted, cache=cache)
+        np.testing.assert_array_equal(found, static.rows[wanted])
+    assert "No space left on device" in str(cache.failure)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_model_that_the_next_round_replaces_is_refused(static: Static) -> None:
     with pytest.raises(ServiceError, match="is not its last"):
         fetch_static_rows(static.services, static.address, static.earlier, np.array([3]))
@@ -136,7 +156,6 @@ def test_malformed_requests_are_refused_in_one_line(static: Static) -> None:
                 stub.SelectByLattice(request, timeout=SECONDS)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert "\n" not in caught.value.details()
-    assert static_tables.LATTICE_KEYS == LATTICE_KEYS
 
 
 def test_a_hint_or_an_answer_that_was_changed_gives_no_row(static: Static, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import threading
@@ -22,6 +23,7 @@ from device_runtime.assignment import Work, open_model
 from device_runtime.enclaves import Enclaves
 from device_runtime.retrieval import Retrievals, SealedRows
 from device_runtime.services import Services, Traffic
+from device_runtime.two_parties import TwoParties
 from distributor import enclave_process
 from distributor.helper_program import HelperConfig, helper_key, start_helper
 from distributor.leader import HelperClient
@@ -33,7 +35,8 @@ from odp.enclave.in_thread import InThread
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import AttestationError, ServiceError, ServiceUnavailable
+from odp.encoding import ENCODINGS, Encoding, rounded, row_bytes
+from odp.errors import AttestationError, ServiceError, ServiceUnavailable, StaleModel
 from odp.signed_task import open_task, sign_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
@@ -83,6 +86,7 @@ class Parties:
         self.key = helper_key(root / "helper")
         self.helper_port = 0
         self.helper: Running | None = None
+        self.encoded: dict[tuple[str, str], Any] = {}
         self._stack = contextlib.ExitStack()
         self.start_helper()
         self.leader = self._leader()
@@ -135,8 +139,17 @@ class Parties:
     def publish(self, model: Any) -> None:
         self.publisher.Publish(model.stream(), timeout=SECONDS)
 
-    def published(self, method: str, version: int = 0) -> Any:
-        model = self.developer(method).model(version)
+    def published(self, method: str, version: int = 0, encoding: Encoding = "float32") -> Any:
+        developer = self.developer(method)
+        model = developer.model(version)
+        if encoding != "float32":
+            tables = tuple(
+                dataclasses.replace(table, rows=rounded(table.rows, encoding), encoding=encoding)
+                if table.keyed
+                else table
+                for table in model.broadcast.tables
+            )
+            model = developer.signed(dataclasses.replace(model.broadcast, tables=tables))
         self.publish(model)
         return model
 
@@ -188,23 +201,51 @@ def parties(tmp_path: Path, kit: Any) -> Iterator[Parties]:
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Iterator[tuple[Parties, dict[str, Any]]]:
-    """Parties with one model of equal content per method, for tests that change nothing."""
+    """Parties with one model of equal content per method and encoding, for tests that change nothing."""
     opened = Parties(tmp_path_factory.mktemp("parties"), kit)
-    yield opened, {method: opened.published(method) for method in METHODS}
+    for version, encoding in enumerate(ENCODINGS[1:], start=1):
+        for method in METHODS:
+            opened.encoded[method, encoding] = opened.published(method, version, encoding)
+    models = {method: opened.published(method) for method in METHODS}
+    opened.encoded |= {(method, "float32"): model for method, model in models.items()}
+    yield opened, models
     opened.close()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(keys=st.sets(st.integers(0, 39), max_size=8).map(sorted))
-def test_all_methods_give_the_rows_of_the_table(lasting: Any, keys: list[int]) -> None:
-    parties, models = lasting
-    for method, model in models.items():
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(keys=st.sets(st.integers(0, 39), max_size=8).map(sorted), encoding=st.sampled_from(ENCODINGS))
+def test_all_methods_give_the_rows_of_the_table(lasting: Any, keys: list[int], encoding: Encoding) -> None:
+    parties, _ = lasting
+    for method in METHODS:
+        model = parties.encoded[method, encoding]
         found = parties.fetch(model, keys)
         expected = model.broadcast.keyed.rows[np.array(keys, dtype=np.int64)]
         np.testing.assert_array_equal(found.rows, expected, method)
         assert found.keys.tolist() == keys
         for name, rows in model.broadcast.dense.items():
             np.testing.assert_array_equal(found.dense[name], rows, method)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_two_parties_answer_with_rows_as_they_are_written(lasting: Any, encoding: Encoding) -> None:
+    parties, _ = lasting
+    model = parties.encoded["pir", encoding]
+    shape = parties.stub.GetShape(retrieval_pb2.GetShapeRequest(model_sha256=model.id, table="items"), timeout=SECONDS)
+    width = model.broadcast.keyed.rows.shape[1]
+    assert Shape.from_bytes(shape.shape).row_bytes == row_bytes(width, encoding)
+
+
+def test_the_shape_is_asked_once_per_version(lasting: Any) -> None:
+    parties, models = lasting
+    model = models["pir"]
+    work = Work(open_model(model.task, model.manifest), 0, parties.leader.address, NOBODY)
+    two = TwoParties(parties.services, frozenset([bytes.fromhex(parties.key)]))
+    down = []
+    for keys in ([3, 9], []):
+        traffic = Traffic()
+        two.fetch(work, np.array(keys, dtype=np.int64), traffic)
+        down.append(traffic.down)
+    assert down[0] - down[1] > 32 > down[1] - down[0]
 
 
 PRIVATE = ([0, 1, 2, 3, 4, 5, 6, 7], [3, 9, 11, 22, 30, 37, 38, 39], [39], [])
@@ -437,6 +478,41 @@ def test_a_version_that_newer_ones_replaced_is_not_found(parties: Parties) -> No
     for root in ("leader", "helper"):
         assert len(list((parties.root / root / "models").iterdir())) == 3
     parties.fetch(models[1], [1])
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_device_with_a_version_that_is_gone_is_told_to_check_in_again(parties: Parties, method: str) -> None:
+    old = parties.published(method)
+    for version in (1, 2, 3):
+        parties.published(method, version)
+    with pytest.raises(StaleModel, match=r"^could not .* is not held here; check in again for a newer version$"):
+        parties.fetch(old, [3])
+
+
+def test_a_publish_that_is_cut_hands_nothing_on(parties: Parties) -> None:
+    before = parties.published("pir")
+    model = parties.developer("pir").model(1)
+
+    def cut() -> Iterator[Any]:
+        yield from model.stream(model.payload[: len(model.payload) // 2])
+
+    with pytest.raises(grpc.RpcError) as caught:
+        parties.publisher.Publish(cut(), timeout=SECONDS)
+    assert "ended before the" in caught.value.details()
+    for party in ("leader", "helper"):
+        folders = [path.name for path in (parties.root / party / "models").iterdir()]
+        assert folders == [before.id.hex()]
+    np.testing.assert_array_equal(parties.fetch(before, [3]).rows, before.broadcast.keyed.rows[[3]])
+    parties.publish(model)
+    np.testing.assert_array_equal(parties.fetch(model, [3]).rows, model.broadcast.keyed.rows[[3]])
+
+
+def test_a_device_without_space_asks_two_parties_all_the_same(parties: Parties) -> None:
+    """Shapes are in memory alone: nothing is written, so that nothing can be left half."""
+    model = parties.published("pir")
+    before = sorted(parties.root.rglob("*"))
+    parties.fetch(model, [3])
+    assert sorted(parties.root.rglob("*")) == before
 
 
 def test_a_task_that_names_another_helper_is_not_acknowledged(parties: Parties) -> None:
