@@ -11,8 +11,10 @@ import pytest
 
 import odp
 from device_runtime.assignment import Work, open_model
+from device_runtime.examples import examples
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
+from device_runtime.participation import NoExamples
 from device_runtime.schema import Participation, State
 from device_runtime.secagg import Seat, announced
 from device_runtime.services import Traffic
@@ -61,6 +63,7 @@ class Table:
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
             roster_for=lambda sha256: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
+            examples=lambda store, model, *, round: examples(store, model.definition, now=0.0),
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
         for path in self.paths:
@@ -175,6 +178,22 @@ def test_a_contribution_beyond_its_bound_is_not_masked(table: Table) -> None:
             seats[0].next(answers[0])
     finally:
         object.__setattr__(table.work.model, "client", honest)
+    assert ledger(table, 0) == []
+
+
+def test_a_device_whose_own_code_makes_no_examples_sends_no_vector(table: Table) -> None:
+    seats, answers = table.up_to("shares")
+
+    def none(store: Store, model: object, *, round: int) -> None:
+        raise NoExamples("made none")
+
+    made = table.participant.examples
+    table.participant.examples = none
+    try:
+        with pytest.raises(NoExamples):
+            seats[0].next(answers[0])
+    finally:
+        table.participant.examples = made
     assert ledger(table, 0) == []
 
 
