@@ -29,6 +29,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import PrivacyError
@@ -187,15 +188,21 @@ def _upper_quantile(clients: int, marked: int, draws: int, log_probability: floa
     """The smallest c with log P[X > c] <= ``log_probability``, X marked clients among ``draws`` without replacement."""
     top = min(marked, draws)
     bottom = max(0, draws - (clients - marked))
-    constant = _log_choose(clients, draws)
-    tail = -math.inf  # log P[X > c]
-    for count in range(top, bottom, -1):
-        term = _log_choose(marked, count) + _log_choose(clients - marked, draws - count) - constant
-        tail = term if tail == -math.inf else max(tail, term) + math.log1p(math.exp(-abs(tail - term)))
-        if tail > log_probability:
-            return count
-    return bottom
+    if top == bottom:
+        return bottom
+    logs = _log_factorials(clients)
+    counts = np.arange(top, bottom, -1)
+    others = clients - marked
+    terms = (
+        logs[marked] - logs[counts] - logs[marked - counts]
+        + logs[others] - logs[draws - counts] - logs[others - draws + counts]
+        - (logs[clients] - logs[draws] - logs[clients - draws])
+    )  # fmt: skip
+    above = np.flatnonzero(np.logaddexp.accumulate(terms) > log_probability)
+    return int(counts[above[0]]) if len(above) else bottom
 
 
-def _log_choose(total: int, chosen: int) -> float:
-    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
+@functools.lru_cache(maxsize=2)
+def _log_factorials(largest: int) -> npt.NDArray[np.float64]:
+    """log n! for n = 0 .. ``largest``: the finder asks for many, and one table serves all."""
+    return np.array([math.lgamma(number + 1.0) for number in range(largest + 1)])

@@ -91,6 +91,11 @@ def test_what_no_graph_withstands_is_refused_and_not_clamped(
         Threat(adversary=adversary, corrupt=corrupt, dropout=dropout)
 
 
+def test_a_definition_that_needs_thousands_of_neighbours_is_found_out_in_a_second_or_so() -> None:
+    """Every device recomputes what a developer signed: the dearest definitions must not cost it minutes."""
+    assert find(clients=10_000, threat=Threat(corrupt=0.3, dropout=0.3)) == Parameters(5532, 3728)
+
+
 def test_too_few_clients_are_refused() -> None:
     with pytest.raises(PrivacyError, match="clients=4 are too few"):
         find(clients=4, threat=Threat(corrupt=0.3, dropout=0.3))
