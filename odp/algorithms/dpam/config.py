@@ -51,7 +51,7 @@ class DPAM:
       start_seed: seed of the public random start.
       slices_per_device: rows that every device fetches per round; None is min(items, max(items per user, 320)).
       items_encoding: how the item rows are published, "float32" or "float16": half the bytes, at a rounding far below
-        the noise (docs/partial-broadcast.md, section 7).
+        the noise (docs/partial-broadcast.md, section 10).
 
     Raises:
       ConfigurationError: a number is out of range.
