@@ -45,7 +45,7 @@ DEVICES = 10
 RATES = {0: 0, 10: 1, 30: 3}
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 #: Seconds that a step of a session waits for those who are dead: all cases wait at once.
-STEP_SECONDS = 15.0
+STEP_SECONDS = 12.0
 SECONDS = 120.0
 SEAT = "device_runtime.secagg:Seat"
 KILLED = -9
