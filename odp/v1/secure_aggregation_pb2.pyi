@@ -75,12 +75,14 @@ class SecAggReveals(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., reveals: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SecAggShares(_message.Message):
-    __slots__ = ("session", "sealed")
+    __slots__ = ("session", "sealed", "seed_sha256")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    SEED_SHA256_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     sealed: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., sealed: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    seed_sha256: bytes
+    def __init__(self, session: _Optional[bytes] = ..., sealed: _Optional[_Iterable[bytes]] = ..., seed_sha256: _Optional[bytes] = ...) -> None: ...
 
 class SecAggInbox(_message.Message):
     __slots__ = ("session", "senders", "sealed")

@@ -1,7 +1,7 @@
 """Many device hosts, each a process of its own that may die at an exact step: ``python device_hosts.py PLAN``.
 
-PLAN is a JSON list of hosts (``Host``). The program imports once and forks each host, which costs a hundredth of starting
-it anew; says on a line of JSON how each ended; and asks those that are left to end when its own input ends.
+PLAN is a JSON list of hosts (``Host``). The program imports once and forks each host, which costs a hundredth of
+starting it anew; says on a line of JSON how each ended; and asks those that are left to end when its own input ends.
 
 A host whose plan says ``quiet`` adds no noise to what it sends: this file replaces the function that draws it. The
 device runtime itself has no such switch.
@@ -37,7 +37,10 @@ def people() -> Ratings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """One host: its folder (whose name names it), the services' folder, its devices, and where it dies if it does."""
+    """One host: its folder (whose name names it), the services' folder, its devices, and where it dies if it does.
+
+    With ``again`` it is started again after it was killed, and lives.
+    """
 
     state: str
     services: str
@@ -46,6 +49,7 @@ class Host:
     first: int
     count: int
     point: str = ""
+    again: bool = False
     quiet: bool = False
 
 
@@ -73,7 +77,8 @@ def live(host: Host) -> None:
 def main() -> None:
     hosts = [Host(**each) for each in json.loads(Path(sys.argv[1]).read_text())]
     running: dict[int, Host] = {}
-    for host in hosts:
+
+    def begin(host: Host) -> None:
         child = os.fork()
         if child == 0:
             code = 1
@@ -84,8 +89,13 @@ def main() -> None:
                 os._exit(code)
         running[child] = host
 
+    for host in hosts:
+        begin(host)
+    ending = threading.Event()
+
     def end() -> None:
         sys.stdin.read()
+        ending.set()
         for child in list(running):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
@@ -94,7 +104,11 @@ def main() -> None:
     while running:
         child, status = os.wait()
         host = running.pop(child)
-        print(json.dumps({"state": host.state, "code": os.waitstatus_to_exitcode(status)}), flush=True)
+        if host.again and not ending.is_set():
+            begin(dataclasses.replace(host, point="", again=False))
+        line = json.dumps({"state": host.state, "code": os.waitstatus_to_exitcode(status)})
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

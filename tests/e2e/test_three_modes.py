@@ -1,9 +1,9 @@
 """One query in the three modes of aggregation, in real processes over TLS, of which some die at an exact step.
 
-Two platforms run at once: one whose enclave and devices add no noise, one as it is delivered. Noise is left out by code
-of another measurement (``images/noiseless``) and by the program of the test's devices (``device_hosts.py``): neither the
-enclave nor the device runtime has a switch for it. Every case has a task, a population, and two device hosts: one of
-devices that live, and one that is killed by SIGKILL when the first of its devices reaches a step.
+Two platforms run at once: one whose enclave and devices add no noise, one as it is delivered. Noise is left out by
+code of another measurement (``images/noiseless``) and by the program of the test's devices (``device_hosts.py``):
+neither the enclave nor the device runtime has a switch for it. Every case has a task, a population, and two device
+hosts: one of devices that live, and one that is killed by SIGKILL when the first of its devices reaches a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scipy import stats
 
 import odp
 from device_runtime import State, Store, store_path
-from odp.algorithms.registry import algorithm_for
+from device_runtime.schema import Participation
 from odp.cli.processes import ODP, Child, Services
 from odp.client import Connection, TaskHandle, connect
 from odp.enclave.measurement import measure
@@ -45,7 +45,7 @@ DEVICES = 10
 RATES = {0: 0, 10: 1, 30: 3}
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 #: Seconds that a step of a session waits for those who are dead: all cases wait at once.
-STEP_SECONDS = 15.0
+STEP_SECONDS = 12.0
 SECONDS = 120.0
 SEAT = "device_runtime.secagg:Seat"
 KILLED = -9
@@ -57,11 +57,12 @@ FALSE_ALARM = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A task of one mode; ``gone`` devices die before ``step``."""
+    """A task of one mode; ``gone`` devices die before ``step``, and live ``again`` after that."""
 
     mode: str
     rate: int = 0
     step: str = ""
+    again: bool = False
 
     @property
     def gone(self) -> int:
@@ -70,11 +71,12 @@ class Case:
     @property
     def counted(self) -> range:
         """Whose vectors are in the sum."""
-        return range(0 if self.step in ("agree", "unmask") else self.gone, DEVICES)
+        joins_the_next = self.again and self.step == "reveal"
+        return range(0 if self.step in ("agree", "unmask") or joins_the_next else self.gone, DEVICES)
 
     @property
     def point(self) -> str:
-        """Where the host of the doomed is killed. All of its devices have answered the step before, and none this one."""
+        """Where the host of the doomed is killed: all of its devices have answered the step before, none this one."""
         if self.step == "send":
             return "device_runtime.participation:Participant._submit:before:1"
         place = STEPS.index(self.step)
@@ -82,11 +84,12 @@ class Case:
 
     @property
     def population(self) -> str:
-        return f"{self.mode.rstrip('+')}-{self.step or 'all'}-{self.rate}"
+        return f"{self.mode.rstrip('+')}-{self.step or 'all'}-{self.rate}" + ("-again" if self.again else "")
 
     def task(self, *, bins: int) -> odp.Statistics:
         secagg = {"corrupt_fraction": 0.05, "dropout_fraction": 0.3} if self.mode == "secagg+" else {}
         # A round below its goal ends once its time is up; one whose devices all come does not have to wait.
+        minimum = len(self.counted) if self.again and self.step == "reveal" else DEVICES - self.gone
         alone = self.step in ("send", "advertise", "reveal")
         return odp.Statistics(
             name=self.population,
@@ -94,8 +97,7 @@ class Case:
             queries={"films": odp.Histogram(bins=bins, clip=8.0)},
             privacy=odp.UserLevelDP(epsilon=4, delta=1e-6),
             cohort=odp.Cohort(
-                minimum=DEVICES - self.gone, goal=DEVICES, round_seconds=8 if alone else 600, aggregation=self.mode,
-                **secagg,
+                minimum=minimum, goal=DEVICES, round_seconds=8 if alone else 600, aggregation=self.mode, **secagg
             ),
         )  # fmt: skip
 
@@ -105,6 +107,8 @@ CASES = [
     Case("secagg+"),
     *(Case("secagg+", rate, step) for step in STEPS for rate in RATES if rate),
 ]
+#: Devices that are killed and started again, before and after their vector was made.
+AGAIN = [Case("secagg+", 30, step, again=True) for step in ("reveal", "masked", "agree")]
 
 
 class NoiselessServices(Services):
@@ -144,10 +148,11 @@ class Trial:
         self.services = stack.enter_context(kind(root, policy=policy, aggregator_options=pace))
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
         self._pause = threading.Event().wait
-        self.handles: dict[Case, TaskHandle] = {case: self.connection.submit(case.task(bins=bins)) for case in CASES}
+        cases = [*CASES, *AGAIN] if quiet else CASES
+        self.handles: dict[Case, TaskHandle] = {case: self.connection.submit(case.task(bins=bins)) for case in cases}
         for handle in self.handles.values():  # who finds no round is told to come back much later
-            self._until(lambda handle=handle: bool(handle.status().rounds))
-        plan = [dataclasses.asdict(host) for case in CASES for host in self._hosts(case, quiet=quiet)]
+            self.until(lambda handle=handle: bool(handle.status().rounds))
+        plan = [dataclasses.asdict(host) for case in cases for host in self._hosts(case, quiet=quiet)]
         (root / "plan.json").write_text(json.dumps(plan))
         self.ended = (root / "ended").open("w+")
         program = [sys.executable, "-P", device_hosts.__file__, str(root / "plan.json")]
@@ -159,16 +164,15 @@ class Trial:
         shared = {"services": str(self.root), "server": self.services.server_address, "population": case.population}
         if case.gone:
             yield Host(
-                state=self.folder(case, "doomed"), first=0, count=case.gone, point=case.point, quiet=quiet, **shared
-            )
-        yield Host(
-            state=self.folder(case, "living"), first=case.gone, count=DEVICES - case.gone, quiet=quiet, **shared
-        )
+                state=self.folder(case, "doomed"), first=0, count=case.gone, point=case.point, again=case.again,
+                quiet=quiet, **shared,
+            )  # fmt: skip
+        yield Host(state=self.folder(case, "living"), first=case.gone, count=DEVICES - case.gone, quiet=quiet, **shared)
 
     def folder(self, case: Case, which: str) -> str:
         return str(self.root / f"{case.population}-{which}")
 
-    def _until(self, holds: object) -> None:
+    def until(self, holds: object) -> None:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             with contextlib.suppress(ServiceError):
@@ -200,7 +204,11 @@ class Trial:
         status = self.finished(case)
         release = common_pb2.Release.FromString(status.rounds[0].release.release)
         (tensor,) = release.tensors
-        return np.frombuffer(tensor.integers, "<i8"), 2.0**open_task(status.task).statistics.dense.grid_bits / 8, status
+        return (
+            np.frombuffer(tensor.integers, "<i8"),
+            2.0 ** open_task(status.task).statistics.dense.grid_bits / 8,
+            status,
+        )
 
     def how_it_ended(self, case: Case, which: str) -> int | None:
         """The exit code of a host; None while it runs."""
@@ -225,7 +233,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trial
         yield {name: trial.result() for name, trial in begun.items()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.population)
+@pytest.mark.parametrize("case", [*CASES, *AGAIN], ids=lambda case: case.population)
 def test_with_noise_off_the_sum_is_that_of_those_who_count_exactly(trials: dict[str, Trial], case: Case) -> None:
     """The same integers in every mode: clear-text counts of the records of those whose vectors came."""
     trial = trials["off"]
@@ -234,6 +242,29 @@ def test_with_noise_off_the_sum_is_that_of_those_who_count_exactly(trials: dict[
     np.testing.assert_array_equal(integers / user, truth(case, trial.bins))
     if case.gone:
         assert trial.how_it_ended(case, "doomed") == KILLED
+
+
+@pytest.mark.parametrize("case", [*CASES[-2 * len(STEPS) :], *AGAIN], ids=lambda case: case.population)
+def test_a_device_that_was_killed_has_in_its_ledger_what_it_gave_once(trials: dict[str, Trial], case: Case) -> None:
+    """In the ledger before the vector leaves, with nothing to send again; a session left before that costs nothing."""
+    trial = trials["off"]
+    status = trial.finished(case)
+    sent = case.counted.start == 0
+    for device in range(case.gone):
+
+        def entries(device: int = device) -> list[Participation]:
+            with Store.open(store_path(Path(trial.folder(case, "doomed")), device)) as store:
+                return store.ledger()
+
+        if case.again and case.step == "reveal":  # it joined the next session, and was told how that one ended
+            trial.until(lambda entries=entries: [entry.state for entry in entries()] == [State.SENT])
+        found = entries()
+        assert len(found) == sent, "once, and only if its vector left"
+        for entry in found:
+            terms = open_task(status.task).privacy
+            assert (entry.round, entry.epsilon, entry.delta) == (0, terms.epsilon, terms.delta)
+            assert (entry.sealed, entry.payload) == (None, None), "nothing to send again"
+            assert entry.state is (State.SENT if case.step == "reveal" else State.PREPARED)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.population)

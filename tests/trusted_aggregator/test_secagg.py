@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import odp
 from odp.algorithms.registry import algorithm_for
+from odp.cli.services import aggregator_app
 from odp.crypto import SigningKey, domains
 from odp.crypto.secure_aggregation.client import Client
+from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import MOST_ATTEMPTS, Configuration
-from odp.errors import PrivacyError, ServiceError
+from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.signed_task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
 from odp.transport.logs import Log
@@ -55,8 +58,16 @@ def asked(**changes: Any) -> odp.Statistics:
 class Host:
     """A host's sessions of one round, behind a port."""
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack, task: odp.Statistics) -> None:
+    def __init__(
+        self,
+        root: Path,
+        stack: contextlib.ExitStack,
+        task: odp.Statistics,
+        *,
+        rosters: Sequence[Collection[bytes]] = (),
+    ) -> None:
         self.now = 0.0
+        self.rosters = rosters
         self.root = root
         self.state = stack.enter_context(StateFolder.open(root, "aggregator"))
         developer = SigningKey.generate()
@@ -85,7 +96,7 @@ class Host:
 
     def begin(self) -> SecAggRounds:
         log = Log("aggregator", stream=io.StringIO())
-        return SecAggRounds(self.state, log, pace=PACE, clock=lambda: self.now)
+        return SecAggRounds(self.state, log, pace=PACE, clock=lambda: self.now, rosters=self.rosters)
 
     def call(self, method: Callable[..., Any], request: object) -> Any:
         return call(method, request, timeout=20.0, what="ask", address=self.address)
@@ -391,3 +402,48 @@ def test_a_host_that_starts_again_never_uses_the_number_of_an_attempt_twice(host
     assert host.rounds.join(host.key) is None
     host.rounds.keep_only([])
     assert not list(host.root.glob("secagg-*"))
+
+
+def test_a_stranger_cannot_join_and_end_a_session_of_a_task_that_names_the_hosts_roster(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    rng = np.random.default_rng(1)
+    members = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(CLIENTS)]
+    roster = {member.public for member in members}
+    host = Host(tmp_path, stack, asked(roster_sha256=hash_of(roster).hex()), rosters=[{bytes(32)}, roster])
+    strangers, clients = Clients(host, 2, seed=3), Clients(host)
+    with pytest.raises(ServiceError, match="not on the roster"):
+        strangers.send("advertise")
+    for number, member in enumerate(members):
+        clients.clients[number] = Client(clients.configuration, member, roster=roster)
+        clients.names[number].identity = member.public
+    clients.through("unmask")
+    np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
+
+
+@pytest.mark.parametrize("named", [b"", b"r" * 32], ids=["no roster", "one that the host does not hold"])
+def test_a_host_leaves_the_choice_to_the_devices_where_it_holds_no_roster_of_the_task(
+    tmp_path: Path, stack: contextlib.ExitStack, named: bytes
+) -> None:
+    host = Host(tmp_path, stack, asked(**({"roster_sha256": named.hex()} if named else {})), rosters=[{bytes(32)}])
+    clients = Clients(host)
+    clients.through("unmask")
+    np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
+
+
+@pytest.mark.parametrize("wrong", [{"step": 0.0}, {"vector": -1.0}, {"silent": float("nan")}, {"step": 1e9}])
+def test_a_pace_out_of_range_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Pace(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--roster", "nowhere.txt"], "roster nowhere.txt cannot be read"), (["--secagg-step", "0"], "step=0.0")],
+)
+def test_the_program_refuses_a_roster_or_a_pace_that_it_cannot_keep(
+    tmp_path: Path, options: list[str], says: str
+) -> None:
+    answer = CliRunner().invoke(aggregator_app, ["--state", str(tmp_path / "state"), *options])
+    assert answer.exit_code != 0
+    assert says in str(answer.exception)

@@ -6,8 +6,7 @@ state       call that leads out of it       what the call refuses
 CREATED     ``reveal(adverts)``             its own keys changed or missing, keys that are malformed, repeated,
                                             of low order or of strangers, another configuration
 REVEALED    ``share(reveals)``              reveals that are not what was committed to, or incomplete
-SHARED      ``mask(inbox, vector)``         shares of fewer than the threshold of neighbours, of strangers, or
-                                            that do not open
+SHARED      ``mask(inbox, vector)``         shares of strangers, or that open of fewer neighbours than the threshold
 MASKED      ``agree(survivors)``            itself listed as dropped, fewer survivors than the minimum or than the
                                             threshold among its neighbours, a survivor that never shared
 AGREED      ``unmask(agreements)``          fewer than the threshold of the committee that were told the same
@@ -48,6 +47,7 @@ from odp.crypto.secure_aggregation.session import (
     Session,
     channel_key,
     mask_seed,
+    seed_sha256,
     sign_advert,
     survivors_bytes,
     unpack,
@@ -109,7 +109,9 @@ class Client:
         self._neighbours: list[int] = []
         self._committee: list[int] = []
         self._ciphers: dict[int, AESGCM] = {}
-        self._inbox: dict[int, bytes] = {}  # neighbour -> share of its mask key || share of its seed
+        self._partners: list[int] = []  # neighbours that the server says shared
+        # Of those whose shares opened: share of the mask key || share of the self mask's seed.
+        self._inbox: dict[int, bytes] = {}
         self._told: messages.SecAggSurvivors
 
     def reveal(self, adverts: messages.SecAggAdverts) -> messages.SecAggReveal:
@@ -149,10 +151,15 @@ class Client:
                 self._ciphers[neighbour] = AESGCM(key)
                 plaintext = shamir.to_bytes(shares[0, place]) + shamir.to_bytes(shares[1, place])
                 sealed.append(self._ciphers[neighbour].encrypt(_nonce(self._number, neighbour), plaintext, session.id))
-            return messages.SecAggShares(session=session.id, sealed=sealed)
+            return messages.SecAggShares(
+                session=session.id, sealed=sealed, seed_sha256=seed_sha256(self._self_seed, session.id)
+            )
 
     def mask(self, inbox: messages.SecAggInbox, vector: npt.NDArray[np.int64]) -> messages.SecAggMasked:
         """Answers the neighbours' shares with the masked vector.
+
+        A neighbour whose shares do not open counts as one that did not share, but is masked with all the same: so one
+        that seals garbage cannot make others leave, and whoever changes what was sealed has less to unmask with.
 
         Args:
             inbox: what the neighbours sealed for this client.
@@ -169,8 +176,16 @@ class Client:
                 raise PrivacyError(
                     f"only {len(senders)} neighbours shared, fewer than the threshold {session.parameters.threshold}"
                 )
+            self._partners = senders
             for sender, sealed in zip(senders, inbox.sealed, strict=True):
-                self._inbox[sender] = self._open(sender, sealed)
+                opened = self._open(sender, sealed)
+                if opened is not None:
+                    self._inbox[sender] = opened
+            if len(self._inbox) < session.parameters.threshold:
+                raise PrivacyError(
+                    f"the shares of {len(senders) - len(self._inbox)} neighbours do not open (replayed, changed, not "
+                    f"their own), which leaves fewer than the threshold {session.parameters.threshold}"
+                )
             if len(vector) != self._configuration.length:
                 raise ConfigurationError(f"Expected a vector of {self._configuration.length}, got {len(vector)}")
             masked = self._masked(vector, senders)
@@ -218,17 +233,15 @@ class Client:
         )
         return residues
 
-    def _open(self, sender: int, sealed: bytes) -> bytes:
+    def _open(self, sender: int, sealed: bytes) -> bytes | None:
         if len(sealed) != shamir.SEALED_BYTES:
-            raise PrivacyError(f"the shares of client {sender} have a wrong length")
+            return None
         try:
             opened = self._ciphers[sender].decrypt(_nonce(sender, self._number), sealed, self._session.id)
             shamir.from_bytes(opened[: shamir.SHARE_BYTES])
             shamir.from_bytes(opened[shamir.SHARE_BYTES :])
         except (InvalidTag, ConfigurationError):
-            raise PrivacyError(
-                f"the shares of client {sender} do not open: replayed, changed, or not its own"
-            ) from None
+            return None
         return opened
 
     def _check_survivors(self, shared: BoolArray, alive: BoolArray) -> None:
@@ -236,7 +249,7 @@ class Client:
             raise PrivacyError("the survivors hold a client that never shared: its mask could not be removed")
         if not alive[self._number]:
             raise PrivacyError("the server lists this client as dropped, although it sent its vector")
-        if sorted(self._inbox) != [neighbour for neighbour in self._neighbours if shared[neighbour]]:
+        if self._partners != [neighbour for neighbour in self._neighbours if shared[neighbour]]:
             raise PrivacyError("the server tells of other neighbours that shared than before")
         count = int(alive.sum())
         if count < self._configuration.minimum:

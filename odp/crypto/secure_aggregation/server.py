@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import hmac
+import itertools
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -24,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from odp.crypto import domains
 from odp.crypto.secure_aggregation import graph, keystream, shamir
 from odp.crypto.secure_aggregation.session import (
+    HASH_BYTES,
     BoolArray,
     Configuration,
     Session,
@@ -31,11 +34,17 @@ from odp.crypto.secure_aggregation.session import (
     mask_seed,
     pack,
     require_length,
+    seed_sha256,
     survivors_bytes,
     verify,
 )
 from odp.errors import ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
+
+#: So many wrong shares of one secret are surely found, where enough others are left ..
+MOST_WRONG = 2
+# .. among so many tries.
+_MOST_TRIES = 5000
 
 
 class Stage(enum.Enum):
@@ -78,11 +87,13 @@ class Server:
         self._edges: Mapping[int, list[int]] = {}
         self._committee: list[int] = []
         self._shares: dict[int, dict[int, bytes]] = {}  # sender -> receiver -> ciphertext
+        self._seed_sha256: dict[int, bytes] = {}
         self._sum = np.zeros(configuration.length, dtype=configuration.ring.dtype)
         self._alive: set[int] = set()
         self._told = messages.SecAggSurvivors()
         self._agreements: dict[int, bytes] = {}
         self._unmasks: dict[int, dict[int, bytes]] = {}  # sender -> of whom -> share
+        self._suspects: set[int] = set()
 
     @property
     def session(self) -> Session:
@@ -144,6 +155,7 @@ class Server:
     def share(self, number: int, shares: messages.SecAggShares) -> None:
         """Takes a client's sealed shares for its neighbours."""
         self._require(number, shares.session)
+        require_length("seed_sha256", shares.seed_sha256, HASH_BYTES)
         with self._at(Stage.SHARES):
             neighbours = self._edges[number]
             if len(shares.sealed) != len(neighbours):
@@ -151,6 +163,7 @@ class Server:
             for sealed in shares.sealed:
                 require_length("a sealed share", sealed, shamir.SEALED_BYTES)
             self._shares.setdefault(number, dict(zip(neighbours, shares.sealed, strict=True)))
+            self._seed_sha256.setdefault(number, shares.seed_sha256)
 
     def close_shares(self) -> dict[int, messages.SecAggInbox]:
         """What each client that shared is told: its neighbours' shares. Raises TooFew below the minimum."""
@@ -218,7 +231,9 @@ class Server:
     def unmask(self, number: int, unmask: messages.SecAggUnmask) -> None:
         """Takes a client's shares of its neighbours' secrets."""
         self._require(number, unmask.session)
-        expected = [neighbour for neighbour in self._edges[number] if neighbour in self._shares]
+        # Without those whose shares did not open.
+        given = set(unmask.neighbours)
+        expected = [neighbour for neighbour in self._edges[number] if neighbour in self._shares and neighbour in given]
         if list(unmask.neighbours) != expected or len(unmask.shares) != len(expected):
             raise PrivacyError(f"client {number} gave shares of other clients than its neighbours")
         for share in unmask.shares:
@@ -231,9 +246,12 @@ class Server:
     def finish(self) -> npt.NDArray[np.int64]:
         """The sum of the survivors' vectors, int64 [length].
 
+        What the shares of a client give is compared with what it said of its secrets before, so wrong shares cannot
+        spoil the sum unseen; where a client has more neighbours left than the threshold, others take their place.
+
         Raises:
             TooFew: fewer shares of some client's secret than the threshold.
-            PrivacyError: the shares of a client do not give the key that it advertised: somebody lied; no sum.
+            PrivacyError: no shares of a client that were tried give its secret: somebody lied; no sum.
         """
         with self._at(Stage.UNMASKS):
             session = self._session
@@ -246,8 +264,6 @@ class Server:
                     self_seeds.append(secret)
                     continue
                 key = X25519PrivateKey.from_private_bytes(secret)
-                if key.public_key().public_bytes_raw() != session.adverts[number].mask_key:
-                    raise PrivacyError(f"the shares of client {number} do not give the key that it advertised")
                 for partner in self._edges[number]:
                     if partner in self._alive:
                         # The survivor added the mask where the dropped client's number is the larger one.
@@ -267,14 +283,38 @@ class Server:
 
     def _rebuild(self, number: int) -> bytes:
         threshold = self._session.parameters.threshold
-        holders = [holder for holder in self._edges[number] if holder in self._unmasks]
+        holders = [holder for holder in self._edges[number] if number in self._unmasks.get(holder, {})]
         if len(holders) < threshold:
             raise TooFew(
                 f"{len(holders)} shares of the secret of client {number}, fewer than the threshold {threshold}"
             )
-        holders = holders[:threshold]
-        shares = np.stack([shamir.from_bytes(self._unmasks[holder][number]) for holder in holders])
-        return shamir.rebuild([holder + 1 for holder in holders], shares)
+        # Whoever was wrong about others before is asked last.
+        holders.sort(key=lambda holder: holder in self._suspects)
+        for chosen in _choices(holders, threshold):
+            secret = self._from_shares(number, chosen)
+            if secret is not None and self._is_secret(number, secret):
+                if chosen != holders[:threshold]:
+                    others = [holder for holder in holders if holder not in chosen]
+                    self._suspects.update(
+                        other for other in others if self._from_shares(number, [other, *chosen[1:]]) != secret
+                    )
+                return secret
+        raise PrivacyError(
+            f"the shares of client {number} do not give the secret that it committed to: it or its neighbours lied"
+        )
+
+    def _from_shares(self, number: int, holders: Sequence[int]) -> bytes | None:
+        try:
+            shares = np.stack([shamir.from_bytes(self._unmasks[holder][number]) for holder in holders])
+            return shamir.rebuild([holder + 1 for holder in holders], shares)
+        except (ConfigurationError, PrivacyError):
+            return None
+
+    def _is_secret(self, number: int, secret: bytes) -> bool:
+        if number in self._alive:
+            return hmac.compare_digest(seed_sha256(secret, self._session.id), self._seed_sha256[number])
+        key = X25519PrivateKey.from_private_bytes(secret)
+        return key.public_key().public_bytes_raw() == self._session.adverts[number].mask_key
 
     def _members(self, numbers: Collection[int]) -> BoolArray:
         members = np.zeros(self._session.clients, dtype=np.bool_)
@@ -295,6 +335,14 @@ class Server:
 
     def _at(self, stage: Stage) -> _Stage:
         return _Stage(self, stage)
+
+
+def _choices(holders: Sequence[int], threshold: int) -> Iterator[list[int]]:
+    """Threshold-many holders: the first, then without any one of them, then without any two."""
+    most = min(len(holders) - threshold, MOST_WRONG)
+    left_out = itertools.chain.from_iterable(itertools.combinations(holders, count) for count in range(most + 1))
+    for wrong in itertools.islice(left_out, _MOST_TRIES):
+        yield [holder for holder in holders if holder not in wrong][:threshold]
 
 
 class _Stage:

@@ -228,6 +228,11 @@ def mask_seed(own: X25519PrivateKey, other: bytes) -> bytes:
     return own.exchange(X25519PublicKey.from_public_bytes(other))
 
 
+def seed_sha256(seed: bytes, session: bytes) -> bytes:
+    """What a client says of its self mask's seed (32 bytes): shows whether shares are right, and no bit of a mask."""
+    return hashlib.sha256(domains.SECAGG_SELF_MASK + session + seed).digest()
+
+
 def pack(members: BoolArray) -> bytes:
     """One bit for each client, the first in the lowest bit of the first byte."""
     return np.packbits(members, bitorder="little").tobytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from odp.crypto.secure_aggregation import graph, shamir
 from odp.crypto.secure_aggregation.client import Client, State
 from odp.crypto.secure_aggregation.parameters import Parameters
-from odp.crypto.secure_aggregation.session import Configuration, _full_order, pack, sign_advert, unpack
+from odp.crypto.secure_aggregation.session import Configuration, _full_order, pack, seed_sha256, sign_advert, unpack
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
@@ -169,18 +170,31 @@ def test_reveals_that_are_not_what_was_committed_to_are_refused(make_round: Any,
 # Shares
 
 
-def test_shares_of_another_session_do_not_open(make_round: Any) -> None:
+@pytest.mark.parametrize("of", ["another session", "another client"])
+def test_without_enough_shares_that_open_a_client_sends_no_vector(make_round: Any, of: str) -> None:
+    """Shares of another session, or for another client, do not open, and count for nothing."""
     run, old = a_round(make_round, "masked"), a_round(make_round, "masked", seed=0, attempt=1)
-    client = run.clients[0]
-    run.inboxes[0].sealed[0] = old.inboxes[0].sealed[0]
-    refused(client, lambda: client.mask(run.inboxes[0], run.vectors[0]), "do not open")
+    client, inbox = run.clients[0], run.inboxes[0]
+    others = old.inboxes[0].sealed if of == "another session" else run.inboxes[1].sealed
+    wrong = len(inbox.sealed) - run.server.session.parameters.threshold + 1
+    inbox.sealed[:wrong] = others[:wrong]
+    refused(client, lambda: client.mask(inbox, run.vectors[0]), "do not open")
 
 
-def test_shares_for_another_client_do_not_open(make_round: Any) -> None:
-    run = a_round(make_round, "masked")
-    client = run.clients[0]
-    run.inboxes[0].sealed[0] = run.inboxes[1].sealed[0]
-    refused(client, lambda: client.mask(run.inboxes[0], run.vectors[0]), "do not open")
+def test_a_neighbour_that_seals_garbage_makes_nobody_leave_and_the_sum_is_everybodys(make_round: Any) -> None:
+    """Who cannot open its shares masks with it all the same, and gives none of them; the others' are enough."""
+    run = make_round(10, corrupt=0.0, dropout=0.25).until("masked")
+    number = 4
+    holders = run.server._edges[number]
+    spare = len(holders) - run.server.session.parameters.threshold
+    assert spare >= 1
+    for holder in holders[:spare]:
+        inbox = run.inboxes[holder]
+        inbox.sealed[list(inbox.senders).index(number)] = bytes(88)
+    for step in ("masked", "agree", "unmask"):
+        getattr(run, step)()
+    assert all(number not in run.server._unmasks[holder] for holder in holders[:spare])
+    np.testing.assert_array_equal(run.server.finish(), run.vectors.sum(axis=0))
 
 
 def test_a_client_below_the_threshold_of_shares_sends_no_vector(make_round: Any) -> None:
@@ -404,16 +418,35 @@ def test_a_vector_that_comes_twice_counts_once(make_round: Any) -> None:
     assert np.array_equal(run.server._sum, before)
 
 
-def test_a_share_that_was_changed_gives_no_sum(make_round: Any) -> None:
-    run = make_round(10, corrupt=0.0, dropout=0.25, gone={"masked": {4}}).until("unmask")
-    liar = run.server._edges[4][0]
+def _with_wrong_shares(make_round: Any, *, victim: int, liars: int) -> Any:
+    """A session whose client 4 dropped out; the first ``liars`` holders give wrong shares of ``victim``."""
+    run = make_round(20, corrupt=0.0, dropout=0.25, gone={"masked": {4}}).until("unmask")
+    wrong = [holder for holder in run.server._edges[victim] if holder != 4][:liars]
     for number in run._remaining("unmask"):
         given = run.clients[number].unmask(run.agreements[number])
-        if number == liar:
-            place = list(given.neighbours).index(4)
-            given.shares[place] = bytes([given.shares[place][0] ^ 1]) + given.shares[place][1:]
+        if number in wrong:
+            place = list(given.neighbours).index(victim)
+            share = given.shares[place]  # not its lowest bits: X25519 ignores them
+            given.shares[place] = share[:1] + bytes([share[1] ^ 1]) + share[2:]
         run.server.unmask(number, given)
-    with pytest.raises(PrivacyError, match=r"do not give the key|do not belong together"):
+    return run, wrong
+
+
+@pytest.mark.parametrize("liars", [1, 2])
+@pytest.mark.parametrize("victim", [4, 5], ids=["mask key", "seed of the self mask"])
+def test_wrong_shares_are_found_and_others_take_their_place(make_round: Any, victim: int, liars: int) -> None:
+    run, wrong = _with_wrong_shares(make_round, victim=victim, liars=liars)
+    here = [number for number in range(20) if number != 4]
+    np.testing.assert_array_equal(run.server.finish(), run.vectors[here].sum(axis=0))
+    assert run.server._suspects == set(wrong), "and the server knows whose"
+
+
+@pytest.mark.parametrize("victim", [4, 5], ids=["mask key", "seed of the self mask"])
+def test_with_fewer_right_shares_than_the_threshold_there_is_no_sum_and_not_a_wrong_one(
+    make_round: Any, victim: int
+) -> None:
+    run, _ = _with_wrong_shares(make_round, victim=victim, liars=19)
+    with pytest.raises(PrivacyError, match="do not give the secret that it committed to"):
         run.server.finish()
 
 
@@ -452,6 +485,27 @@ def test_an_advert_with_anything_more_than_its_keys_is_refused(make_round: Any) 
     with pytest.raises(PrivacyError, match="the keys of the client are refused"):
         run.server.advertise(padded)
     run.server.advertise(advert)
+
+
+def test_who_commits_to_another_seed_than_it_shares_is_found_before_its_mask_spoils_the_sum(make_round: Any) -> None:
+    run = make_round(10, corrupt=0.0, dropout=0.25).until("share")
+    for number, client in enumerate(run.clients):
+        shares = client.share(run.reveals)
+        if number == 3:
+            shares.seed_sha256 = bytes(32)
+        run.server.share(number, shares)
+    run.inboxes = run.server.close_shares()
+    for step in ("masked", "agree", "unmask"):
+        getattr(run, step)()
+    with pytest.raises(PrivacyError, match="the shares of client 3 do not give"):
+        run.server.finish()
+
+
+def test_the_hash_of_a_seed_is_of_its_session_and_no_key_of_its_mask() -> None:
+    seed = bytes(range(32))
+    first, second = (seed_sha256(seed, bytes([number]) * 32) for number in (1, 2))
+    assert len({first, second, seed, hashlib.sha256(seed).digest()}) == 4
+    assert first == hashlib.sha256(b"odp/v1/secagg/self-mask" + bytes([1]) * 32 + seed).digest()
 
 
 def test_two_sessions_with_one_identity_share_no_mask(make_round: Any) -> None:

@@ -315,7 +315,7 @@ def refused(told: dict[str, Any]) -> list[dict[str, Any]]:
     other = message(messages.SecAggReveals, "reveals")
     other.session = bytes(32)
     replayed = message(messages.SecAggInbox, "inbox 0")
-    replayed.sealed[0] = replayed.sealed[1]
+    replayed.sealed[:] = [*replayed.sealed[1:], replayed.sealed[0]]
     few = message(messages.SecAggInbox, "inbox 0")
     del few.senders[1:], few.sealed[1:]
     dead = message(messages.SecAggSurvivors, "survivors")
@@ -336,7 +336,7 @@ def refused(told: dict[str, Any]) -> list[dict[str, Any]]:
         case("reveals swapped", "shares", "reveals", swapped, "does not belong to its commitment"),
         case("reveal missing", "shares", "reveals", missing, "left some out"),
         case("another session", "shares", "reveals", other, "another session"),
-        case("share of another client", "masked", "inbox 0", replayed, "do not open"),
+        case("shares of other clients", "masked", "inbox 0", replayed, "do not open"),
         case("too few shares", "masked", "inbox 0", few, "fewer than the threshold"),
         case("told that it is dead", "agreement", "survivors", dead, "lists this client as dropped"),
         case("survivor that never shared", "agreement", "survivors", overlap, "never shared"),

@@ -1,4 +1,4 @@
-"""The aggregator's enclave, its noise left out by code of another measurement: no switch of the real one can do that."""
+"""The aggregator's enclave without its noise, by code of another measurement: no switch of the real one does that."""
 
 from __future__ import annotations
 
