@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,179 +12,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from two_parties import METHODS, NOBODY, SECONDS, Parties, Recorder
 
-import distributor
 from device_runtime.assignment import Work, open_model
-from device_runtime.enclaves import Enclaves
-from device_runtime.retrieval import Retrievals, SealedRows
 from device_runtime.services import Services, Traffic
 from device_runtime.two_parties import TwoParties
-from distributor import enclave_process
-from distributor.helper_program import HelperConfig, helper_key, start_helper
+from distributor.helper_program import helper_key
 from distributor.leader import HelperClient
-from odp.algorithms.seam import Slices
 from odp.crypto import domains, seal
 from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
-from odp.enclave.in_thread import InThread
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.encoding import ENCODINGS, Encoding, rounded, row_bytes
+from odp.encoding import ENCODINGS, Encoding, row_bytes
 from odp.errors import AttestationError, ServiceError, ServiceUnavailable, StaleModel
-from odp.signed_task import open_task, sign_task
 from odp.transport.channel import connect
-from odp.transport.logs import Log
-from odp.transport.running import Running
-from odp.v1 import broadcast_pb2, distributor_pb2, distributor_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
-
-SECONDS = 20.0
-IMAGE = "sha384:" + "0" * 96
-NOBODY = "127.0.0.1:1"
-METHODS = {
-    "enclave": broadcast_pb2.BroadcastTerms.METHOD_UNSPECIFIED,
-    "all": broadcast_pb2.BroadcastTerms.METHOD_ALL,
-    "pir": broadcast_pb2.BroadcastTerms.METHOD_PIR,
-}
-
-
-@dataclass
-class Recorder:
-    """Lengths of messages in their order: (call, direction, bytes)."""
-
-    seen: list[tuple[str, str, int]] = field(default_factory=list)
-
-    def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded(request: Any, *arguments: Any, **keywords: Any) -> Any:
-            self.seen.append((name, "up", request.ByteSize()))
-            reply = call(request, *arguments, **keywords)
-            if hasattr(reply, "ByteSize"):
-                self.seen.append((name, "down", reply.ByteSize()))
-                return reply
-            return self._stream(name, reply)
-
-        return recorded
-
-    def _stream(self, name: str, replies: Iterator[Any]) -> Iterator[Any]:
-        for reply in replies:
-            self.seen.append((name, "down", reply.ByteSize()))
-            yield reply
-
-
-class Parties:
-    """A leader with its enclave and a helper, each on its own state folder; ``lines`` is what both logged."""
-
-    def __init__(self, root: Path, kit: Any) -> None:
-        self.root = root
-        self.kit = kit
-        self.lines = kit.Lines()
-        self.key = helper_key(root / "helper")
-        self.helper_port = 0
-        self.helper: Running | None = None
-        self.encoded: dict[tuple[str, str], Any] = {}
-        self._stack = contextlib.ExitStack()
-        self.start_helper()
-        self.leader = self._leader()
-        self.channel = self._stack.enter_context(connect(self.leader.address, self.leader.ca_pem))
-        self.publisher = distributor_pb2_grpc.DistributorServiceStub(self.channel)
-        self.stub = retrieval_pb2_grpc.RetrievalServiceStub(self.channel)
-        self.services = Services(NOBODY, self.leader.ca_pem)
-        self._stack.callback(self.services.close)
-
-    def log(self, program: str) -> Log:
-        return Log(program, stream=self.lines, clock=lambda: 0.0)
-
-    def start_helper(self) -> None:
-        listen = f"127.0.0.1:{self.helper_port}"
-        config = HelperConfig(state=self.root / "helper", listen=listen, ca_folder=self.root / "ca")
-        self.helper = start_helper(config, log=self.log("helper"))
-        self.helper_port = int(self.helper.address.rpartition(":")[2])
-
-    def stop_helper(self) -> None:
-        assert self.helper is not None
-        self.helper.stop()
-
-    def _leader(self, *, helper: bool = True) -> Running:
-        assert self.helper is not None
-        config = distributor.Config(
-            state=self.root / "leader",
-            platform=self.root / "platform",
-            listen="127.0.0.1:0",
-            ca_folder=self.root / "ca",
-            helper=self.helper.address if helper else None,
-        )
-        running = distributor.start(
-            config, log=self.log("distributor"), launch=InThread(enclave_process.run, digest=IMAGE)
-        )
-        self._stack.callback(running.stop)
-        return running
-
-    def developer(self, method: str, *, key: str | None = None) -> Any:
-        """Signs models for a task whose devices ask by ``method``."""
-        found = self.kit.Developer(f"films-{method}")
-        terms = broadcast_pb2.BroadcastTerms(method=METHODS[method])
-        if method == "pir":
-            terms.helper_key = bytes.fromhex(self.key if key is None else key)
-        if method != "enclave":
-            found.definition.broadcast.CopyFrom(terms)
-        found.task = sign_task(found.definition, found.key)
-        found.definition = open_task(found.task)
-        return found
-
-    def publish(self, model: Any) -> None:
-        self.publisher.Publish(model.stream(), timeout=SECONDS)
-
-    def published(self, method: str, version: int = 0, encoding: Encoding = "float32") -> Any:
-        developer = self.developer(method)
-        model = developer.model(version)
-        if encoding != "float32":
-            tables = tuple(
-                dataclasses.replace(table, rows=rounded(table.rows, encoding), encoding=encoding)
-                if table.keyed
-                else table
-                for table in model.broadcast.tables
-            )
-            model = developer.signed(dataclasses.replace(model.broadcast, tables=tables))
-        self.publish(model)
-        return model
-
-    def fetch(
-        self, model: Any, keys: list[int], *, traffic: Traffic | None = None, pinned: bool = True, services: Any = None
-    ) -> Slices:
-        """What a device gets, by the method of the model's task."""
-        services = self.services if services is None else services
-        work = Work(open_model(model.task, model.manifest), 0, self.leader.address, NOBODY)
-        wanted = np.array(keys, dtype=np.int64)
-        traffic = Traffic() if traffic is None else traffic
-        if work.model.definition.HasField("broadcast"):
-            retrievals = Retrievals.over(services, helper_keys=[self.key] if pinned else [])
-            retrievals.require(work.model)
-            return retrievals.of(work.model).fetch(work, wanted, traffic)
-        enclaves = Enclaves(services, self._reference_values())
-        checked = enclaves.verified("distributor", self.leader.address)
-        return SealedRows(services, checked, lambda _: checked, os.urandom).fetch(work, wanted, traffic)
-
-    def fetch_later(self, model: Any, keys: list[int]) -> Slices:
-        """As ``fetch`` of a device that asks again while somebody is away: channels reconnect within two seconds."""
-        pause = threading.Event()
-        for _ in range(200):
-            with contextlib.suppress(ServiceUnavailable):
-                return self.fetch(model, keys)
-            pause.wait(0.1)
-        raise AssertionError("the helper was away for 20 s")
-
-    def _reference_values(self) -> ReferenceValues:
-        policy = EnclavePolicy(role="distributor")
-        return ReferenceValues(
-            roots=(EmulatedPlatform.open(self.root / "platform").root_certificate_pem,),
-            image_digests={"distributor": (IMAGE,)},
-            policy_sha256={"distributor": (policy.sha256.hex(),)},
-            allow_emulated=True,
-        )
-
-    def close(self) -> None:
-        self._stack.close()
-        self.stop_helper()
+from odp.v1 import distributor_pb2, retrieval_pb2, retrieval_pb2_grpc
 
 
 @pytest.fixture
