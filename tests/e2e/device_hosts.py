@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +25,16 @@ import device_runtime
 from device_runtime import secagg
 from odp.datasets import Ratings, synthetic_movielens
 from odp.transport.logs import Log
+from odp.v1 import secagg_service_pb2
 
 IMAGES = Path(__file__).parent / "images"
 USERS, ITEMS = 10, 30
 MIN_COHORT = 5
+SEAT = "device_runtime.secagg:Seat"
+#: By step: the answer of the host that a device takes it upon.
+ANSWERS = {
+    "reveal": "adverts", "share": "reveals", "masked": "inbox", "agree": "survivors", "unmask": "agreements",
+}  # fmt: skip
 
 
 def people() -> Ratings:
@@ -48,19 +55,36 @@ class Host:
     population: str
     first: int
     count: int
-    point: str = ""
+    step: str = ""
     again: bool = False
     quiet: bool = False
+
+
+def die_before(step: str) -> None:
+    """Has this process killed when the first of its devices is about to take a step: none of them ever takes it.
+
+    In a session all have taken the step before by then, because the server begins no step while one is awaited.
+    """
+    from crashing.arming import arm, by_signal
+
+    if step not in ANSWERS:
+        arm({"send": "device_runtime.participation:Participant._submit:before"}.get(step, f"{SEAT}.sit_down:before"))
+        return
+    following = secagg.Seat.next
+
+    def armed(seat: secagg.Seat, answer: secagg_service_pb2.SecAggStepResponse) -> Any:
+        if answer.WhichOneof("answer") == ANSWERS[step]:
+            by_signal()
+        return following(seat, answer)
+
+    secagg.Seat.next = armed  # type: ignore[method-assign]
 
 
 def live(host: Host) -> None:
     """Is the host, in a process of its own, until it is asked to end or reaches its point."""
     os.setsid()
-    sys.path.insert(0, str(IMAGES))
-    if host.point:
-        from crashing.arming import arm
-
-        arm(host.point)
+    if host.step:
+        die_before(host.step)
     if host.quiet:
         secagg.draw_share = lambda definition, query, source: np.zeros(query.grid.size, np.int64)  # type: ignore[assignment]
     services = Path(host.services)
@@ -75,6 +99,7 @@ def live(host: Host) -> None:
 
 
 def main() -> None:
+    sys.path.insert(0, str(IMAGES))
     hosts = [Host(**each) for each in json.loads(Path(sys.argv[1]).read_text())]
     running: dict[int, Host] = {}
 
@@ -105,7 +130,7 @@ def main() -> None:
         child, status = os.wait()
         host = running.pop(child)
         if host.again and not ending.is_set():
-            begin(dataclasses.replace(host, point="", again=False))
+            begin(dataclasses.replace(host, step="", again=False))
         line = json.dumps({"state": host.state, "code": os.waitstatus_to_exitcode(status)})
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """One query in the three modes of aggregation, in real processes over TLS, of which some die at an exact step.
 
-Two platforms run at once: one whose enclave and devices add no noise, one as it is delivered. Noise is left out by
+There are two platforms: one whose enclave and devices add no noise, one as it is delivered. Noise is left out by
 code of another measurement (``images/noiseless``) and by the program of the test's devices (``device_hosts.py``):
 neither the enclave nor the device runtime has a switch for it. Every case has a task, a population, and two device
 hosts: one of devices that live, and one that is killed by SIGKILL when the first of its devices reaches a step.
@@ -45,9 +45,8 @@ DEVICES = 10
 RATES = {0: 0, 10: 1, 30: 3}
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 #: Seconds that a step of a session waits for those who are dead: all cases wait at once.
-STEP_SECONDS = 12.0
+STEP_SECONDS = 10.0
 SECONDS = 120.0
-SEAT = "device_runtime.secagg:Seat"
 KILLED = -9
 #: Numbers of the noisy releases: so many that their variance is known to 1 %.
 BINS = 20_000
@@ -73,14 +72,6 @@ class Case:
         """Whose vectors are in the sum."""
         joins_the_next = self.again and self.step == "reveal"
         return range(0 if self.step in ("agree", "unmask") or joins_the_next else self.gone, DEVICES)
-
-    @property
-    def point(self) -> str:
-        """Where the host of the doomed is killed: all of its devices have answered the step before, none this one."""
-        if self.step == "send":
-            return "device_runtime.participation:Participant._submit:before:1"
-        place = STEPS.index(self.step)
-        return f"{SEAT}.sit_down:before:1" if place == 0 else f"{SEAT}.next:before:{(place - 1) * self.gone + 1}"
 
     @property
     def population(self) -> str:
@@ -148,23 +139,29 @@ class Trial:
         self.services = stack.enter_context(kind(root, policy=policy, aggregator_options=pace))
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
         self._pause = threading.Event().wait
+        self._stack, self._quiet = stack, quiet
+        self.hosts: subprocess.Popen[bytes] | None = None
         cases = [*CASES, *AGAIN] if quiet else CASES
         self.handles: dict[Case, TaskHandle] = {case: self.connection.submit(case.task(bins=bins)) for case in cases}
         for handle in self.handles.values():  # who finds no round is told to come back much later
             self.until(lambda handle=handle: bool(handle.status().rounds))
-        plan = [dataclasses.asdict(host) for case in cases for host in self._hosts(case, quiet=quiet)]
-        (root / "plan.json").write_text(json.dumps(plan))
-        self.ended = (root / "ended").open("w+")
-        program = [sys.executable, "-P", device_hosts.__file__, str(root / "plan.json")]
-        with (root / "device_hosts.log").open("ab") as errors:
-            self.hosts = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=self.ended, stderr=errors)
-        stack.callback(self.stop)
+
+    def begin(self) -> None:
+        """Starts all device hosts, once: two platforms one after the other, so that steps do not take too long."""
+        if self.hosts is not None:
+            return
+        plan = [dataclasses.asdict(host) for case in self.handles for host in self._hosts(case, quiet=self._quiet)]
+        (self.root / "plan.json").write_text(json.dumps(plan))
+        program = [sys.executable, "-P", device_hosts.__file__, str(self.root / "plan.json")]
+        with (self.root / "device_hosts.log").open("ab") as errors, (self.root / "ended").open("wb") as ended:
+            self.hosts = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=ended, stderr=errors)
+        self._stack.callback(self.stop)
 
     def _hosts(self, case: Case, *, quiet: bool) -> Iterator[Host]:
         shared = {"services": str(self.root), "server": self.services.server_address, "population": case.population}
         if case.gone:
             yield Host(
-                state=self.folder(case, "doomed"), first=0, count=case.gone, point=case.point, again=case.again,
+                state=self.folder(case, "doomed"), first=0, count=case.gone, step=case.step, again=case.again,
                 quiet=quiet, **shared,
             )  # fmt: skip
         yield Host(state=self.folder(case, "living"), first=case.gone, count=DEVICES - case.gone, quiet=quiet, **shared)
@@ -182,12 +179,13 @@ class Trial:
         pytest.fail("it did not come")
 
     def stop(self) -> None:
-        if self.hosts.stdin is not None:
+        if self.hosts is not None and self.hosts.stdin is not None:
             self.hosts.stdin.close()
-        self.hosts.wait(60.0)
+            self.hosts.wait(60.0)
 
     def finished(self, case: Case) -> server_pb2.TaskStatus:
         """The final status of a case."""
+        self.begin()
         handle = self.handles[case]
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
