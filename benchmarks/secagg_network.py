@@ -22,6 +22,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
+from device_runtime.services import step_of
 from odp.crypto.secure_aggregation import shamir
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
@@ -98,7 +99,7 @@ class _Everybody:
         left = len(self._clients)
         while left:
             number, done = self._answers.get(timeout=_SECONDS)
-            left -= not self._next(number, done.result())
+            left -= not self._next(number, step_of(done.result()))
 
     def _next(self, number: int, answer: Any) -> bool:
         client, kind = self._clients[number], answer.WhichOneof("answer")
@@ -119,7 +120,7 @@ class _Everybody:
         return bool(kind != "end")
 
     def _send(self, number: int, **message: Any) -> None:
-        request = secagg_service_pb2.SecAggStepRequest(client=self._names[number], **message)
+        request = secagg_service_pb2.StepRequest(client=self._names[number], **message)
         if len(request.masked.vector) > CHUNK_BYTES:
             call = self._stub.SendMasked.future(_parts(request), timeout=_SECONDS)
         else:
@@ -128,11 +129,11 @@ class _Everybody:
 
 
 def _parts(request: Any) -> Iterator[Any]:
-    yield secagg_service_pb2.SecAggMaskedRequest(client=request.client)
-    yield secagg_service_pb2.SecAggMaskedRequest(session=request.masked.session)
+    yield secagg_service_pb2.SendMaskedRequest(client=request.client)
+    yield secagg_service_pb2.SendMaskedRequest(session=request.masked.session)
     vector = request.masked.vector
     for start in range(0, len(vector), CHUNK_BYTES):
-        yield secagg_service_pb2.SecAggMaskedRequest(chunk=vector[start : start + CHUNK_BYTES])
+        yield secagg_service_pb2.SendMaskedRequest(chunk=vector[start : start + CHUNK_BYTES])
 
 
 def main() -> None:

@@ -151,7 +151,7 @@ class Seat:
         #: Whether a masked vector may have left.
         self.sent = False
 
-    def sit_down(self) -> wire.SecAggStepRequest | None:
+    def sit_down(self) -> wire.StepRequest | None:
         """The first message; None where the device has settled the round before.
 
         Raises as ``Participant.take_part``; nothing was sent.
@@ -172,17 +172,17 @@ class Seat:
         self._record = self._participant.recorded(work, checked)
         self._client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
         self._name = session.client(identity, self._random_bytes(_TOKEN_BYTES))
-        return wire.SecAggStepRequest(client=self._name, advert=self._client.advert)
+        return wire.StepRequest(client=self._name, advert=self._client.advert)
 
-    def poll(self) -> wire.SecAggStepRequest:
+    def poll(self) -> wire.StepRequest:
         """Asks for what comes next."""
-        return wire.SecAggStepRequest(client=self._name)
+        return wire.StepRequest(client=self._name)
 
-    def leave(self) -> wire.SecAggStepRequest | None:
+    def leave(self) -> wire.StepRequest | None:
         """Tells the host not to wait; None where it never heard of the device."""
-        return wire.SecAggStepRequest(client=self._name, leave=True) if self._name.identity else None
+        return wire.StepRequest(client=self._name, leave=True) if self._name.identity else None
 
-    def next(self, answer: wire.SecAggStepResponse) -> wire.SecAggStepRequest | None:
+    def next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
         """The next message; None where the session is over for this device.
 
         Raises:
@@ -190,7 +190,7 @@ class Seat:
             NotNow, DataError, StateError: the device drops out.
         """
         kind = answer.WhichOneof("answer")
-        request = wire.SecAggStepRequest(client=self._name)
+        request = wire.StepRequest(client=self._name)
         if kind == "adverts":
             request.reveal.CopyFrom(self._client.reveal(answer.adverts))
         elif kind == "reveals":
@@ -207,7 +207,7 @@ class Seat:
             raise ServiceError("the aggregator answered a step with nothing; is it of another version?")
         return request
 
-    def outcome(self, answer: wire.SecAggStepResponse) -> Outcome | None:
+    def outcome(self, answer: wire.StepResponse) -> Outcome | None:
         """How the session ended for the device; None where it may join another one."""
         if not self.sent:
             return None
@@ -218,7 +218,7 @@ class Seat:
             store.settle(work.model.task_sha256, work.round, State.SENT)
         return Outcome.SENT
 
-    def _masked(self, answer: wire.SecAggStepResponse) -> Any:
+    def _masked(self, answer: wire.StepResponse) -> Any:
         work, model = self._session.work, self._session.work.model
         with self._open_store() as store:
             self._participant.gate.again(store, model.terms)
@@ -267,7 +267,7 @@ class _Place:
     device: int
     seat: Seat
     traffic: Traffic = dataclasses.field(default_factory=Traffic)
-    request: wire.SecAggStepRequest | None = None
+    request: wire.StepRequest | None = None
     away_since: float | None = None
 
 
@@ -440,7 +440,7 @@ class _Table:
             lambda done: self._events.put(lambda: self._guarded(place, lambda: self._answered(place, request, done)))
         )
 
-    def _answered(self, place: _Place, request: wire.SecAggStepRequest, done: Any) -> None:
+    def _answered(self, place: _Place, request: wire.StepRequest, done: Any) -> None:
         services, address = self._owner.participant.services, self._session.work.aggregator
         try:
             answer = services.step_answer(address, request, done, place.traffic)

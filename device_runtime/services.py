@@ -249,17 +249,15 @@ class Services:
         traffic.down += reply.ByteSize()
         return reply
 
-    def join_session(
-        self, address: str, key: tuple[bytes, int], traffic: Traffic
-    ) -> secagg_service_pb2.SecAggJoinResponse:
+    def join_session(self, address: str, key: tuple[bytes, int], traffic: Traffic) -> secagg_service_pb2.JoinResponse:
         """Asks which SecAgg+ session gathers clients for (task, round)."""
-        request = secagg_service_pb2.SecAggJoinRequest(task_sha256=key[0], round=key[1])
-        reply: secagg_service_pb2.SecAggJoinResponse = self._call(
+        request = secagg_service_pb2.JoinRequest(task_sha256=key[0], round=key[1])
+        reply: secagg_service_pb2.JoinResponse = self._call(
             self._peer(address).secagg.Join, request, address, "join a session at the aggregator", traffic
         )
         return reply
 
-    def start_step(self, address: str, request: secagg_service_pb2.SecAggStepRequest) -> Any:
+    def start_step(self, address: str, request: secagg_service_pb2.StepRequest) -> Any:
         """Begins to hand in one message of a session; the future's answer is for ``step_answer``."""
         stub = self._peer(address).secagg
         if request.WhichOneof("message") == "masked" and len(request.masked.vector) > CHUNK_BYTES:
@@ -267,15 +265,16 @@ class Services:
         return stub.Step.future(request, timeout=SHORT_DEADLINE)
 
     def step_answer(
-        self, address: str, request: secagg_service_pb2.SecAggStepRequest, done: Any, traffic: Traffic
-    ) -> secagg_service_pb2.SecAggStepResponse:
+        self, address: str, request: secagg_service_pb2.StepRequest, done: Any, traffic: Traffic
+    ) -> secagg_service_pb2.StepResponse:
         """The answer of a call that is done."""
         try:
-            reply: secagg_service_pb2.SecAggStepResponse = done.result()
+            reply = done.result()
         except grpc.RpcError as error:
             raise translated(error, what="take part in a session of the aggregator", address=address) from error
         traffic.add(request, reply)
-        return reply
+        step: secagg_service_pb2.StepResponse = step_of(reply)
+        return step
 
     def download(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
@@ -380,10 +379,15 @@ def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggre
         yield aggregator_pb2.SubmitStreamRequest(chunk=sealed[start : start + CHUNK_BYTES])
 
 
-def _masked_parts(request: secagg_service_pb2.SecAggStepRequest) -> Iterator[secagg_service_pb2.SecAggMaskedRequest]:
+def step_of(reply: Any) -> Any:
+    """The answer to a step, of ``Step`` or ``SendMasked``."""
+    return reply.answer if isinstance(reply, secagg_service_pb2.SendMaskedResponse) else reply
+
+
+def _masked_parts(request: secagg_service_pb2.StepRequest) -> Iterator[secagg_service_pb2.SendMaskedRequest]:
     masked = request.masked
-    yield secagg_service_pb2.SecAggMaskedRequest(client=request.client)
-    yield secagg_service_pb2.SecAggMaskedRequest(session=masked.session)
+    yield secagg_service_pb2.SendMaskedRequest(client=request.client)
+    yield secagg_service_pb2.SendMaskedRequest(session=masked.session)
     view = memoryview(masked.vector)
     for start in range(0, len(view), CHUNK_BYTES):
-        yield secagg_service_pb2.SecAggMaskedRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))
+        yield secagg_service_pb2.SendMaskedRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))

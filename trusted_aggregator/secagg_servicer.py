@@ -51,15 +51,15 @@ class SecureAggregationService:
             longest=_STREAM_SECONDS,
         )
 
-    def join(self, request: wire.SecAggJoinRequest) -> wire.SecAggJoinResponse:
+    def join(self, request: wire.JoinRequest) -> wire.JoinResponse:
         """The configuration of the session that gathers clients, or how long to wait."""
         require_length("task_sha256", request.task_sha256, HASH_BYTES)
         config = self._rounds.join((request.task_sha256, request.round))
         if config is None:
-            return wire.SecAggJoinResponse(wait=wire.SecAggWait(milliseconds=_POLL_MILLISECONDS))
-        return wire.SecAggJoinResponse(config=config)
+            return wire.JoinResponse(wait=wire.SecAggWait(milliseconds=_POLL_MILLISECONDS))
+        return wire.JoinResponse(config=config)
 
-    def step(self, request: wire.SecAggStepRequest) -> wire.SecAggStepResponse:
+    def step(self, request: wire.StepRequest) -> wire.StepResponse:
         """Takes a client's message; the next one for the client, or how long to wait."""
         session = self._session(request.client)
         if session is None:
@@ -70,7 +70,7 @@ class SecureAggregationService:
         message: Message | None = None if kind is None else getattr(request, kind)
         return self._step(session, request.client, message)
 
-    def send_masked(self, requests: Iterator[wire.SecAggMaskedRequest]) -> wire.SecAggStepResponse:
+    def send_masked(self, requests: Iterator[wire.SendMaskedRequest]) -> wire.StepResponse:
         """As ``step``, of a masked vector in chunks."""
         first = next(requests, None)
         if first is None or first.WhichOneof("part") != "client":
@@ -90,16 +90,14 @@ class SecureAggregationService:
         require_length("token", client.token, TOKEN_BYTES)
         return self._rounds.session((client.task_sha256, client.round), client.attempt)
 
-    def _step(
-        self, session: LiveSession, client: wire.SecAggClient, message: Message | None
-    ) -> wire.SecAggStepResponse:
+    def _step(self, session: LiveSession, client: wire.SecAggClient, message: Message | None) -> wire.StepResponse:
         with self._turn() as wait:
             try:
                 answer = session.step(client.identity, client.token, message, wait=wait)
             except SignatureError as error:
                 raise PrivacyError(f"refused: {error}") from error
         if answer is None:
-            return wire.SecAggStepResponse(wait=wire.SecAggWait(milliseconds=1 if wait else _POLL_MILLISECONDS))
+            return wire.StepResponse(wait=wire.SecAggWait(milliseconds=1 if wait else _POLL_MILLISECONDS))
         return answer
 
     @contextlib.contextmanager
@@ -113,7 +111,7 @@ class SecureAggregationService:
                 self._waiting.release()
 
 
-def _read_masked(requests: Iterator[wire.SecAggMaskedRequest], length: int) -> secure_aggregation_pb2.SecAggMasked:
+def _read_masked(requests: Iterator[wire.SendMaskedRequest], length: int) -> secure_aggregation_pb2.SecAggMasked:
     second = next(requests, None)
     if second is None or second.WhichOneof("part") != "session" or len(second.session) != HASH_BYTES:
         raise ConfigurationError("the second message of a masked stream must name its session")
@@ -129,8 +127,8 @@ def _read_masked(requests: Iterator[wire.SecAggMaskedRequest], length: int) -> s
     return secure_aggregation_pb2.SecAggMasked(session=second.session, vector=bytes(vector))
 
 
-def _void() -> wire.SecAggStepResponse:
-    return wire.SecAggStepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED, retry_seconds=1))
+def _void() -> wire.StepResponse:
+    return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED, retry_seconds=1))
 
 
 def secagg_servicer(
@@ -140,18 +138,18 @@ def secagg_servicer(
 
     class Servicer(secagg_service_pb2_grpc.SecureAggregationServiceServicer):
         @answers(log)
-        def Join(self, request: wire.SecAggJoinRequest, context: grpc.ServicerContext) -> wire.SecAggJoinResponse:
+        def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinResponse:
             return service.join(request)
 
         @answers(log)
-        def Step(self, request: wire.SecAggStepRequest, context: grpc.ServicerContext) -> wire.SecAggStepResponse:
+        def Step(self, request: wire.StepRequest, context: grpc.ServicerContext) -> wire.StepResponse:
             return service.step(request)
 
         @answers(log)
         def SendMasked(
-            self, request_iterator: Iterator[wire.SecAggMaskedRequest], context: grpc.ServicerContext
-        ) -> wire.SecAggStepResponse:
+            self, request_iterator: Iterator[wire.SendMaskedRequest], context: grpc.ServicerContext
+        ) -> wire.SendMaskedResponse:
             with stream_time_limit(context, LONG_DEADLINE):
-                return service.send_masked(request_iterator)
+                return wire.SendMaskedResponse(answer=service.send_masked(request_iterator))
 
     return Servicer()

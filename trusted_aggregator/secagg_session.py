@@ -115,9 +115,9 @@ class Survivors:
 class _Told:
     """What the server said at the end of each step."""
 
-    adverts: wire.SecAggStepResponse | None = None
-    reveals: wire.SecAggStepResponse | None = None
-    survivors: wire.SecAggStepResponse | None = None
+    adverts: wire.StepResponse | None = None
+    reveals: wire.StepResponse | None = None
+    survivors: wire.StepResponse | None = None
     inboxes: dict[int, messages.SecAggInbox] = field(default_factory=dict)
     agreements: dict[int, messages.SecAggAgreements] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ class LiveSession:
 
     def step(
         self, identity: bytes, token: bytes, message: Message | None, *, wait: float = 0.0
-    ) -> wire.SecAggStepResponse | None:
+    ) -> wire.StepResponse | None:
         """Takes a client's message, where there is one; what the client is told next, or None where it has to wait.
 
         The same message again changes nothing. Waits up to ``wait`` seconds for the answer.
@@ -218,7 +218,7 @@ class LiveSession:
                 self._move()
             return self._answer(member)
 
-    def leave(self, identity: bytes, token: bytes) -> wire.SecAggStepResponse:
+    def leave(self, identity: bytes, token: bytes) -> wire.StepResponse:
         """The client goes on no further: it has dropped out, and nobody waits for it. Raises as ``step``."""
         with self._changed:
             member = self._member(identity, token, None)
@@ -344,7 +344,7 @@ class LiveSession:
         if stage is Stage.UNMASKS and not self._awaited:
             self._changed.notify_all()
 
-    def _answer(self, member: _Member) -> wire.SecAggStepResponse | None:
+    def _answer(self, member: _Member) -> wire.StepResponse | None:
         """What the client is told, or None where it has to wait."""
         if self._phase is Phase.VOID:
             return _end(wire.SecAggEnd.REASON_VOIDED)
@@ -361,12 +361,12 @@ class LiveSession:
         if member.last is Stage.REVEALS:
             return told.reveals
         if member.last is Stage.SHARES:
-            return wire.SecAggStepResponse(inbox=told.inboxes[number])
+            return wire.StepResponse(inbox=told.inboxes[number])
         if member.last is Stage.MASKED:
             return told.survivors
         if self._phase is not Phase.UNMASKING:
             return None
-        return wire.SecAggStepResponse(agreements=told.agreements[number])
+        return wire.StepResponse(agreements=told.agreements[number])
 
     def _move(self) -> None:
         """Ends every step that is over by now."""
@@ -403,17 +403,17 @@ class LiveSession:
             adverts = server.close_adverts()
             for number, advert in enumerate(adverts.adverts):
                 self._members[advert.identity].number = number
-            told.adverts = wire.SecAggStepResponse(adverts=adverts)
+            told.adverts = wire.StepResponse(adverts=adverts)
             self._begin(Stage.REVEALS, {advert.identity for advert in adverts.adverts})
         elif self._stage is Stage.REVEALS:
-            told.reveals = wire.SecAggStepResponse(reveals=server.close_reveals())
+            told.reveals = wire.StepResponse(reveals=server.close_reveals())
             self._begin(Stage.SHARES, self._who(Stage.REVEALS))
         elif self._stage is Stage.SHARES:
             told.inboxes = server.close_shares()
             self._begin(Stage.MASKED, self._who(Stage.SHARES))
         elif self._stage is Stage.MASKED:
             survivors = server.close_masked()
-            told.survivors = wire.SecAggStepResponse(survivors=survivors)
+            told.survivors = wire.StepResponse(survivors=survivors)
             signed = survivors_bytes(survivors.session, survivors.shared, survivors.survivors)
             self._survivors = Survivors(server.survivors, hashlib.sha256(signed).digest())
             self._begin(Stage.AGREEMENTS, self._who(Stage.MASKED))
@@ -436,5 +436,5 @@ def _at(stage: Stage) -> int:
     return _ORDER.index(stage)
 
 
-def _end(reason: wire.SecAggEnd.Reason) -> wire.SecAggStepResponse:
-    return wire.SecAggStepResponse(end=wire.SecAggEnd(reason=reason, retry_seconds=RETRY_SECONDS))
+def _end(reason: wire.SecAggEnd.Reason) -> wire.StepResponse:
+    return wire.StepResponse(end=wire.SecAggEnd(reason=reason, retry_seconds=RETRY_SECONDS))

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class SecAggJoinRequest(_message.Message):
+class JoinRequest(_message.Message):
     __slots__ = ("task_sha256", "round")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -15,7 +15,7 @@ class SecAggJoinRequest(_message.Message):
     round: int
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
 
-class SecAggJoinResponse(_message.Message):
+class JoinResponse(_message.Message):
     __slots__ = ("config", "wait")
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
@@ -43,7 +43,7 @@ class SecAggClient(_message.Message):
     token: bytes
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., identity: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
 
-class SecAggStepRequest(_message.Message):
+class StepRequest(_message.Message):
     __slots__ = ("client", "advert", "reveal", "shares", "masked", "agreement", "unmask", "leave")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     ADVERT_FIELD_NUMBER: _ClassVar[int]
@@ -63,7 +63,7 @@ class SecAggStepRequest(_message.Message):
     leave: bool
     def __init__(self, client: _Optional[_Union[SecAggClient, _Mapping]] = ..., advert: _Optional[_Union[_secure_aggregation_pb2.SecAggAdvert, _Mapping]] = ..., reveal: _Optional[_Union[_secure_aggregation_pb2.SecAggReveal, _Mapping]] = ..., shares: _Optional[_Union[_secure_aggregation_pb2.SecAggShares, _Mapping]] = ..., masked: _Optional[_Union[_secure_aggregation_pb2.SecAggMasked, _Mapping]] = ..., agreement: _Optional[_Union[_secure_aggregation_pb2.SecAggAgreement, _Mapping]] = ..., unmask: _Optional[_Union[_secure_aggregation_pb2.SecAggUnmask, _Mapping]] = ..., leave: _Optional[bool] = ...) -> None: ...
 
-class SecAggStepResponse(_message.Message):
+class StepResponse(_message.Message):
     __slots__ = ("wait", "adverts", "reveals", "inbox", "survivors", "agreements", "end")
     WAIT_FIELD_NUMBER: _ClassVar[int]
     ADVERTS_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,12 @@ class SecAggStepResponse(_message.Message):
     agreements: _secure_aggregation_pb2.SecAggAgreements
     end: SecAggEnd
     def __init__(self, wait: _Optional[_Union[SecAggWait, _Mapping]] = ..., adverts: _Optional[_Union[_secure_aggregation_pb2.SecAggAdverts, _Mapping]] = ..., reveals: _Optional[_Union[_secure_aggregation_pb2.SecAggReveals, _Mapping]] = ..., inbox: _Optional[_Union[_secure_aggregation_pb2.SecAggInbox, _Mapping]] = ..., survivors: _Optional[_Union[_secure_aggregation_pb2.SecAggSurvivors, _Mapping]] = ..., agreements: _Optional[_Union[_secure_aggregation_pb2.SecAggAgreements, _Mapping]] = ..., end: _Optional[_Union[SecAggEnd, _Mapping]] = ...) -> None: ...
+
+class SendMaskedResponse(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: StepResponse
+    def __init__(self, answer: _Optional[_Union[StepResponse, _Mapping]] = ...) -> None: ...
 
 class SecAggEnd(_message.Message):
     __slots__ = ("reason", "retry_seconds")
@@ -99,7 +105,7 @@ class SecAggEnd(_message.Message):
     retry_seconds: int
     def __init__(self, reason: _Optional[_Union[SecAggEnd.Reason, str]] = ..., retry_seconds: _Optional[int] = ...) -> None: ...
 
-class SecAggMaskedRequest(_message.Message):
+class SendMaskedRequest(_message.Message):
     __slots__ = ("client", "session", "chunk")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]

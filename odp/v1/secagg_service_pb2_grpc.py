@@ -38,18 +38,18 @@ class SecureAggregationServiceStub:
         """
         self.Join = channel.unary_unary(
                 '/odp.v1.SecureAggregationService/Join',
-                request_serializer=odp_dot_v1_dot_secagg__service__pb2.SecAggJoinRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_secagg__service__pb2.SecAggJoinResponse.FromString,
+                request_serializer=odp_dot_v1_dot_secagg__service__pb2.JoinRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_secagg__service__pb2.JoinResponse.FromString,
                 _registered_method=True)
         self.Step = channel.unary_unary(
                 '/odp.v1.SecureAggregationService/Step',
-                request_serializer=odp_dot_v1_dot_secagg__service__pb2.SecAggStepRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_secagg__service__pb2.SecAggStepResponse.FromString,
+                request_serializer=odp_dot_v1_dot_secagg__service__pb2.StepRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_secagg__service__pb2.StepResponse.FromString,
                 _registered_method=True)
         self.SendMasked = channel.stream_unary(
                 '/odp.v1.SecureAggregationService/SendMasked',
-                request_serializer=odp_dot_v1_dot_secagg__service__pb2.SecAggMaskedRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_secagg__service__pb2.SecAggStepResponse.FromString,
+                request_serializer=odp_dot_v1_dot_secagg__service__pb2.SendMaskedRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_secagg__service__pb2.SendMaskedResponse.FromString,
                 _registered_method=True)
 
 
@@ -85,18 +85,18 @@ def add_SecureAggregationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=odp_dot_v1_dot_secagg__service__pb2.SecAggJoinRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_secagg__service__pb2.SecAggJoinResponse.SerializeToString,
+                    request_deserializer=odp_dot_v1_dot_secagg__service__pb2.JoinRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_secagg__service__pb2.JoinResponse.SerializeToString,
             ),
             'Step': grpc.unary_unary_rpc_method_handler(
                     servicer.Step,
-                    request_deserializer=odp_dot_v1_dot_secagg__service__pb2.SecAggStepRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_secagg__service__pb2.SecAggStepResponse.SerializeToString,
+                    request_deserializer=odp_dot_v1_dot_secagg__service__pb2.StepRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_secagg__service__pb2.StepResponse.SerializeToString,
             ),
             'SendMasked': grpc.stream_unary_rpc_method_handler(
                     servicer.SendMasked,
-                    request_deserializer=odp_dot_v1_dot_secagg__service__pb2.SecAggMaskedRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_secagg__service__pb2.SecAggStepResponse.SerializeToString,
+                    request_deserializer=odp_dot_v1_dot_secagg__service__pb2.SendMaskedRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_secagg__service__pb2.SendMaskedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -126,8 +126,8 @@ class SecureAggregationService:
             request,
             target,
             '/odp.v1.SecureAggregationService/Join',
-            odp_dot_v1_dot_secagg__service__pb2.SecAggJoinRequest.SerializeToString,
-            odp_dot_v1_dot_secagg__service__pb2.SecAggJoinResponse.FromString,
+            odp_dot_v1_dot_secagg__service__pb2.JoinRequest.SerializeToString,
+            odp_dot_v1_dot_secagg__service__pb2.JoinResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -153,8 +153,8 @@ class SecureAggregationService:
             request,
             target,
             '/odp.v1.SecureAggregationService/Step',
-            odp_dot_v1_dot_secagg__service__pb2.SecAggStepRequest.SerializeToString,
-            odp_dot_v1_dot_secagg__service__pb2.SecAggStepResponse.FromString,
+            odp_dot_v1_dot_secagg__service__pb2.StepRequest.SerializeToString,
+            odp_dot_v1_dot_secagg__service__pb2.StepResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -180,8 +180,8 @@ class SecureAggregationService:
             request_iterator,
             target,
             '/odp.v1.SecureAggregationService/SendMasked',
-            odp_dot_v1_dot_secagg__service__pb2.SecAggMaskedRequest.SerializeToString,
-            odp_dot_v1_dot_secagg__service__pb2.SecAggStepResponse.FromString,
+            odp_dot_v1_dot_secagg__service__pb2.SendMaskedRequest.SerializeToString,
+            odp_dot_v1_dot_secagg__service__pb2.SendMaskedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,11 +35,11 @@ class SecureAggregationServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SecureAggregationServiceAsyncStub: ...
-    Join: _grpc.UnaryUnaryMultiCallable[_secagg_service_pb2.SecAggJoinRequest, _secagg_service_pb2.SecAggJoinResponse]
+    Join: _grpc.UnaryUnaryMultiCallable[_secagg_service_pb2.JoinRequest, _secagg_service_pb2.JoinResponse]
     """The configuration of the session that gathers clients."""
-    Step: _grpc.UnaryUnaryMultiCallable[_secagg_service_pb2.SecAggStepRequest, _secagg_service_pb2.SecAggStepResponse]
+    Step: _grpc.UnaryUnaryMultiCallable[_secagg_service_pb2.StepRequest, _secagg_service_pb2.StepResponse]
     """One message of one client, or, without one, the question for what comes next."""
-    SendMasked: _grpc.StreamUnaryMultiCallable[_secagg_service_pb2.SecAggMaskedRequest, _secagg_service_pb2.SecAggStepResponse]
+    SendMasked: _grpc.StreamUnaryMultiCallable[_secagg_service_pb2.SendMaskedRequest, _secagg_service_pb2.SendMaskedResponse]
     """The step of the masked vector, for vectors above 1 MiB: the client, then the vector in chunks of at most 1 MiB. A
     stream that is cut leaves nothing.
     """
@@ -51,11 +51,11 @@ class SecureAggregationServiceAsyncStub(SecureAggregationServiceStub):
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Join: _aio.UnaryUnaryMultiCallable[_secagg_service_pb2.SecAggJoinRequest, _secagg_service_pb2.SecAggJoinResponse]  # type: ignore[assignment]
+    Join: _aio.UnaryUnaryMultiCallable[_secagg_service_pb2.JoinRequest, _secagg_service_pb2.JoinResponse]  # type: ignore[assignment]
     """The configuration of the session that gathers clients."""
-    Step: _aio.UnaryUnaryMultiCallable[_secagg_service_pb2.SecAggStepRequest, _secagg_service_pb2.SecAggStepResponse]  # type: ignore[assignment]
+    Step: _aio.UnaryUnaryMultiCallable[_secagg_service_pb2.StepRequest, _secagg_service_pb2.StepResponse]  # type: ignore[assignment]
     """One message of one client, or, without one, the question for what comes next."""
-    SendMasked: _aio.StreamUnaryMultiCallable[_secagg_service_pb2.SecAggMaskedRequest, _secagg_service_pb2.SecAggStepResponse]  # type: ignore[assignment]
+    SendMasked: _aio.StreamUnaryMultiCallable[_secagg_service_pb2.SendMaskedRequest, _secagg_service_pb2.SendMaskedResponse]  # type: ignore[assignment]
     """The step of the masked vector, for vectors above 1 MiB: the client, then the vector in chunks of at most 1 MiB. A
     stream that is cut leaves nothing.
     """
@@ -68,25 +68,25 @@ class SecureAggregationServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Join(
         self,
-        request: _secagg_service_pb2.SecAggJoinRequest,
+        request: _secagg_service_pb2.JoinRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_secagg_service_pb2.SecAggJoinResponse, _abc.Awaitable[_secagg_service_pb2.SecAggJoinResponse]]:
+    ) -> _typing.Union[_secagg_service_pb2.JoinResponse, _abc.Awaitable[_secagg_service_pb2.JoinResponse]]:
         """The configuration of the session that gathers clients."""
 
     @_abc_1.abstractmethod
     def Step(
         self,
-        request: _secagg_service_pb2.SecAggStepRequest,
+        request: _secagg_service_pb2.StepRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_secagg_service_pb2.SecAggStepResponse, _abc.Awaitable[_secagg_service_pb2.SecAggStepResponse]]:
+    ) -> _typing.Union[_secagg_service_pb2.StepResponse, _abc.Awaitable[_secagg_service_pb2.StepResponse]]:
         """One message of one client, or, without one, the question for what comes next."""
 
     @_abc_1.abstractmethod
     def SendMasked(
         self,
-        request_iterator: _MaybeAsyncIterator[_secagg_service_pb2.SecAggMaskedRequest],
+        request_iterator: _MaybeAsyncIterator[_secagg_service_pb2.SendMaskedRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_secagg_service_pb2.SecAggStepResponse, _abc.Awaitable[_secagg_service_pb2.SecAggStepResponse]]:
+    ) -> _typing.Union[_secagg_service_pb2.SendMaskedResponse, _abc.Awaitable[_secagg_service_pb2.SendMaskedResponse]]:
         """The step of the masked vector, for vectors above 1 MiB: the client, then the vector in chunks of at most 1 MiB. A
         stream that is cut leaves nothing.
         """

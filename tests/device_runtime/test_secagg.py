@@ -59,7 +59,7 @@ class Table:
         )  # fmt: skip
         enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
         self.participant: Any = SimpleNamespace(
-            services=SimpleNamespace(join_session=lambda *_: wire.SecAggJoinResponse(config=self.config)),
+            services=SimpleNamespace(join_session=lambda *_: wire.JoinResponse(config=self.config)),
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
             roster_for=lambda sha256: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
@@ -81,12 +81,12 @@ class Table:
             for path in self.paths
         ]
 
-    def tell(self, request: wire.SecAggStepRequest) -> wire.SecAggStepResponse | None:
+    def tell(self, request: wire.StepRequest) -> wire.StepResponse | None:
         kind = request.WhichOneof("message")
         message = None if kind is None else getattr(request, kind)
         return self.host.step(request.client.identity, request.client.token, message)
 
-    def up_to(self, last: str) -> tuple[list[Seat], list[wire.SecAggStepResponse]]:
+    def up_to(self, last: str) -> tuple[list[Seat], list[wire.StepResponse]]:
         """Every seat after its message ``last``, and what an honest host answers it."""
         seats = self.seats()
         requests = [seat.sit_down() for seat in seats]
@@ -97,7 +97,7 @@ class Table:
                 self.tell(request)
             if kind == "agreement":
                 self.host.allow_unmasking()
-            answers = [self.tell(wire.SecAggStepRequest(client=request.client)) for request in requests if request]
+            answers = [self.tell(wire.StepRequest(client=request.client)) for request in requests if request]
             if kind != last:
                 requests = [seat.next(answer) for seat, answer in zip(seats, answers, strict=True) if answer]
         return seats, [answer for answer in answers if answer]
@@ -138,7 +138,7 @@ def test_a_vector_is_in_the_ledger_before_it_leaves_and_no_second_one_is_made(ta
     assert request is not None
     assert ledger(table, 0) == [(State.PREPARED, None)]
     assert seats[0].sent
-    voided = wire.SecAggStepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+    voided = wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
     assert seats[0].next(voided) is None
     assert table.seats()[0].sit_down() is None, "whatever the host says, no further session of the round"
 
@@ -218,7 +218,7 @@ def test_a_host_that_drops_chosen_devices_gets_no_agreement_of_the_others(table:
     if len(left) > 6:  # everybody but this very client
         told.survivors = bytes([0xFF & ~(1 << number)])
     with pytest.raises(PrivacyError):
-        seats[asked].next(wire.SecAggStepResponse(survivors=told))
+        seats[asked].next(wire.StepResponse(survivors=told))
     with pytest.raises(StateError):
         seats[asked].next(answers[asked])
 

@@ -72,7 +72,7 @@ def die_before(step: str) -> None:
         return
     following = secagg.Seat.next
 
-    def armed(seat: secagg.Seat, answer: secagg_service_pb2.SecAggStepResponse) -> Any:
+    def armed(seat: secagg.Seat, answer: secagg_service_pb2.StepResponse) -> Any:
         if answer.WhichOneof("answer") == ANSWERS[step]:
             by_signal()
         return following(seat, answer)

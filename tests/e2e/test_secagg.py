@@ -92,7 +92,7 @@ class Vanishing:
             self._vanish(given, "advertise")
             return sit_down(given)
 
-        def goes_on(given: secagg.Seat, answer: secagg_service_pb2.SecAggStepResponse) -> object:
+        def goes_on(given: secagg.Seat, answer: secagg_service_pb2.StepResponse) -> object:
             if answer.WhichOneof("answer") == self.KINDS.get(self.step):
                 self._vanish(given, self.step)
             return following(given, answer)

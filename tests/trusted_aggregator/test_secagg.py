@@ -102,7 +102,7 @@ class Host:
         return call(method, request, timeout=20.0, what="ask", address=self.address)
 
     def config(self) -> bytes:
-        reply = self.call(self.stub.Join, wire.SecAggJoinRequest(task_sha256=self.key[0], round=0))
+        reply = self.call(self.stub.Join, wire.JoinRequest(task_sha256=self.key[0], round=0))
         return reply.config if reply.WhichOneof("answer") == "config" else b""
 
     def total(self) -> np.ndarray:
@@ -133,8 +133,8 @@ class Clients:
         self.here = set(range(clients))
         self.told: dict[int, Any] = {}
 
-    def step(self, number: int, **message: Any) -> wire.SecAggStepResponse:
-        request = wire.SecAggStepRequest(client=self.names[number], **message)
+    def step(self, number: int, **message: Any) -> wire.StepResponse:
+        request = wire.StepRequest(client=self.names[number], **message)
         return self.host.call(self.host.stub.Step, request)
 
     def message(self, number: int, step: str) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def test_changed_and_cut_messages_are_refused_and_the_sum_is_right(host: Host) -
     for step in STEPS:
         for number in sorted(clients.here):
             message = clients.message(number, step)
-            whole = wire.SecAggStepRequest(client=clients.names[number], **message).SerializeToString()
+            whole = wire.StepRequest(client=clients.names[number], **message).SerializeToString()
             for _ in range(4 if number < 3 else 0):
                 bad = bytearray(whole)
                 # Behind the name of the client: another name is another client.
@@ -356,16 +356,16 @@ def test_a_stream_that_is_cut_or_too_long_leaves_nothing(host: Host) -> None:
     clients.listen()
     masked = clients.message(0, "masked")["masked"]
 
-    def parts(vector: bytes) -> Iterator[wire.SecAggMaskedRequest]:
-        yield wire.SecAggMaskedRequest(client=clients.names[0])
-        yield wire.SecAggMaskedRequest(session=masked.session)
+    def parts(vector: bytes) -> Iterator[wire.SendMaskedRequest]:
+        yield wire.SendMaskedRequest(client=clients.names[0])
+        yield wire.SendMaskedRequest(session=masked.session)
         for start in range(0, len(vector), 64):
-            yield wire.SecAggMaskedRequest(chunk=vector[start : start + 64])
+            yield wire.SendMaskedRequest(chunk=vector[start : start + 64])
 
     for bad in (masked.vector[:-4], masked.vector + b"1234"):
         with pytest.raises(ServiceError, match="Expected a masked vector of"):
             host.call(host.stub.SendMasked, parts(bad))
-    assert host.call(host.stub.SendMasked, parts(masked.vector)).WhichOneof("answer") == "wait"
+    assert host.call(host.stub.SendMasked, parts(masked.vector)).answer.WhichOneof("answer") == "wait"
     clients.here -= {0}
     clients.send("masked")
     clients.here |= {0}
