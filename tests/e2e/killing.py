@@ -246,6 +246,17 @@ class Platform:
         line = re.compile(rf" {event} .*\bround={round}\b")
         self.until(lambda: line.search(self.logged(name)), what=f"{event!r} of round {round} in the log of {name}")
 
+    def held(self, round: int) -> int:
+        """How many contributions to a round the aggregator has on its disk at this moment.
+
+        What the server says of them is up to a second old, in which all devices of a test may be done.
+        """
+        try:
+            with contextlib.closing(sqlite3.connect(self.root / "aggregator" / "contributions.db")) as held:
+                return int(held.execute("SELECT count(*) FROM contributions WHERE round = ?", (round,)).fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0
+
     def contributions(self, round: int) -> int:
         """How many contributions the server says a round has; -1 before it is open."""
         found = [entry for entry in self.status().rounds if entry.round == round]
