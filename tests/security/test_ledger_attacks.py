@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -171,16 +172,23 @@ def test_r17_closing_at_once_charges_once_and_gives_everyone_the_same_bytes(smal
     assert small.charges() == 1
 
 
+_OF_THE_ENCLAVE = ("trusted_aggregator", "odp.privacy", "odp.algorithms", "odp.crypto")
+
+
 @pytest.mark.parametrize("years", [-30, 30])
 def test_r20_the_enclave_asks_no_clock_so_moving_it_changes_nothing(
     make_world: Make, monkeypatch: pytest.MonkeyPatch, years: int
 ) -> None:
     asked: list[str] = []
     real = time.time()
+    own = threading.get_ident()
 
     def moved(name: str) -> Callable[[], float]:
         def read() -> float:
-            asked.append(name)
+            # Threads that other tests left behind ask what they like, unless it is for an enclave.
+            modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_stack(None)]
+            if threading.get_ident() == own or any(one.startswith(_OF_THE_ENCLAVE) for one in modules):
+                asked.append(name)
             return real + years * 365.25 * 86400
 
         return read
