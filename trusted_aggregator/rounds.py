@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.crypto.secure_aggregation.masked import SEED_BYTES as MASK_SEED_BYTES
 from odp.crypto.secure_aggregation.masked import MaskedSum, unmasked
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
+from odp.errors import ContributionRefused, Refusal, StateError
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
@@ -50,12 +49,6 @@ def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) 
     Raises:
         PrivacyError: a declared release has less noise in a column than what its charge covers.
     """
-    for release in query.releases:
-        # An entry that the norm counts twice has noise_std / sqrt(2), all others noise_std: never less.
-        if not release.column_std.min() >= release.noise_std / math.sqrt(2.0) * (1.0 - 1e-12):
-            raise PrivacyError(
-                f"release {release.name!r} has less noise than its charged noise_std={release.noise_std!r}"
-            )
     arrays = {release.name: draw_noise(release, noise) for release in noised_here(query)}
     return RoundNoise(
         noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, draw_seed=os.urandom(SEED_BYTES), arrays=arrays

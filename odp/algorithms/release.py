@@ -14,11 +14,30 @@ from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
 
 
+def require_charged_noise(release: DeclaredRelease) -> None:
+    """Returns if the release declares, in every column, the noise that its charge covers, to the last bit.
+
+    Raises:
+        PrivacyError: less in a column, or not one number per column.
+        ConfigurationError: it is declared as packed, and is no upper triangle.
+    """
+    least = release.charged_std
+    if release.column_std.shape != least.shape or not (release.column_std >= least).all():
+        raise PrivacyError(
+            f"release {release.name!r} has less noise than its charged noise_std={release.noise_std!r}: only entries"
+            " of a packed triangle that the norm counts twice may have noise_std / sqrt(2)"
+        )
+
+
 def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     """Integer noise in grid units, int64 of the release's shape: column c has the std column_std[c] / step.
 
     It lives on the grid of the sums themselves (rule P18): coarser noise would show the sums modulo its own grid.
+
+    Raises:
+        PrivacyError: as ``require_charged_noise``.
     """
+    require_charged_noise(release)
     width = release.shape[-1]
     rows = release.coordinates // width
     drawn = np.empty((rows, width), dtype=np.int64)
@@ -51,7 +70,13 @@ def sampling_of(definition: common_pb2.TaskDefinition) -> Sampling | None:
 
 
 def charges_of(query: Query) -> tuple[GaussianRelease | DistributedRelease, ...]:
-    """The Gaussian mechanism of each release of one round, or the one of its devices' shares."""
+    """The Gaussian mechanism of each release of one round, or the one of its devices' shares.
+
+    Raises:
+        PrivacyError: as ``require_charged_noise``: nothing is charged for more noise than it has.
+    """
+    for release in query.releases:
+        require_charged_noise(release)
     return tuple(
         GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
         if not release.sharers

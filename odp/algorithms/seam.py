@@ -18,6 +18,7 @@ Everything that a query declares follows from the task definition alone: an encl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.encoding import Encoding
-from odp.errors import ContributionRefused, Refusal
+from odp.errors import ConfigurationError, ContributionRefused, Refusal
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -97,11 +98,12 @@ class LocalRatings:
 class DeclaredRelease:
     """One tensor that a round releases: int64 sums on the grid ``step`` plus rounded Gaussian noise.
 
-    ``sensitivity`` and ``noise_std`` are what the ledger charges: L2 over the whole tensor, in data units, under
-    add/remove of one user. ``column_std`` float64 [shape[-1]] is the noise's standard deviation per entry of the last
-    axis, in data units; entries that the norm counts twice (off-diagonals of a packed symmetric matrix) have
-    ``noise_std / sqrt(2)``, all others ``noise_std``. With ``sharers``, nobody rounds a Gaussian: so many honest
-    devices at least add the noise, in shares (``odp.algorithms.dense.shares``).
+    ``sensitivity`` and ``noise_std`` are what the ledger charges: L2 over the whole tensor, in data units, between any
+    contribution of one user and the empty one (``odp.privacy.adjacency``). ``packed``: the last axis is the upper
+    triangle of a symmetric matrix, of which the norm counts every entry off the diagonal twice. ``column_std`` float64
+    [shape[-1]] is the noise's standard deviation per entry of the last axis, in data units: ``charged_std``, or more.
+    With ``sharers``, nobody rounds a Gaussian: so many honest devices at least add the noise, in shares
+    (``odp.algorithms.dense.shares``).
     """
 
     name: str
@@ -111,6 +113,27 @@ class DeclaredRelease:
     noise_std: float
     column_std: Float64Array
     sharers: int = 0
+    packed: bool = False
+
+    @property
+    def charged_std(self) -> Float64Array:
+        """The least standard deviation per entry of the last axis that the charge covers, float64 [shape[-1]].
+
+        ``noise_std``, and over sqrt(2) for entries that the norm counts twice: as if both copies had noise of their
+        own and were averaged.
+
+        Raises:
+            ConfigurationError: ``packed``, and the last axis is no upper triangle.
+        """
+        if not self.packed:
+            return np.full(self.shape[-1], self.noise_std)
+        width = (math.isqrt(8 * self.shape[-1] + 1) - 1) // 2
+        first, second = np.triu_indices(width)
+        if len(first) != self.shape[-1]:
+            raise ConfigurationError(
+                f"Expected the last axis of release {self.name!r} to be an upper triangle, got {self.shape[-1]} entries"
+            )
+        return np.where(first == second, self.noise_std, self.noise_std / math.sqrt(2.0))
 
     @property
     def coordinates(self) -> int:

@@ -66,7 +66,7 @@ def simulate_statistics(
     """Asks every user of ``population``; arguments as in ``odp.simulate``.
 
     Raises:
-      DataError: there are no users, or more than the round takes.
+      DataError: there are no users, or more than the round takes, or fewer than share its noise.
       PrivacyError: delta is no guarantee at this number of users.
     """
     from odp.simulation.engine import user_seeds
@@ -80,6 +80,11 @@ def simulate_statistics(
         raise DataError(
             f"Expected 1 to {maximum} users, as the cohort's goal allows (got {population.n_users}); "
             "set the goal to the users of the data set"
+        )
+    if population.n_users < terms.grid.sharers:
+        raise DataError(
+            f"Expected at least {terms.grid.sharers} users, whose shares together are the charged noise "
+            f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
     check_delta_for(task.privacy.delta, population.n_users)
     broadcast = algorithm.server().broadcast(b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,8 @@ from odp.v1 import common_pb2
 
 
 def _release(shape: tuple[int, ...] = (5, 3), column_std: tuple[float, ...] = (8.0, 2.0, 8.0)) -> DeclaredRelease:
-    return DeclaredRelease("sums", shape, 0.25, 4.0, 8.0, np.array(column_std))
+    """Charged for the smallest of the standard deviations."""
+    return DeclaredRelease("sums", shape, 0.25, 4.0, 2.0, np.array(column_std))
 
 
 class _Recorder:
@@ -51,10 +53,31 @@ def test_the_noise_has_the_declared_std() -> None:
 
 
 def test_real_noise_of_no_size_is_refused_rather_than_left_out() -> None:
-    silent = _release(column_std=(8.0, 0.0, 8.0))
+    silent = DeclaredRelease("sums", (5, 3), 0.25, 4.0, 0.0, np.zeros(3))
     with pytest.raises(ConfigurationError):
         draw_noise(silent, GaussianNoise(SeededNoise(3)))
     assert not draw_noise(silent, NoNoise()).any()
+
+
+@pytest.mark.parametrize(
+    "column_std", [(2.0, 2.0 / 2**0.5, 2.0), (2.0, np.nextafter(2.0, 0.0), 2.0), (2.0, np.nan, 2.0), (2.0, 2.0), ()]
+)
+def test_less_noise_than_the_charge_covers_is_neither_drawn_nor_charged(column_std: tuple[float, ...]) -> None:
+    """Whoever draws or charges meets the same check: enclave, simulation, device and audit of the log."""
+    release = _release(column_std=column_std)
+    with pytest.raises(PrivacyError, match="less noise"):
+        draw_noise(release, NoNoise())
+    with pytest.raises(PrivacyError, match="less noise"):
+        charges_of(SimpleNamespace(releases=(release,)))
+
+
+def test_entries_that_the_norm_counts_twice_are_those_off_the_diagonal_of_a_packed_triangle() -> None:
+    packed = dataclasses.replace(_release(), packed=True)
+    np.testing.assert_array_equal(packed.charged_std, [2.0, 2.0 / 2**0.5, 2.0])
+    np.testing.assert_array_equal(_release().charged_std, [2.0, 2.0, 2.0])
+    draw_noise(dataclasses.replace(packed, column_std=packed.charged_std), NoNoise())
+    with pytest.raises(ConfigurationError, match="upper triangle"):
+        _ = dataclasses.replace(packed, shape=(5, 4)).charged_std
 
 
 def test_what_is_charged_is_what_is_declared() -> None:
@@ -63,7 +86,7 @@ def test_what_is_charged_is_what_is_declared() -> None:
         releases = (_release(), _release((7, 3)))
 
     first, second = charges_of(_Query())  # type: ignore[arg-type]
-    assert (first.name, first.sensitivity, first.noise_std, first.coordinates) == ("sums", 4.0, 8.0, 15)
+    assert (first.name, first.sensitivity, first.noise_std, first.coordinates) == ("sums", 4.0, 2.0, 15)
     assert second.coordinates == 21
 
 

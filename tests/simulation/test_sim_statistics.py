@@ -65,3 +65,12 @@ def test_more_users_than_the_goal_do_not_fit_a_session(people: Ratings) -> None:
     smaller = dataclasses.replace(task(), cohort=odp.Cohort(minimum=40, goal=50, aggregation="secagg+"))
     with pytest.raises(odp.errors.DataError, match="1 to 50 users"):
         odp.simulate(smaller, people)
+
+
+def test_fewer_users_than_share_the_charged_noise_are_refused(people: Ratings) -> None:
+    """Their shares together would be less noise than the stated epsilon is computed from."""
+    asked = task(corrupt_fraction=0.2)
+    sharers = asked.definition().cohort.secagg.sharers
+    odp.simulate(asked, people.select_users(range(sharers)))
+    with pytest.raises(odp.errors.DataError, match=f"at least {sharers} users"):
+        odp.simulate(asked, people.select_users(range(sharers - 1)))

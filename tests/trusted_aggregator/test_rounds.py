@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from odp.algorithms.dpam.query import query_for
-from odp.errors import PrivacyError, Refusal, StateError
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.mechanisms import GaussianNoise
 from odp.signed_task import open_task
 from odp.simulation.noise import SeededNoise
@@ -60,6 +60,30 @@ def test_a_release_with_less_noise_than_it_is_charged_for_is_refused(make_world)
         draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
     query.releases = (replace(declared, column_std=declared.column_std * np.nan),)
     with pytest.raises(PrivacyError, match="less noise"):
+        draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+
+
+@pytest.mark.parametrize(("round", "name"), [(0, "counts"), (1, "mass"), (1, "sums"), (2, "targets")])
+def test_noise_over_the_root_of_two_is_for_off_diagonals_of_a_packed_triangle_alone(make_world, round, name):
+    """A plain release with it costs sqrt(2) times the charged mu."""
+    query = make_world(minimum=3).algorithm.query(round)
+    declared = {release.name: release for release in query.releases}
+    least = {**declared, name: replace(declared[name], column_std=declared[name].column_std / math.sqrt(2.0))}
+    query.releases = tuple(least.values())
+    with pytest.raises(PrivacyError, match="less noise"):
+        draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+
+
+def test_the_diagonal_of_a_packed_triangle_has_all_of_the_noise(make_world):
+    query = make_world(minimum=3).algorithm.query(2)
+    gram, targets = query.releases
+    flat = np.full(gram.shape[-1], gram.noise_std / math.sqrt(2.0))
+    for wrong in (replace(gram, column_std=flat), replace(gram, column_std=np.nextafter(gram.column_std, 0.0))):
+        query.releases = (wrong, targets)
+        with pytest.raises(PrivacyError, match="less noise"):
+            draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+    query.releases = (replace(targets, packed=True, shape=(4, 4), column_std=np.ones(4)),)
+    with pytest.raises(ConfigurationError, match="upper triangle"):
         draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
 
 

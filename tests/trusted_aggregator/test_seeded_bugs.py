@@ -285,17 +285,42 @@ def test_the_audit_finds_nothing_in_the_code_as_it_is(make_world, draw):
 # The bugs
 
 
+class _Quieter:
+    """Noise of a part of the standard deviation that is asked for."""
+
+    def __init__(self, noise, factor: float) -> None:
+        self.noise, self.factor = noise, factor
+
+    def sample(self, ratio: float, count: int) -> np.ndarray:
+        return self.noise.sample(self.factor * ratio, count)
+
+
 def _less_noise(factor: float) -> Callable:
     def plant(patch: pytest.MonkeyPatch) -> None:
         draw = rounds.draw_noise
-
-        def drawn(release, noise):
-            changed = dataclasses.replace(release, column_std=factor * release.column_std)
-            return draw(changed, noise)
-
-        patch.setattr(rounds, "draw_noise", drawn)
+        patch.setattr(rounds, "draw_noise", lambda release, noise: draw(release, _Quieter(noise, factor)))
 
     return plant
+
+
+def _root_of_two_on_a_plain_release(patch):
+    """What off-diagonals of a packed triangle may have, and no other number."""
+    import odp.algorithms.dpam.query as query
+
+    plain = query.plain_release
+
+    def quieter(*terms):
+        release = plain(*terms)
+        return dataclasses.replace(release, column_std=release.column_std / math.sqrt(2))
+
+    patch.setattr(query, "plain_release", quieter)
+
+
+def _packed_that_is_plain(patch):
+    """A query that calls a plain release packed, to get away with less noise on most of its columns."""
+    import odp.algorithms.dpam.query as query
+
+    patch.setattr(query, "plain_release", query.packed_release)
 
 
 def _no_noise(patch):
@@ -456,6 +481,8 @@ def _order_decides(patch):
 PLANTED: dict[str, tuple[Callable, Sampling | None, str]] = {
     "half of the noise": (_less_noise(0.5), None, "another standard deviation"),
     "90 % of the noise": (_less_noise(0.9), None, "another standard deviation"),
+    "off-diagonal noise on a plain release": (_root_of_two_on_a_plain_release, None, "less noise than its charged"),
+    "a plain release declared as packed": (_packed_that_is_plain, None, "upper triangle|less noise than is charged"),
     "no noise": (_no_noise, None, "not the sum plus the drawn noise"),
     "noise over the root of the cohort": (_noise_over_root_of_cohort, None, "not the sum plus the drawn noise"),
     "the same noise every round": (_same_noise_every_time, None, "the same noise twice|noise draw of their own"),

@@ -24,6 +24,7 @@ Source: Chien et al. 2021 (arXiv 2107.09802), Krichene et al. 2023 (arXiv 2302.0
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -143,7 +144,7 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
         )
     row_step, square = terms.full_row_bound / codec.ROW_UNITS, terms.full_row_bound**2
     step, noise_std = weight_step * row_step * row_step, terms.gram_noise * square
-    gram = packed_release("gram", (items, terms.pairs), 1 + rank, step, bound * square, noise_std)
+    gram = packed_release("gram", (items, terms.pairs), step, bound * square, noise_std)
     reach = terms.full_row_bound * clip
     step = weight_step * row_step * target_step
     return gram, plain_release("targets", (items, 1 + rank), step, bound * reach, terms.target_noise * reach)
@@ -164,9 +165,9 @@ def plain_release(
 
 
 def packed_release(
-    name: str, shape: tuple[int, ...], width: int, step: float, sensitivity: float, noise_std: float
+    name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float
 ) -> DeclaredRelease:
-    """A release of packed upper triangles of symmetric matrices [width, width]; its norms are Frobenius norms."""
-    first, second = np.triu_indices(width)
-    column_std = np.where(first == second, noise_std, noise_std / math.sqrt(2.0))
-    return DeclaredRelease(name, shape, step, sensitivity, noise_std, column_std)
+    """A release of packed upper triangles of symmetric matrices; its norms are Frobenius norms."""
+    diagonal_std = np.full(shape[-1], noise_std)
+    release = DeclaredRelease(name, shape, step, sensitivity, noise_std, diagonal_std, packed=True)
+    return dataclasses.replace(release, column_std=release.charged_std)

@@ -180,9 +180,9 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     weight_step, row_step = bound / codec.WEIGHT_UNITS, clip / codec.ROW_UNITS
     releases = [
         plain_release("targets", (items, rank), weight_step * row_step, bound * clip, terms.target_noise * clip),
-        packed_release("gramian", (terms.pairs,), rank, row_step**2, clip**2, terms.gramian_noise * clip**2),
+        packed_release("gramian", (terms.pairs,), row_step**2, clip**2, terms.gramian_noise * clip**2),
     ]
     if terms.item_grams:
         shape, step = (items, terms.pairs), weight_step * row_step**2
-        releases.append(packed_release("gram", shape, rank, step, bound * clip**2, terms.gram_noise * clip**2))
+        releases.append(packed_release("gram", shape, step, bound * clip**2, terms.gram_noise * clip**2))
     return tuple(releases)
