@@ -41,9 +41,6 @@ from trusted_aggregator.spending import Spending
 #: A release travels in one reply of at most 32 MiB, with room for all that is not integers.
 LARGEST_RELEASE_BYTES = 31 * 2**20
 
-#: The drawn contributions of a sampled round are in memory until its close.
-LARGEST_DRAW_BYTES = 4 * 2**30
-
 
 class AggregatorCore:
     """The enclave. Thread-safe: ``submit`` runs in parallel, everything else one at a time.
@@ -346,6 +343,11 @@ class AggregatorCore:
                 f"Expected cohort.minimum={cohort.minimum} of task {task.definition.name!r} to be at least "
                 f"{policy.minimum_cohort}, the minimum of this enclave's policy"
             )
+        if task.sampling is not None and policy.accumulation != "oblivious":
+            raise PrivacyError(
+                f"accumulation={policy.accumulation!r} of this enclave's policy shows which contributions count: task "
+                f"{task.definition.name!r} is sampled in secret, and needs 'oblivious'"
+            )
         if number >= len(task.queries):
             raise ConfigurationError(f"Expected round={number} of the task to be from 0 to {len(task.queries) - 1}")
         for planned, query in enumerate(task.queries):
@@ -354,12 +356,6 @@ class AggregatorCore:
                 raise ConfigurationError(
                     f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
                     "choose a smaller rank, or fewer items or bins"
-                )
-            if task.sampling is not None and task.sampling.cap * query.payload_bytes > LARGEST_DRAW_BYTES:
-                raise ConfigurationError(
-                    f"The draw of round {planned} could hold {task.sampling.cap} contributions of "
-                    f"{query.payload_bytes} bytes, more than {LARGEST_DRAW_BYTES} bytes: lower the sampling "
-                    "probability, most_contributions or the rank"
                 )
         spending = self._spending_of(task)
         if spending.charged(task.id, number) is not None:

@@ -19,13 +19,13 @@ from google.protobuf.message import DecodeError
 
 from odp import _validate
 from odp.algorithms.release import draw_noise
-from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, Sum
+from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, SampledQuery, Sum
 from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.crypto.secure_aggregation.masked import SEED_BYTES as MASK_SEED_BYTES
 from odp.crypto.secure_aggregation.masked import MaskedSum, unmasked
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ContributionRefused, Refusal, StateError
+from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
@@ -78,7 +78,11 @@ class Round:
         self.noise = noise
         self.query = query
         self.status = status
-        self._draw = None if sampling is None or noise is None else Draw(noise.draw_seed, sampling)
+        self._draw: Draw | None = None
+        if sampling is not None and noise is not None:
+            if not isinstance(query, SampledQuery):
+                raise PrivacyError(f"round {order.round} cannot be sampled: nothing can stand for what is not drawn")
+            self._draw = Draw(noise.draw_seed, sampling, empty=query.empty_payload)
         self._oblivious = policy.accumulation == "oblivious"
         self._large = segments.is_large(query.payload_bytes)
         info = domains.large_contribution_info if self._large else domains.contribution_info
@@ -198,9 +202,9 @@ class Round:
                 return self.announced.sums(self.query.releases, masked)
             self._add_waiting()
             total = self.query.new_sum(oblivious=self._oblivious) if self._sum is None else self._sum
-            if total.count + (0 if self._draw is None else self._draw.offered) != len(self._seen):
+            if total.count != len(self._seen):
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
-            totals = total.totals() if self._draw is None else self._drawn_totals(self._draw)
+            totals = total.totals() if self._draw is None else self._draw.within_cap(total.totals())
         noise = self.noise.arrays
         if self.halves is not None:
             given = require_masked(masked, round=self.number)
@@ -256,21 +260,10 @@ class Round:
                 return Refusal.ALREADY_CONTRIBUTED
             if self.halves is not None:
                 self.halves.add(payload)
-            if self._draw is not None:
-                self._draw.offer(contribution_id, payload)
-                return None
-            self._waiting.append(payload)
+            self._waiting.append(payload if self._draw is None else self._draw.counted(contribution_id, payload))
             if len(self._waiting) >= self._block:
                 self._add_waiting()
         return None
-
-    def _drawn_totals(self, draw: Draw) -> dict[str, Int64Array]:
-        """Exact sums of the draw. The work depends on the number of contributions, not on how many were drawn."""
-        counted, dropped = (self.query.new_sum(oblivious=self._oblivious) for _ in range(2))
-        for total, payloads in ((counted, draw.kept()), (dropped, draw.fillers())):
-            while block := list(itertools.islice(payloads, self._block)):
-                total.add(block)
-        return counted.totals()
 
     def _add_waiting(self) -> None:
         # Taken off first: after an error half-way, the count does not match the set and nothing is released.

@@ -1,27 +1,29 @@
-"""The secret draw of a round's contributions: truncated Poisson sampling inside the enclave (rules P13 to P15).
+"""The secret draw of a round's contributions: Poisson sampling inside the enclave, with a cap (rules P13 to P15).
 
 Guarantee: with a secret, uniformly random seed, each contribution is drawn with the task's probability, independently
-of all others up to the strength of HMAC-SHA-256, and of more than ``cap`` drawn ones a uniformly random subset of that
-size is kept. Which ones are kept follows from the seed and the set of ids alone: order, restarts and repeated
-deliveries cannot change it. Nothing about the draw can be asked: a drawn and an undrawn contribution get one answer.
+of all others up to the strength of HMAC-SHA-256. Where more than ``cap`` are drawn, none counts: the round releases
+noise alone. Which ones count follows from the seed and the set of ids: order, restarts and repeated deliveries cannot
+change it.
 
 How: the coin of a contribution is HMAC(seed, id) as a number in [0, 1); it is drawn where that is below the
-probability, and the ``cap`` smallest coins are kept. The seed comes from the operating system and is sealed with the
-round's noise; the ids are secret 256-bit numbers of the devices, one per device and round.
+probability. The seed comes from the operating system and is sealed with the round's noise; the ids are secret 256-bit
+numbers of the devices, one per device and round.
 
-What the host could see is the work: so the sum of a sampled round is made at its close, over as many payloads as the
-cap and the number of contributions allow. Places that the draw left empty are filled with a payload that goes into a
-sum of its own, which is dropped. Memory still grows with the draw, by its payloads: that is a side channel.
+Nothing about the draw shows. A contribution that is not drawn is replaced by an empty one, which adds zero to every
+sum and takes the same way: the operations of a round, their sizes and the memory that it holds follow from the number
+of contributions. The cap is a multiplication of the sums by 1 or 0. Whoever watches the processor closer than by
+operations is NON-goal N5 of the threat model.
 """
 
 from __future__ import annotations
 
-import heapq
 import hmac
-import itertools
-from collections.abc import Iterator
+from collections.abc import Mapping
 from fractions import Fraction
 
+import numpy as np
+
+from odp.algorithms.seam import Int64Array
 from odp.privacy.events import Sampling
 
 SEED_BYTES = 32
@@ -29,36 +31,32 @@ _RANGE = 2**256  # of HMAC-SHA-256 as a number
 
 
 class Draw:
-    """The drawn payloads of one round, at most ``sampling.cap``. Not thread-safe: its owner calls it under a lock.
+    """The draw of one round. Not thread-safe: its owner calls it under a lock.
 
     Args:
         seed: 32 secret random bytes of this round alone.
         sampling: the task's terms.
+        empty: the payload that adds zero to every sum.
     """
 
-    def __init__(self, seed: bytes, sampling: Sampling) -> None:
+    def __init__(self, seed: bytes, sampling: Sampling, *, empty: bytes) -> None:
         self._seed = seed
-        self.sampling = sampling
+        self._cap = sampling.cap
         # Rounded down, by less than 2^-200: never drawn more often than it is charged.
         self._threshold = int(Fraction(sampling.probability) * _RANGE)
-        self._kept: list[tuple[int, bytes]] = []  # a heap of (-coin, payload): the largest coin leaves first
-        self._filler = b""
-        self.offered = 0
+        self._empty = np.frombuffer(empty, dtype=np.uint8)
+        self._drawn = 0
 
-    def offer(self, contribution_id: bytes, payload: bytes) -> None:
-        """Takes an accepted contribution; nobody learns whether it was drawn."""
+    def counted(self, contribution_id: bytes, payload: bytes) -> bytes:
+        """What an accepted contribution, given once, adds to the round: its payload, or the empty one."""
         coin = int.from_bytes(hmac.digest(self._seed, contribution_id, "sha256"), "big")
-        self._filler = payload
-        self.offered += 1
-        if coin < self._threshold:
-            heapq.heappush(self._kept, (-coin, payload))
-            if len(self._kept) > self.sampling.cap:
-                heapq.heappop(self._kept)
+        drawn = int(coin < self._threshold)
+        self._drawn += drawn
+        kept = np.frombuffer(payload, dtype=np.uint8) * np.uint8(drawn)
+        kept += self._empty * np.uint8(1 - drawn)
+        return kept.tobytes()
 
-    def kept(self) -> Iterator[bytes]:
-        """The payloads that count."""
-        return (payload for _, payload in self._kept)
-
-    def fillers(self) -> Iterator[bytes]:
-        """Accepted payloads for the places that the draw left empty; their sum is to be dropped."""
-        return itertools.repeat(self._filler, min(self.sampling.cap, self.offered) - len(self._kept))
+    def within_cap(self, totals: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
+        """The sums of what ``counted`` gave: as they are, or zeros where more than the cap were drawn."""
+        within = int(self._drawn <= self._cap)
+        return {name: total * within for name, total in totals.items()}

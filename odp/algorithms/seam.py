@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +176,16 @@ class Query(Protocol):
     def new_sum(self, *, oblivious: bool = False) -> Sum:
         """An empty sum; ``oblivious``: its memory accesses depend on the number of contributions alone."""
         ...
+
+
+@runtime_checkable
+class SampledQuery(Query, Protocol):
+    """A query whose rounds may be sampled in secret: ``empty_payload`` adds zero to every sum, and is as long as any.
+
+    It is what a device without data sends, and it stands for a contribution that was not drawn.
+    """
+
+    empty_payload: bytes
 
 
 def refusals_one_by_one(check: Callable[[bytes], None], payloads: Sequence[bytes]) -> list[Refusal | None]:

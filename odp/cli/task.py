@@ -129,7 +129,7 @@ def show(file: File, json: Json = False) -> None:
     if sampling is not None:
         lines.append(
             f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
-            f"{sampling.population_bound}, and keeps at most {sampling.cap}; every device still contributes"
+            f"{sampling.population_bound}; a draw beyond {sampling.cap} counts nobody; every device still contributes"
         )
     if not algorithm.statistics:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")

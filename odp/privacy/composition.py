@@ -6,8 +6,30 @@
   for 100 rounds (rule P9). Beyond 10,000 rounds the grid is five times finer.
 - The library composes by fast Fourier transforms of doubles. Their rounding is not pessimistic: it moves delta by up to
   1e-13 for 10,000 rounds. ``ROUNDING_DELTA`` is ten times that, and taken off delta first.
-- The library's event is that of exactly N contributions, the round has at most N. Both differ from Poisson sampling
-  without a cap by at most the probability that the cap is reached, ``overflow_delta``; that is taken off delta too.
+- ``overflow_delta``, the probability that the cap of any round is reached, is taken off delta too.
+
+Why the library's event bounds what the enclave does (``trusted_aggregator/sampling.py``), under ``zero_out_user``: let
+at most N contribute to a round, each drawn with probability q, and let the cap be B. Let A be the event that fewer than
+B of the *others* are drawn; where it fails, add an independent coin, so that it fails with probability
+tau = P[Bin(N - 1, q) >= B] whatever the number of contributions. A depends on coins of others alone, so it is as likely
+for both neighbours.
+
+1. Given A and the coins of all others, the round is a Gaussian of noise multiplier z with mean 0 or, with probability
+   q, the user's vector of norm at most 1; zeroed out, with mean 0. That is the pair P of Poisson sampling without a
+   cap: at most B are drawn, so the user moves nobody else, and is moved by nobody.
+2. Let M' be the round M, but telling only that A failed where it did. It has the pair (1 - tau) P + tau (equal laws).
+   The library's event has the pair (1 - tau) P + tau R, for a draw beyond the cap that evicts, where R is some pair. R
+   dominates equal laws, so the library's pair dominates that of M', and so it does for compositions, adaptive too.
+3. M gives something in a set S at least as often as M' does, and at most tau more often. So with the library's epsilon
+   and delta of all rounds together,
+
+       P[M(x) in S]  <=  P[M'(x) in S] + sum of tau
+                     <=  e^epsilon P[M'(x') in S] + delta + sum of tau
+                     <=  e^epsilon P[M(x') in S] + delta + sum of tau.
+
+Nothing was said about what happens where A fails: eviction, as in the library's event, or noise alone, as here. With
+the user absent instead of zeroed out, all of it holds word for word, so ``add_remove_user`` has the same bound where
+nothing else tells how many contribute.
 
 The library is imported where it is used, because that takes seconds. The caches hold values of pure functions.
 
@@ -43,7 +65,7 @@ _Group = tuple[tuple[Sampling, float], int]  # sampling and joint noise multipli
 def truncation_cap(*, probability: float, population_bound: int, rounds: int, delta: float) -> int:
     """The smallest cap that all rounds together reach with probability delta / 100 at most (rule P14).
 
-    A looser cap costs next to nothing, a tighter one is dear. At most ``population_bound``, which is no cap.
+    A looser cap costs next to nothing, a tighter one is costly. At most ``population_bound``, which is no cap.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -134,7 +156,10 @@ def _composed(groups: Sequence[_Group], total_mu: float, interval: float) -> Pri
 
 @functools.lru_cache(maxsize=16)
 def _one_round(sampling: Sampling, multiplier: float, interval: float) -> PrivacyLossDistribution:
-    """Of TruncatedSubsampledGaussianDpEvent, add/remove; the same call as in the library's PLDAccountant."""
+    """Of TruncatedSubsampledGaussianDpEvent, one user's vector against zero and zero against it (add/remove there).
+
+    The same call as in the library's PLDAccountant.
+    """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     return pld.from_truncated_subsampled_gaussian_mechanism(

@@ -214,8 +214,8 @@ def _sampling(draws: Iterable[Sampling]) -> dict[str, Any]:
     if not found:
         return {"mode": "full", "in_words": _FULL_PARTICIPATION, "draws": []}
     words = "; ".join(
-        f"each contribution counts with probability {draw['probability']:g}, drawn inside the enclave, at most"
-        f" {draw['cap']} of up to {draw['population_bound']}"
+        f"each of up to {draw['population_bound']} contributions counts with probability {draw['probability']:g}, drawn"
+        f" inside the enclave; of a draw beyond {draw['cap']} none counts"
         for draw in found
     )
     return {"mode": "enclave_poisson", "in_words": f"{words}; all releases of a round share one draw", "draws": found}

@@ -148,15 +148,14 @@ def user_seeds(n_users: int, seed: int) -> np.ndarray:
 
 
 def draw_users(n_users: int, sampling: Sampling, *, round: int, seed: int) -> np.ndarray:
-    """The users int64 [k], ascending, whose contributions count in ``round``; unlike the enclave's draw, no secret.
+    """The users int64 [k], ascending, whose contributions count in ``round``: none of a draw beyond the cap.
 
+    Unlike the enclave's draw it is no secret.
     A function of its arguments, so that a run that goes on from a checkpoint draws as it would have.
     """
     coins = np.random.default_rng([seed, 3, round]).random(n_users)
     drawn = np.flatnonzero(coins < sampling.probability)
-    if len(drawn) > sampling.cap:
-        drawn = np.sort(drawn[np.argsort(coins[drawn])[: sampling.cap]])
-    return drawn
+    return drawn if len(drawn) <= sampling.cap else drawn[:0]
 
 
 @overload

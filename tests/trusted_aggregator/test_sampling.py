@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hmac
 import itertools
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
+from algorithms.tracing import tracing
 from scipy import stats
 
-from odp.errors import BudgetExceeded, ConfigurationError, Refusal
+from odp.algorithms.dpam import codec, network, oblivious
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
 from odp.privacy.ledger import Ledger
 from odp.simulation.noise import NoNoise
-from odp.v1 import common_pb2
+from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator import records as names
+from trusted_aggregator import rounds, sampling
 from trusted_aggregator.rounds import Status
 from trusted_aggregator.sampling import Draw
-from trusted_aggregator.sealed_state import RoundNoise, Sealer
+from trusted_aggregator.sealed_state import RoundNoise, RoundRecord, Sealer
 
 HALF = Sampling(0.5, 1000, 600)
+DIRECT = EnclavePolicy(role="aggregator", minimum_cohort=3, accumulation="direct")
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +45,11 @@ def ids(count: int) -> list[bytes]:
 
 
 def drawn(seed: bytes, sampling: Sampling, names: list[bytes]) -> set[bytes]:
-    draw = Draw(seed, sampling)
-    for name in names:
-        draw.offer(name, name)
-    return set(draw.kept())
+    """Whose payloads a draw counts, its cap included."""
+    draw = Draw(seed, sampling, empty=b"none")
+    counted = [{b"many": True, b"none": False}[draw.counted(name, b"many")] for name in names]
+    kept = draw.within_cap({"all": np.array(counted, dtype=np.int64)})["all"]
+    return {name for name, one in zip(names, kept, strict=True) if one}
 
 
 class TestDraw:
@@ -65,41 +74,24 @@ class TestDraw:
 
     def test_order_and_repetition_do_not_change_the_draw(self):
         names = ids(300)
-        for sampling in (HALF, Sampling(0.5, 1000, 20)):
-            reference = drawn(bytes(32), sampling, names)
-            assert drawn(bytes(32), sampling, names[::-1]) == reference
-            assert drawn(bytes([1]) * 32, sampling, names) != reference
+        reference = drawn(bytes(32), HALF, names)
+        assert drawn(bytes(32), HALF, names[::-1]) == reference
+        assert drawn(bytes([1]) * 32, HALF, names) != reference
 
-    def test_of_more_than_the_cap_a_uniformly_random_subset_is_kept(self):
-        """Chi-square over which of 12 is kept, 6,000 seeds from a fixed generator; false alarm 1e-6."""
-        random = np.random.default_rng(4)
-        names, sampling = ids(12), Sampling(1.0 - 1e-6, 12, 3)
-        counts = dict.fromkeys(names, 0)
-        for _ in range(6000):
-            kept = drawn(random.bytes(32), sampling, names)
-            assert len(kept) == 3
-            for name in kept:
-                counts[name] += 1
-        assert stats.chisquare(list(counts.values())).pvalue > 1e-6
-
-    def test_first_come_first_served_would_be_noticed(self):
-        """The test above can fail: the first three of the arrivals are no uniform subset."""
-        assert stats.chisquare([6000] * 3 + [0] * 9).pvalue < 1e-6
+    def test_of_more_than_the_cap_none_counts_whoever_came_first(self):
+        names, seed = ids(300), bytes(32)
+        count = len(drawn(seed, HALF, names))
+        assert 100 < count < 200
+        assert len(drawn(seed, Sampling(0.5, 1000, count), names)) == count
+        for order in (names, names[::-1]):
+            assert drawn(seed, Sampling(0.5, 1000, count - 1), order) == set()
 
     def test_a_coin_is_never_luckier_than_its_charge(self):
         from fractions import Fraction
 
         for probability in (1e-9, 0.1, 0.3, np.nextafter(1.0, 0.0)):
-            draw = Draw(bytes(32), Sampling(float(probability), 10, 10))
+            draw = Draw(bytes(32), Sampling(float(probability), 10, 10), empty=b"")
             assert 0 < draw._threshold <= Fraction(float(probability)) * 2**256 < draw._threshold + 1
-
-    @pytest.mark.parametrize(("offered", "cap"), [(0, 5), (1, 5), (40, 5), (40, 40)])
-    def test_work_depends_on_the_number_of_contributions_alone(self, offered, cap):
-        for seed in range(20):
-            draw = Draw(bytes([seed]) * 32, Sampling(0.5, 50, cap))
-            for name in ids(offered):
-                draw.offer(name, name)
-            assert len(list(draw.kept())) + len(list(draw.fillers())) == min(cap, offered)
 
 
 def sampled(probability: float, most: int, cap: int):
@@ -186,13 +178,12 @@ class TestRound:
         world.fill(range(5))
         assert world.charge().contributions == 5
 
-    def test_a_draw_that_could_fill_the_enclaves_memory_is_refused(self, make_world, monkeypatch):
-        world = make_world(minimum=3, edit=sampled(0.5, 100, 98))
-        held = 98 * world.algorithm.query(0).payload_bytes
-        monkeypatch.setattr("trusted_aggregator.enclave.LARGEST_DRAW_BYTES", held - 1)
-        with pytest.raises(ConfigurationError, match="could hold 98 contributions"):
+    def test_an_enclave_that_does_not_hide_what_it_sums_opens_no_sampled_round(self, make_world):
+        world = make_world(minimum=3, policy=DIRECT, edit=sampled(0.5, 100, 98))
+        with pytest.raises(PrivacyError, match="shows which contributions count"):
             world.open()
         assert world.records == {}
+        make_world(minimum=3, policy=DIRECT).open()
 
     def test_beyond_the_declared_bound_nothing_is_accepted(self, make_world):
         world = make_world(minimum=3, edit=sampled(0.5, 4, 4))
@@ -202,18 +193,17 @@ class TestRound:
         assert world.core.round_state(world.task_sha256, 0).contributions == 4
         world.close()
 
-    def test_more_than_the_cap_are_never_summed(self, make_world, monkeypatch):
-        """Two or more of 30 are drawn, but for a probability of 3e-8."""
+    def test_a_round_that_drew_more_than_the_cap_releases_noise_alone(self, make_world, monkeypatch):
+        """Three or more of 30 are drawn, but for a probability of 5e-7."""
         # Such a cap cannot be charged, which is another test's matter.
         monkeypatch.setattr("odp.privacy.accounting.epsilon", lambda events, **_: 1.0)
         world = make_world(minimum=3, edit=sampled(0.5, 100, 2), noise=NoNoise())
         world.open()
         world.fill(range(30))
-        assert _integers(world.close())["counts"].sum() == 2 * 4 * _unit(world)
+        assert not _integers(world.close())["counts"].any()
+        assert world.charges() == 1
 
     def test_a_cap_that_may_bite_cannot_be_charged(self, make_world):
-        from odp.errors import PrivacyError
-
         with pytest.raises(PrivacyError, match="raise the cap"):
             make_world(minimum=3, edit=sampled(0.5, 100, 60)).open()
 
@@ -231,10 +221,6 @@ class TestRound:
         make_world(
             minimum=3, edit=lambda definition: (less_noise(definition), sampled(0.5, 100, 98)(definition))
         ).open()
-
-
-def _unit(world):
-    return round(1 / world.algorithm.query(0).releases[0].step)
 
 
 class TestCrash:
@@ -300,6 +286,87 @@ class TestCrash:
         started = next(numbers)
         noise = draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
         assert int.from_bytes(noise.draw_seed, "big") > started
+
+
+class TestTrace:
+    """What whoever watches the enclave's operations and its memory learns of the draw: nothing."""
+
+    DEVICES = 24
+
+    def traced(self, world, round: int, seed: int, draw: int) -> tuple[int, int, list[object], list[object]]:
+        """(contributions drawn, bytes held before the close, lines run, numpy operations) of a whole round.
+
+        ``draw`` of the devices have coins that come up.
+        """
+        seed_bytes = bytes([seed]) * 32
+        coins = sorted(
+            int.from_bytes(hmac.digest(seed_bytes, world.contribution(device, round).contribution_id, "sha256"), "big")
+            for device in range(self.DEVICES)
+        )
+        between = [0, *((low + high) // 2 for low, high in itertools.pairwise(coins)), 2**256]
+        terms = Sampling(0.5, 100, self.DEVICES - 2)  # three quarters of the time, two more are a draw beyond the cap
+        held, sealed = self.held(world, round, seed_bytes, terms)
+        held._draw._threshold = between[draw]
+        lines: list[object] = []
+        modules = (rounds, sampling, codec, network, oblivious)
+
+        def line(frame, event, argument):
+            if frame.f_code.co_filename in {module.__file__ for module in modules}:
+                lines.append((frame.f_code.co_filename, frame.f_lineno))
+            return line
+
+        with tracing(sampling, codec, network, oblivious) as notes:
+            sys.settrace(line)
+            try:
+                assert held.submit(sealed, world.identity.hpke) == [None] * self.DEVICES
+                size = memory_of(held)
+                held.freeze()
+                held._sum = held.query.new_sum(oblivious=True) if held._sum is None else held._sum
+                held._add_waiting()
+                totals = held._draw.within_cap(held._sum.totals())
+            finally:
+                sys.settrace(None)
+            operations = list(notes)
+        held.noisy_sums()
+        held.erase()
+        return int(any(total.any() for total in totals.values())), size, lines, operations
+
+    def held(self, world, round: int, seed: bytes, terms: Sampling):
+        query = world.algorithm.query(round)
+        noise = rounds.draw_round_noise(query, NoNoise(), model_sha256=world.model(round))
+        order, _ = world.order(round, b"odp/v1/open")
+        held = rounds.Round(
+            task_sha256=world.task_sha256, order=aggregator_pb2.RoundOrder.FromString(order),
+            record=RoundRecord(order, noise.noise_id), query=query, noise=dataclasses.replace(noise, draw_seed=seed),
+            policy=world.policy, sampling=terms, most=10**6,
+        )  # fmt: skip
+        contributions = [world.contribution(device, round) for device in range(self.DEVICES)]
+        return held, [world.seal(one.SerializeToString(), round) for one in contributions]
+
+    @pytest.mark.parametrize("round", [0, 1, 2])
+    def test_a_round_does_the_same_to_the_same_places_whoever_is_drawn(self, make_world, monkeypatch, round):
+        """None, few, most and more than the cap: one sequence of lines, of operations and of sizes, one memory."""
+        monkeypatch.setattr(rounds, "BLOCK", 5)  # so that sums are made before the close, too
+        monkeypatch.setattr(oblivious, "_FEWEST_WORDS", 64)  # so that a round sorts more than once
+        world = make_world(minimum=3)
+        for number in range(round):
+            world.open(number)
+            world.fill(range(3), number)
+            world.learn(world.close(number))
+        self.traced(world, round, 1, 5)  # imports and caches
+        draws = (0, 1, 7, self.DEVICES - 3, self.DEVICES)
+        found = [self.traced(world, round, seed, draw) for seed, draw in enumerate(draws, start=1)]
+        assert [counted for counted, *_ in found] == [0, 1, 1, 1, 0]  # the last one is beyond the cap
+        _, size, lines, operations = found[0]
+        assert len(lines) > 100
+        assert len(operations) > 20
+        for other in found[1:]:
+            assert other[1:] == (size, lines, operations)
+
+
+def memory_of(held: rounds.Round) -> int:
+    """Bytes of payloads that a round holds outside of its sums."""
+    return sum(len(payload) for payload in held._waiting)
 
 
 def test_the_ledger_names_every_number_of_the_draw(half):

@@ -442,40 +442,33 @@ def _full_participation_uncharged(patch):
 
 
 def _fixed_size(patch):
-    """Exactly half of the contributions, however many there are: removing one lets another in."""
+    """At most two, however many there are: the third one that is drawn lets an earlier one out."""
 
-    def kept(self):
-        ordered = sorted(self._kept, reverse=True)[: math.ceil(self.offered / 2)]
-        return (payload for _, payload in ordered)
+    def counted(self, contribution_id, payload):
+        self.held = [*getattr(self, "held", ()), contribution_id]
+        return payload if len(self.held) <= 2 else self._empty.tobytes()
 
-    init = sampling.Draw.__init__
-    patch.setattr(sampling.Draw, "__init__", lambda self, seed, draw: (init(self, seed, draw), _take_all(self))[0])
-    patch.setattr(sampling.Draw, "kept", kept)
-
-
-def _take_all(draw):
-    draw._threshold = 2**256
+    patch.setattr(sampling.Draw, "counted", counted)
 
 
 def _more_than_charged(patch):
     init = sampling.Draw.__init__
 
-    def luckier(self, seed, draw):
-        init(self, seed, draw)
+    def luckier(self, seed, draw, **terms):
+        init(self, seed, draw, **terms)
         self._threshold = int(0.8 * 2**256)
 
     patch.setattr(sampling.Draw, "__init__", luckier)
 
 
 def _order_decides(patch):
-    """The first half that arrives is drawn: whoever orders the arrivals chooses."""
+    """Every other one that arrives is drawn: whoever orders the arrivals chooses."""
 
-    def offer(self, contribution_id, payload):
-        self._filler, self.offered = payload, self.offered + 1
-        if self.offered % 2:
-            self._kept.append((-self.offered, payload))
+    def counted(self, contribution_id, payload):
+        self.offered = getattr(self, "offered", 0) + 1
+        return payload if self.offered % 2 else self._empty.tobytes()
 
-    patch.setattr(sampling.Draw, "offer", offer)
+    patch.setattr(sampling.Draw, "counted", counted)
 
 
 PLANTED: dict[str, tuple[Callable, Sampling | None, str]] = {

@@ -94,6 +94,14 @@ def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
+def empty_payload(terms: Terms, round: int) -> bytes:
+    """The payload of a device without data: it uses no place, and adds zero to every sum."""
+    places = np.zeros((1, terms.max_items), dtype=np.int64)
+    rows = np.zeros((1, terms.rank_of(round)), dtype=np.int64)
+    (payload,) = encode(terms, round, Contributions(rows, places, places, places))
+    return payload
+
+
 def decode(terms: Terms, round: int, payloads: Sequence[bytes]) -> Contributions:
     """The inverse of :func:`encode`, for payloads of the right length; checks nothing else."""
     record = np.frombuffer(b"".join(payloads), dtype=layout(terms, round))

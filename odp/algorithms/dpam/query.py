@@ -64,6 +64,7 @@ class DpamQuery:
         self._vector_limit = codec.vector_limit(terms, round)
         self._layout = codec.layout(terms, round)
         self.payload_bytes = int(self._layout.itemsize)
+        self.empty_payload = codec.empty_payload(terms, round)
 
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.

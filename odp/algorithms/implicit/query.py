@@ -56,6 +56,7 @@ class ImplicitQuery:
         self._terms = terms
         self._round = round
         self.payload_bytes = int(codec.layout(terms, round).itemsize)
+        self.empty_payload = codec.empty_payload(terms, round)
 
     def check(self, payload: bytes) -> None:
         """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.

@@ -15,7 +15,7 @@ from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.query import DpamQuery, planned_releases, query_for
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import DeclaredRelease, LocalRatings, Slices
+from odp.algorithms.seam import DeclaredRelease, LocalRatings, SampledQuery, Slices
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.v1 import common_pb2
 
@@ -277,6 +277,25 @@ def test_padding_adds_nothing(define: Define) -> None:
     record["weights"] = 0
     change = change_of(query_for(definition, 2), record.tobytes())
     assert all((part == 0).all() for part in change.values())
+
+
+@pytest.mark.parametrize("round", [0, 1, 2, 3])
+def test_the_empty_payload_is_that_of_a_device_without_data_and_adds_zero_to_every_sum(
+    define: Define, round: int
+) -> None:
+    """It stands for a contribution that was not drawn, among others and in either way of summing."""
+    definition = define()
+    query = query_for(definition, round)
+    assert isinstance(query, SampledQuery)
+    others = random_payloads(definition, round, 5, seed=3)
+    for oblivious in (False, True):
+        without, with_it = (query.new_sum(oblivious=oblivious) for _ in range(2))
+        without.add(others)
+        with_it.add([query.empty_payload, *others, query.empty_payload])
+        assert with_it.count == without.count + 2
+        for name, total in without.totals().items():
+            np.testing.assert_array_equal(with_it.totals()[name], total)
+    query.check(query.empty_payload)
 
 
 def random_payloads(definition: common_pb2.TaskDefinition, round: int, count: int, seed: int) -> list[bytes]:

@@ -17,7 +17,7 @@ from odp.algorithms.implicit.query import planned_releases, query_for
 from odp.algorithms.implicit.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.algorithms.seam import Broadcast, DeclaredRelease
+from odp.algorithms.seam import Broadcast, DeclaredRelease, SampledQuery
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.privacy.accounting import epsilon, mu_for
@@ -126,6 +126,19 @@ def test_a_contribution_beyond_a_bound_is_refused(
     with pytest.raises(ContributionRefused) as refused:
         query_for(definition, 1).check(payload_of(definition, row=row, items=items, weights=weights))
     assert refused.value.refusal == Refusal.OUT_OF_BOUNDS
+
+
+@pytest.mark.parametrize("round", [0, 1])
+@pytest.mark.parametrize("grams", [False, True])
+def test_the_empty_payload_adds_zero_to_every_sum(define_implicit: Define, round: int, grams: bool) -> None:
+    query = query_for(define_implicit(item_grams=grams), round)
+    assert isinstance(query, SampledQuery)
+    query.check(query.empty_payload)
+    for oblivious in (False, True):
+        total = query.new_sum(oblivious=oblivious)
+        total.add([query.empty_payload] * 3)
+        assert total.count == 3
+        assert not any(sums.any() for sums in total.totals().values())
 
 
 def test_a_contribution_of_another_length_is_refused(define_implicit: Define) -> None:
