@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from device_runtime.ledger import MONTH_SECONDS, Spent
 from odp import _validate
 from odp.errors import NotNow, PrivacyError
+from odp.privacy.adjacency import Adjacency
 from odp.privacy.mechanisms.randomized_response import RandomizedResponse
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from device_runtime.store import Store
 
 MECHANISM = "randomized_response"
-#: Of a locally private answer: any two states of the person's data are neighbours, adding or removing all of it too.
-ADJACENCY = "local"
+#: Of a locally private answer: any two states of the person's data are neighbours, no data at all included.
+ADJACENCY = Adjacency.ANY_TWO_INPUTS
 
 
 @dataclass(frozen=True, kw_only=True)

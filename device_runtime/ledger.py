@@ -21,12 +21,14 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
 from odp.errors import PrivacyError
 from odp.privacy import events
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho
+from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
 from odp.v1 import common_pb2
 
@@ -78,8 +80,20 @@ class TaskTerms:
 @functools.lru_cache(maxsize=16)
 def terms_from_store(task_sha256: bytes, definition: bytes, charges: str) -> TaskTerms:
     """The terms that a store kept. Raises ValueError, ConfigurationError or DecodeError where they are damaged."""
-    found = tuple(tuple(events.from_json(event) for event in charged) for charged in json.loads(charges))
+    found = tuple(tuple(events.from_json(_restated(event)) for event in charged) for charged in json.loads(charges))
     return _terms(common_pb2.TaskDefinition.FromString(definition), task_sha256, found)
+
+
+def _restated(event: Any) -> Any:
+    """A stored event under the adjacency that enclaves charge.
+
+    Earlier versions named all of them ``add_remove_user``; the same numbers hold for ``zero_out_user``, for every
+    mechanism (``odp.privacy.adjacency``).
+    """
+    if not isinstance(event, dict):
+        return event
+    releases = {"releases": [*map(_restated, event["releases"])]} if "releases" in event else {}
+    return {**event, "adjacency": Adjacency.ZERO_OUT_USER.value, **releases}
 
 
 def _terms(
@@ -109,7 +123,7 @@ class Charged:
 
 @dataclass(frozen=True)
 class Spent:
-    """A guarantee: (epsilon, delta), for adding or removing everything of one person."""
+    """A guarantee: (epsilon, delta), for all data of one person or none, by ``zero_out_user``."""
 
     epsilon: float
     delta: float

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from device_runtime.answers import ADJACENCY as LOCAL
+from device_runtime.answers import ADJACENCY as OF_ANSWERS
 from device_runtime.answers import MECHANISM, Answered, recent, with_answers
 from device_runtime.app_data import MOST_READ, AppData, services
 from device_runtime.conditions import Reading
@@ -23,7 +23,7 @@ from device_runtime.retention import Retention
 from device_runtime.schema import Participation, State
 from device_runtime.store import Store
 from odp.errors import NotNow, PrivacyError
-from odp.privacy.events import ADJACENCY
+from odp.privacy.adjacency import Adjacency
 
 FORMAT = 1
 
@@ -40,12 +40,15 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
     developers = sorted({one.terms.developer for one in charged})
     return {
         "format": FORMAT,
-        "adjacency": ADJACENCY,
+        "adjacency": Adjacency.ZERO_OUT_USER.value,
         "examples": store.standing().examples,
         "read": _read(store.ledger(), terms),
         "contributions": _contributions(store.ledger(), terms, limits),
         "spent": _both(charged, limits, now, store.answers()),
-        "answers": [{**dataclasses.asdict(one), "mechanism": MECHANISM, "adjacency": LOCAL} for one in store.answers()],
+        "answers": [
+            {**dataclasses.asdict(one), "mechanism": MECHANISM, "adjacency": OF_ANSWERS.value}
+            for one in store.answers()
+        ],
         "developers": [
             {
                 "developer": developer.hex(),

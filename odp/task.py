@@ -118,7 +118,7 @@ class ImplicitData:
 @strict_keywords
 @dataclass(frozen=True, kw_only=True)
 class UserLevelDP:
-    """(epsilon, delta)-differential privacy of a user's whole contribution to a task, adding or removing the user.
+    """(epsilon, delta)-differential privacy of a user's whole contribution to a task, all data of the user or none.
 
     Attributes:
       epsilon: Budget of the task, all its releases included; above 0. ``math.inf`` asks for no noise, to see in a

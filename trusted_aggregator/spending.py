@@ -15,11 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import BudgetExceeded, StateError
+from odp.errors import BudgetExceeded, PrivacyError, StateError
+from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import Event
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 from trusted_aggregator.rollback import ZERO, RollbackGuard
 from trusted_aggregator.sealed_state import LedgerRecord
+
+
+def _require_zero_out(events: Sequence[Event]) -> None:
+    """Every mode of a task states the exact number of contributions, and releases nothing below its minimum."""
+    for event in events:
+        if event.adjacency is not Adjacency.ZERO_OUT_USER:
+            raise PrivacyError(
+                f"adjacency={event.adjacency.value!r} of event {event.name!r} does not fit a task of an enclave, whose "
+                f"releases depend on how many contribute: only {Adjacency.ZERO_OUT_USER.value!r} is charged"
+            )
 
 
 class Spending:
@@ -59,7 +70,13 @@ class Spending:
         return next((entry for entry in entries if entry.task_id == task_id and entry.round == round), None)
 
     def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
-        """Raises BudgetExceeded unless task and population can pay for ``events`` now; spends nothing (rule P29)."""
+        """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
+
+        Raises:
+            BudgetExceeded: they cannot.
+            PrivacyError: an event is a claim about another adjacency than an enclave's releases are.
+        """
+        _require_zero_out(events)
         ledger = self.ledger
         try:
             ledger.require_room(
@@ -76,11 +93,12 @@ class Spending:
         """Prepares the version that holds the charge of a round; ``record`` has to be stored before ``commit``.
 
         Raises:
-            BudgetExceeded, PrivacyError: as ``Ledger.charge``; nothing changed.
+            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_room``; nothing changed.
             StateError: another round's charge is not committed yet, or another copy of this enclave has charged.
         """
         if self._pending is not None:
             raise StateError("the charge of another round of this population is not stored yet; close that round first")
+        _require_zero_out(events)
         ledger = self.ledger.charge(
             task_id=task_id, round=round, events=events, contributions=contributions,
             population_size=self._users(contributions), id_set_sha256=set_sha256, noise_id=noise_id,

@@ -9,9 +9,15 @@ import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array, Query
 from odp.errors import PrivacyError
+from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
+
+_WRITTEN = {
+    Adjacency.ZERO_OUT_USER: common_pb2.ADJACENCY_ZERO_OUT_USER,
+    Adjacency.ADD_REMOVE_USER: common_pb2.ADJACENCY_ADD_REMOVE_USER,
+}
 
 
 def require_charged_noise(release: DeclaredRelease) -> None:
@@ -96,16 +102,30 @@ def charge_of(event: GaussianRelease | DistributedRelease) -> common_pb2.Charge:
         coordinates=event.coordinates,
         sharers=event.sharers if isinstance(event, DistributedRelease) else 0,
         step=event.step if isinstance(event, DistributedRelease) else 0.0,
+        adjacency=_WRITTEN[event.adjacency],
     )
 
 
 def event_of(charge: common_pb2.Charge) -> GaussianRelease | DistributedRelease:
-    """The inverse of ``charge_of``. Raises ConfigurationError for numbers that no event has."""
+    """The inverse of ``charge_of``.
+
+    Raises:
+        ConfigurationError: numbers that no event has.
+        PrivacyError: no adjacency, or one that the mechanism's bound is not for.
+    """
+    adjacency = next((known for known, number in _WRITTEN.items() if number == charge.adjacency), None)
+    if adjacency is None:
+        raise PrivacyError(
+            f"charge {charge.name!r} names no known adjacency: read it with the version of the program that made it"
+        )
     if not charge.sharers and not charge.step:
-        return GaussianRelease(charge.name, charge.sensitivity, charge.noise_std, charge.coordinates)
+        return GaussianRelease(
+            charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, adjacency=adjacency
+        )
     return DistributedRelease(
-        charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, charge.sharers, charge.step
-    )
+        charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, charge.sharers, charge.step,
+        adjacency=adjacency,
+    )  # fmt: skip
 
 
 def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:

@@ -188,6 +188,7 @@ def _watch(
     from rich.live import Live
 
     from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.release import event_of
     from odp.datasets import merge
     from odp.simulation.baselines import rmse
     from odp.v1 import common_pb2, server_pb2
@@ -212,16 +213,7 @@ def _watch(
                 release = common_pb2.Release.FromString(round.release.release)
                 seen.epsilon.append(release.epsilon_spent)
                 seen.contributions.append(release.contributions)
-                seen.charges += [
-                    {
-                        "round": release.round,
-                        "name": charge.name,
-                        "sensitivity": charge.sensitivity,
-                        "noise_std": charge.noise_std,
-                        "coordinates": charge.coordinates,
-                    }
-                    for charge in release.charges
-                ]
+                seen.charges += [{"round": release.round, **event_of(charge).to_json()} for charge in release.charges]
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
                 own = model.version == round.round + 1
                 seen.rmse.append(rmse(population.predict(model, history, split.test), split.test) if own else math.nan)
@@ -418,7 +410,7 @@ def _finish(
         (output / "privacy.txt").write_text(report, encoding="utf-8")
     out.print(
         f"ε spent {watched.epsilon[-1]:.4f} of {privacy.epsilon:g} at δ = {privacy.delta:g} "
-        "(per user, adding or removing one); "
+        "(per user, all data or none); "
         f"left {max(privacy.epsilon - watched.epsilon[-1], 0.0):.4f}"
     )
     out.print(broadcast_line(task, traffic, whole))
@@ -433,13 +425,13 @@ def _finish(
 
 def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
-    from odp.privacy.events import GaussianRelease
+    from odp.privacy.events import Event, from_json
     from odp.simulation.diagnostics import diagnose
     from odp.simulation.record import run_record
 
-    charges: list[list[GaussianRelease]] = [[] for _ in watched.contributions]
+    charges: list[list[Event]] = [[] for _ in watched.contributions]
     for charge in watched.charges:
-        charges[charge["round"]].append(GaussianRelease(**{key: charge[key] for key in charge if key != "round"}))
+        charges[charge["round"]].append(from_json({key: charge[key] for key in charge if key != "round"}))
     return run_record(
         kind="platform",
         task=task,

@@ -10,6 +10,7 @@ from odp.privacy.accounting import (
     mu_for,
     noise_multiplier_for,
 )
+from odp.privacy.adjacency import Adjacency
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
@@ -17,6 +18,7 @@ from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report, report_of_ledger
 
 __all__ = [
+    "Adjacency",
     "Budget",
     "DistributedRelease",
     "Entry",

@@ -1,20 +1,21 @@
 """What a release costs: the closed list of mechanisms that may be charged, as values.
 
-Adjacency is fixed: two populations differ by *everything* of one user (``add_remove_user``), an absent user is the
-zero vector of every query. A mechanism that is not a class of this module cannot be charged, so it cannot be released.
+Every event names the adjacency that it is a claim about (``adjacency.py``); a mechanism refuses those that its bound
+does not hold for. A mechanism that is not a class of this module cannot be charged, so it cannot be released.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
+from odp.privacy import adjacency as adjacencies
+from odp.privacy.adjacency import Adjacency
 
-ADJACENCY = "add_remove_user"
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
 DISTRIBUTED = "distributed_discrete_gaussian"
@@ -24,6 +25,8 @@ _SMALLEST_SHARE = 4.0 * (1.0 - 1e-12)
 _GAUSSIAN_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
 _DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "sharers", "step")))
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
+_BOTH = (Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER)
+_ADJACENCIES = {GAUSSIAN: _BOTH, TRUNCATED_POISSON: _BOTH, DISTRIBUTED: (Adjacency.ZERO_OUT_USER,)}
 _KEYS = {GAUSSIAN: _GAUSSIAN_KEYS, TRUNCATED_POISSON: _SAMPLED_KEYS, DISTRIBUTED: _DISTRIBUTED_KEYS}
 
 
@@ -38,10 +41,11 @@ class GaussianRelease:
         noise_std: standard deviation of the noise of every coordinate, data units.
         coordinates: number of noised numbers, which bounds the delta that sampling on a computer adds.
         norm: ``l2``, the only norm of this mechanism.
+        adjacency: what is compared; ``add_remove_user`` where nothing that is released depends on how many contribute.
 
     Raises:
         ConfigurationError: a field is not finite, not positive (zero noise is not a free event), or not a name.
-        PrivacyError: another norm.
+        PrivacyError: another norm, or an adjacency that the bound is not for.
     """
 
     name: str
@@ -49,6 +53,7 @@ class GaussianRelease:
     noise_std: float
     coordinates: int
     norm: str = "l2"
+    adjacency: Adjacency = Adjacency.ZERO_OUT_USER
 
     def __post_init__(self) -> None:
         _validate.identifier(name=self.name)
@@ -56,6 +61,7 @@ class GaussianRelease:
         _validate.integer(low=1, high=2**53, coordinates=self.coordinates)
         if self.norm != "l2":
             raise PrivacyError(f"norm={self.norm!r} cannot be charged for Gaussian noise: only 'l2'")
+        object.__setattr__(self, "adjacency", _fitting(self.adjacency, GAUSSIAN))
         object.__setattr__(self, "sensitivity", float(self.sensitivity))
         object.__setattr__(self, "noise_std", float(self.noise_std))
         if not 1e-100 < self.mu < 1e100:
@@ -77,7 +83,7 @@ class GaussianRelease:
     def to_json(self) -> dict[str, object]:
         """Plain values, keys sorted; ``from_json`` gives back an equal event, bit for bit."""
         return {
-            "adjacency": ADJACENCY,
+            "adjacency": self.adjacency.value,
             "coordinates": self.coordinates,
             "mechanism": GAUSSIAN,
             "name": self.name,
@@ -97,10 +103,11 @@ class DistributedRelease:
             Devices beyond those only add noise, and the shares of corrupt devices are not counted.
         sharers: fewest honest devices in any sum that is released.
         step: of the grid on which data and shares are integers, data units.
+        adjacency: ``zero_out_user``: of an absent user, the share of the noise would be missing as well.
 
     Raises:
         ConfigurationError: a number is out of range, or a share is below four grid units.
-        PrivacyError: another norm.
+        PrivacyError: another norm or another adjacency.
     """
 
     name: str
@@ -110,9 +117,11 @@ class DistributedRelease:
     sharers: int
     step: float
     norm: str = "l2"
+    adjacency: Adjacency = Adjacency.ZERO_OUT_USER
 
     def __post_init__(self) -> None:
         GaussianRelease(self.name, self.sensitivity, self.noise_std, self.coordinates, self.norm)
+        object.__setattr__(self, "adjacency", _fitting(self.adjacency, DISTRIBUTED))
         _validate.positive(step=self.step)
         _validate.integer(low=1, high=2**32, sharers=self.sharers)
         for name in ("sensitivity", "noise_std", "step"):
@@ -146,7 +155,7 @@ class DistributedRelease:
     def to_json(self) -> dict[str, object]:
         """Plain values, keys sorted; ``from_json`` gives back an equal event, bit for bit."""
         return {
-            "adjacency": ADJACENCY,
+            "adjacency": self.adjacency.value,
             "coordinates": self.coordinates,
             "mechanism": DISTRIBUTED,
             "name": self.name,
@@ -162,8 +171,8 @@ class DistributedRelease:
 class Sampling:
     """How the enclave draws the contributions of a round that count; the draw and its size stay inside (rule P13).
 
-    Each accepted contribution is drawn independently with ``probability``; of more than ``cap`` drawn ones, a uniformly
-    random subset of that size is kept.
+    Each accepted contribution is drawn independently with ``probability``; of a round that drew more than ``cap``, none
+    counts.
 
     Attributes:
         probability: of one contribution, strictly between 0 and 1. It is the probability of the enclave's coins, never
@@ -204,6 +213,7 @@ class SampledRound:
 
     Raises:
         ConfigurationError: no releases, or together they are beyond what can be accounted for.
+        PrivacyError: releases of two adjacencies.
     """
 
     releases: tuple[GaussianRelease, ...]
@@ -218,6 +228,13 @@ class SampledRound:
                 f"Expected the joint noise_multiplier={self.noise_multiplier!r} of a sampled round to be within"
                 f" [{_LEAST_JOINT_NOISE}, 1e6]"
             )
+        if len({release.adjacency for release in self.releases}) > 1:
+            raise PrivacyError("adjacency of the releases of a sampled round: they are one event, and need the same")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """What is compared: that of the releases."""
+        return self.releases[0].adjacency
 
     @property
     def name(self) -> str:
@@ -242,7 +259,7 @@ class SampledRound:
     def to_json(self) -> dict[str, object]:
         """Plain values, keys sorted; ``from_json`` gives back an equal event, bit for bit."""
         return {
-            "adjacency": ADJACENCY,
+            "adjacency": self.adjacency.value,
             "cap": self.sampling.cap,
             "mechanism": TRUNCATED_POISSON,
             "population_bound": self.sampling.population_bound,
@@ -268,8 +285,16 @@ def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease, ...
     return event.releases if isinstance(event, SampledRound) else (event,)
 
 
+def adjacency_of(events: Iterable[Event]) -> Adjacency:
+    """What the events together are a claim about (``adjacency.of_list``)."""
+    return adjacencies.of_list(event.adjacency for event in events)
+
+
 def from_json(value: object) -> Event:
     """The event that ``to_json`` wrote.
+
+    Earlier versions wrote ``add_remove_user`` into every event. It is read as what it says where the mechanism holds
+    for it; noise in shares never did, and is refused by name.
 
     Raises:
         ConfigurationError: missing, unknown or malformed fields.
@@ -280,20 +305,33 @@ def from_json(value: object) -> Event:
     mechanism = value.get("mechanism")
     if not isinstance(mechanism, str) or mechanism not in _KEYS:
         raise PrivacyError(f"mechanism={mechanism!r} cannot be charged; mechanisms with accounting: {', '.join(_KEYS)}")
-    if value.get("adjacency") != ADJACENCY:
-        raise PrivacyError(f"adjacency={value.get('adjacency')!r} cannot be charged; only {ADJACENCY!r}")
+    adjacency = _fitting(value.get("adjacency"), mechanism)
     keys = _KEYS[mechanism]
     _validate.known_keys(map(str, value), keys, where="a privacy event")
     for key in keys:
         if key not in value:
             raise ConfigurationError(f"Missing key {key!r} in a privacy event")
     if mechanism == TRUNCATED_POISSON:
-        return SampledRound(
+        sampled = SampledRound(
             releases=_gaussians(value["releases"]),
             sampling=Sampling(value["sampling_probability"], value["population_bound"], value["cap"]),
         )
-    given = {key: value[key] for key in keys if key not in ("adjacency", "mechanism")}
+        if sampled.adjacency is not adjacency:
+            raise PrivacyError(f"adjacency={adjacency.value!r} of a sampled round is not that of its releases")
+        return sampled
+    given = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
     return DistributedRelease(**given) if mechanism == DISTRIBUTED else GaussianRelease(**given)
+
+
+def _fitting(name: object, mechanism: str) -> Adjacency:
+    """The adjacency of that name. Raises PrivacyError where the bound of ``mechanism`` is not for it."""
+    adjacency = Adjacency.named(name)
+    if adjacency not in _ADJACENCIES[mechanism]:
+        raise PrivacyError(
+            f"adjacency={adjacency.value!r} cannot be charged for mechanism={mechanism!r}, which holds for "
+            f"{', '.join(_ADJACENCIES[mechanism])}"
+        )
+    return adjacency
 
 
 def _gaussians(value: object) -> tuple[GaussianRelease, ...]:

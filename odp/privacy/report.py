@@ -14,12 +14,12 @@ from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting, composition, concentrated
 from odp.privacy.events import (
-    ADJACENCY,
     DistributedRelease,
     Event,
     GaussianRelease,
     SampledRound,
     Sampling,
+    adjacency_of,
     releases_of,
 )
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
@@ -28,7 +28,6 @@ _UNIT = (
     "one enrolled device over its whole life in the population;"
     " a person with r devices has group privacy, mu becomes r mu"
 )
-_ADJACENCY_IN_WORDS = "two populations that differ by all contributions of one user, absent from one of them"
 _FULL_PARTICIPATION = "every eligible device may contribute; no amplification by sampling is claimed"
 _NOT_COVERED = (
     "who connected, when and how often, the number of uploads, and padded sizes: server and hosts see connections",
@@ -117,7 +116,7 @@ def privacy_report(
         )
     done = ledger.task_events(task_id)
     basis: Sequence[Event] = done or planned or ()
-    delta = task_budget.delta
+    delta, adjacency = task_budget.delta, adjacency_of(basis)
     left = ledger.remaining(task_id, task_budget=task_budget, population_budget=population_budget)
     draws = sorted({event.sampling for event in basis if isinstance(event, SampledRound)}, key=str)
     shares = any(isinstance(event, DistributedRelease) for event in basis)
@@ -127,7 +126,7 @@ def privacy_report(
         "task_id": task_id,
         "population": ledger.population,
         "unit": _UNIT,
-        "adjacency": {"name": ADJACENCY, "in_words": _ADJACENCY_IN_WORDS},
+        "adjacency": {"name": adjacency.value, "in_words": adjacency.in_words},
         "sampling": _sampling(draws),
         "status": "spent" if done else "planned",
         "epsilon": {

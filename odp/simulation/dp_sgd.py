@@ -3,7 +3,7 @@
 Every step, each user solves its own bias and row on the device (no cost), forms the gradient of its squared error with
 respect to the whole item table, scales it down to L2 norm ``clip`` and sends it; the sum gets Gaussian noise.
 
-Guarantee: user level, add/remove one user, whatever a user's data are: a clipped gradient, truncated toward zero onto
+Guarantee: user level (``zero_out_user``), whatever a user's data are: a clipped gradient, truncated toward zero onto
 the grid, never exceeds ``clip``. Every user takes part in every step, so no amplification by sampling is claimed and
 the accounting is exact: T releases of sensitivity ``clip``.
 

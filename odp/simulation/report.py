@@ -114,7 +114,7 @@ def _summary(record: Mapping[str, Any]) -> str:
     if epsilon is None:
         spent = "noise was off: nothing is protected"
     else:
-        spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, adding or removing one, all releases included"
+        spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, all data or none, all releases included"
     what = "simulated on one machine" if record["kind"] == "simulation" else "trained by devices and enclaves"
     return (
         f"<p><b>Test {_headline(record)}</b>; {spent}.<br>"

@@ -13,6 +13,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Adjacency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADJACENCY_UNSPECIFIED: _ClassVar[Adjacency]
+    ADJACENCY_ZERO_OUT_USER: _ClassVar[Adjacency]
+    ADJACENCY_ADD_REMOVE_USER: _ClassVar[Adjacency]
+ADJACENCY_UNSPECIFIED: Adjacency
+ADJACENCY_ZERO_OUT_USER: Adjacency
+ADJACENCY_ADD_REMOVE_USER: Adjacency
+
 class TaskDefinition(_message.Message):
     __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "table", "cohort", "developer_key", "broadcast")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -260,17 +269,19 @@ class ReleasedTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class Charge(_message.Message):
-    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step")
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     NOISE_STD_FIELD_NUMBER: _ClassVar[int]
     COORDINATES_FIELD_NUMBER: _ClassVar[int]
     SHARERS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    ADJACENCY_FIELD_NUMBER: _ClassVar[int]
     name: str
     sensitivity: float
     noise_std: float
     coordinates: int
     sharers: int
     step: float
-    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ...) -> None: ...
+    adjacency: Adjacency
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ...) -> None: ...

@@ -76,7 +76,7 @@ def test_the_privacy_page_charges_what_the_enclave_released(odp: Odp, lived: Liv
     assert [charge["name"] for line in (first, second) for charge in line["charges"]] == [
         charge.name for charge in lived.charges
     ]
-    assert found["adjacency"] == "add_remove_user"
+    assert found["adjacency"] == "zero_out_user"
     assert found["read"] == [{"table": "ratings", "task": "films", "rounds": 2}]
     assert (found["limits_set_by"], found["limits"]["min_cohort"]) == ("host", 20)
     text = odp("device", "privacy", *lived.of(0)).err

@@ -134,4 +134,4 @@ def test_the_persons_commands_show_limit_and_export_what_apps_were_told(state: P
     code, told = run("device", "export", tmp_path / "mine.json", "--state", state)
     assert code == 0
     (line,) = json.loads((tmp_path / "mine.json").read_text())["privacy"]["answers"]
-    assert (line["app"], line["choices"], line["adjacency"]) == ("cinema", 4, "local")
+    assert (line["app"], line["choices"], line["adjacency"]) == ("cinema", 4, "any_two_inputs")

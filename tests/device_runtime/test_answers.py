@@ -39,7 +39,7 @@ def test_an_answer_is_charged_at_its_true_epsilon_and_shown_to_the_person(store:
     found = overview(store, _gate(), now=NOW)
     assert found["spent"]["total"]["epsilon"] == line.epsilon
     assert found["answers"][0]["mechanism"] == "randomized_response"
-    assert found["answers"][0]["adjacency"] == "local"
+    assert found["answers"][0]["adjacency"] == "any_two_inputs"
 
 
 def test_it_is_charged_before_it_is_drawn(store: Store) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import odp
 from device_runtime.ledger import MONTH_SECONDS, Charged, TaskTerms, since, spent, terms_from_store
 from odp.algorithms.registry import algorithm_for
+from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting
 from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, Sampling
 from odp.v1 import common_pb2
@@ -134,3 +135,16 @@ def test_a_task_with_shares_costs_what_it_states() -> None:
     assert isinstance(event, DistributedRelease)
     found = spent([Charged(task, 0, 0.0)], delta=1e-6).epsilon
     assert 0.999 < found <= 1.0
+
+
+def test_a_store_that_named_another_adjacency_is_read_as_what_holds_for_its_charges() -> None:
+    """Earlier versions named add_remove_user for all of them; a device that lost its ledger for it would spend anew."""
+    draw = SampledRound((release(9.0), release(4.0, "sums")), Sampling(0.5, 100, 98))
+    task = terms(1, rounds=((release(5.0), shared(5.0)), (draw,)))
+    written = task.charges_json()
+    assert written.count("zero_out_user") == 5
+    before = written.replace("zero_out_user", "add_remove_user")
+    assert terms_from_store(task.task_sha256, _definition(), before).rounds == task.rounds
+    for damaged in ("[[3]]", '[[{"mechanism": "gaussian"}]]', '[[{"releases": 3}]]'):
+        with pytest.raises((ConfigurationError, PrivacyError, TypeError)):
+            terms_from_store(task.task_sha256, _definition(), damaged)

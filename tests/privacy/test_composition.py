@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections import Counter
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
@@ -202,6 +204,40 @@ def test_a_round_of_fewer_contributions_than_the_bound_never_costs_more_than_wha
     charged = epsilon({sampled(0.05, 1.2, cap=cap): 100}, delta=1e-6, interval=1e-3)
     smaller = composition.epsilon({sampled(0.05, 1.2, bound=bound, cap=cap): 100}, delta_left=1e-6, interval=1e-3)
     assert smaller <= charged
+
+
+@pytest.mark.parametrize("contributions", [3, 8, 12])
+@pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
+def test_zeroing_a_user_out_of_a_sampled_round_costs_at_most_the_librarys_event_and_the_overflow(contributions, others):
+    """The exact law of a round that releases noise alone beyond its cap, by numerical integration, in both directions.
+
+    The cap is one that bites, so that what happens beyond it matters.
+    """
+    bound, q, cap, sigma = 12, 0.4, 6, 0.8
+    x = np.linspace(-20.0, 20.0, 400_001)
+
+    def density(mean: float) -> np.ndarray:
+        return np.exp(-0.5 * ((x - mean) / sigma) ** 2) / (sigma * math.sqrt(2.0 * math.pi))
+
+    def law(user: float) -> np.ndarray:
+        total = np.zeros_like(x)
+        for drawn in range(contributions):
+            for own, chance in ((0, 1.0 - q), (1, q)):
+                within = drawn + own <= cap
+                mean = others * drawn + user * own if within else 0.0
+                total += chance * binom.pmf(drawn, contributions - 1, q) * density(mean)
+        return total
+
+    event = sampled(q, sigma, bound=bound, cap=cap)
+    left, overflow = 0.05, composition.overflow_delta({event: 1})
+    assert 0.05 < overflow < 0.5
+    charged = composition.epsilon({event: 1}, delta_left=left, interval=1e-3)
+    mine, zeroed = law(1.0), law(0.0)
+    for one, other in ((mine, zeroed), (zeroed, mine)):
+        needed = np.maximum(one - math.exp(charged) * other, 0.0).sum() * (x[1] - x[0])
+        assert needed <= left + overflow + 1e-9
+        if not others and contributions <= cap:  # the cap cannot be reached: not even its overflow is needed
+            assert needed <= left + 1e-9
 
 
 def test_far_more_contributions_than_the_bound_are_not_covered():

@@ -193,7 +193,7 @@ def test_no_profile_is_claimed_for_noise_in_shares() -> None:
 
 def test_the_event_is_written_and_read_bit_for_bit() -> None:
     assert SHARED.to_json()["mechanism"] == "distributed_discrete_gaussian"
-    assert SHARED.to_json()["adjacency"] == "add_remove_user"
+    assert SHARED.to_json()["adjacency"] == "zero_out_user"
     assert events.from_json(SHARED.to_json()) == SHARED
     for change, error in (
         ({"sharers": 0}, ConfigurationError), ({"step": 0.0}, ConfigurationError), ({"norm": "l1"}, PrivacyError),

@@ -101,7 +101,7 @@ def test_the_report_is_json_and_the_text_shows_the_same_numbers():
         assert json.loads(json.dumps(found, allow_nan=False)) == found
         text = render_text(found)
         for part in (
-            f"{found['epsilon']['at_delta']:.4f} at delta 1e-05", found["status"], "add_remove_user", "60552", "counts",
+            f"{found['epsilon']['at_delta']:.4f} at delta 1e-05", found["status"], "zero_out_user", "60552", "counts",
             f"PLD {found['cross_check']['pld']:.4f}", f"RDP {found['cross_check']['rdp']:.4f}", "NOT covered: who",
             found["accountant"]["library"], "tuning     not charged", "enclaves emulated",
         ):  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from transparency.world import NOW, POLICIES, a_model, a_task
 
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.release import charges_of
+from odp.algorithms.release import charge_of, charges_of
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enclave.platform import EmulatedPlatform
@@ -124,11 +124,7 @@ class Run:
                 for one in query.releases
             ],
             charges=[
-                common_pb2.Charge(
-                    name=event.name, sensitivity=event.sensitivity, noise_std=event.noise_std,
-                    coordinates=event.coordinates,
-                )
-                for event in charges_of(query)
+                charge_of(event) for event in charges_of(query)
             ],
             epsilon_spent=entry.task_epsilon,
             epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
