@@ -33,7 +33,8 @@ from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.simulation.engine import noisy_release, user_seeds
+from odp.simulation.engine import noisy_release
+from odp.simulation.users import user_seeds
 from odp.task import RatingsData, Task, UserLevelDP
 from odp.v1 import common_pb2
 
@@ -83,7 +84,7 @@ def sweep(ratings: Ratings, rank: int, times: int = 1) -> Sweep:
     definition = definition_for(ratings, rank)
     algorithm = algorithm_for(definition)
     server, population = algorithm.server(), DpamPopulation(definition)
-    seeds = user_seeds(ratings.n_users, 1)
+    seeds = user_seeds(ratings, 1)
     state = server.start()
     products, runs = [], []
     for number in (*range(_SECOND_SWEEP), *[_SECOND_SWEEP] * times):

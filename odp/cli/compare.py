@@ -21,6 +21,10 @@ def compare(
         int, typer.Option(help="So many runs, seeds 1 ..; each splits at random where no split is published.")
     ] = 3,
     preset: Annotated[str, typer.Option(help="Recipe of this model: auto or ml-1m.")] = "auto",
+    permutation: Annotated[
+        bool,
+        typer.Option("--permutation", help="Split by one permutation of all ratings, as published comparisons do."),
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for comparison.json and comparison.png.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -49,12 +53,14 @@ def compare(
             delta=delta,
             seeds=range(1, seeds + 1),
             preset=preset,
-            split_of=lambda seed: load_split(data, seed=seed),
+            split_of=None if permutation else lambda seed: load_split(data, seed=seed),
+            permuted=permutation,
             on_score=on_score,
         )
     for metric in found.metrics:
         out.print(comparison_rows(found, metric))
     out.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
+    out.print(found.statement)
     summary = found.to_json()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)

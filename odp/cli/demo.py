@@ -365,11 +365,13 @@ def _finish(
     from odp.cli.broadcasting import broadcast_line
     from odp.cli.comparison import comparison_table, draw_progress
     from odp.simulation.baselines import baselines
+    from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import write_record
 
     privacy = task.privacy
     found: Baselines = baselines(task, split, seed=seed)
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
+    out.print(f"note: {NOT_A_RELEASE}")
     titles = split.train.titles
     best = Table("", "item", "predicted value", title="top ten of device 0, computed on the device")
     for rank, entry in enumerate(recommended["recommendations"], start=1):
@@ -427,6 +429,7 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
     from odp.privacy.events import Event, from_json
     from odp.simulation.diagnostics import diagnose
+    from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import run_record
 
     charges: list[list[Event]] = [[] for _ in watched.contributions]
@@ -446,6 +449,7 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
         test_rmse=watched.rmse[-1],
         seed=seed,
         found=asdict(found),
+        notes=[NOT_A_RELEASE],
         diagnostics=diagnose(task, split, watched.model),
     )
 

@@ -36,7 +36,7 @@ def simulate_ranking(
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.implicit import ranking_baselines, strong_generalisation, training_split
-    from odp.simulation.inputs import notes, sampling_note
+    from odp.simulation.inputs import SIMULATION, notes, sampling_note
     from odp.simulation.ranking import strong_split
     from odp.simulation.ranking_diagnostics import diagnose_ranking
     from odp.simulation.record import run_record, write_record
@@ -45,7 +45,7 @@ def simulate_ranking(
     out = console()
     strong = None if held_out is None else strong_split(load(data), held_out=held_out, seed=seed)
     split = load_split(data, seed=seed) if strong is None else training_split(strong)
-    said = notes(split.train) + sampling_note(task)
+    said = [SIMULATION, *notes(split.train), *sampling_note(task)]
     if not noise:
         said.append("noise is off: this run shows what privacy costs, and protects nobody")
     if strong is not None:

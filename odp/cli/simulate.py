@@ -63,7 +63,7 @@ def simulate(
     from odp.simulation.diagnostics import diagnose
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
-    from odp.simulation.inputs import notes, sampling_note, weak_signal
+    from odp.simulation.inputs import SIMULATION, notes, sampling_note, weak_signal
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.spending import spending
     from odp.statistics import Statistics
@@ -99,7 +99,7 @@ def simulate(
     if held_out is not None:
         raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
     split = random_split(ratings, seed=seed)
-    said = notes(ratings) + sampling_note(planned)
+    said = [SIMULATION, *notes(ratings), *sampling_note(planned)]
     if not noise:
         said.append("noise is off: this run shows what privacy costs, and protects nobody")
     elif ratings.n_items == planned.model.items:

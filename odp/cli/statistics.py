@@ -47,6 +47,7 @@ def simulate_task(
 ) -> None:
     """Simulates ``task`` on a data set, beside what was there without noise."""
     from odp.algorithms.statistics.results import CONFIDENCE
+    from odp.simulation.inputs import SIMULATION
     from odp.simulation.statistics import simulate_statistics
 
     finished = simulate_statistics(task, ratings, seed=seed, noise=noise)
@@ -59,6 +60,7 @@ def simulate_task(
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{output}: cannot be written: {error.strerror}; give another --output") from None
+    console().print(f"note: {SIMULATION}")
     show_results(finished.statistics, picture=picture, confidence=CONFIDENCE, json=False, exact=finished.exact)
     if json:
         print_json(finished.to_json())

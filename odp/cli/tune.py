@@ -21,7 +21,9 @@ def tune(
             f"'synthetic:n_users=..,n_items=..,ratings_per_user=..' or ml-1m [default: {_PROXY}]."
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="The private data themselves; needs --charge.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The private data themselves, with a list of all items; needs --charge.")
+    ] = None,
     charge: Annotated[bool, typer.Option("--charge", help="Charge every trial on --data, its score included.")] = False,
     epsilon: Annotated[float, typer.Option(help="Budget of one training, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
@@ -30,7 +32,7 @@ def tune(
         typer.Option(help="Public item features: those of the data set, or none \\[default: where it has any]."),
     ] = None,
     trials: Annotated[int, typer.Option(help="How many settings to try; the first are the recommended ones.")] = 10,
-    seed: Annotated[int, typer.Option(help="Decides settings, split and noise.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides settings and split; on proxy data the noise, too.")] = 1,
     output: Annotated[Path | None, typer.Option(help="File for the JSON of all trials.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -73,7 +75,7 @@ def tune(
             )
 
         search = run(
-            load(source),
+            load(source, whole_catalogue=private),
             epsilon=epsilon,
             delta=delta,
             trials=trials,

@@ -4,8 +4,9 @@ from odp.datasets._catalog import DATASETS, DatasetSource
 from odp.datasets.fetch import fetch
 from odp.datasets.item_features import has_item_features, item_features
 from odp.datasets.mnist import Images, load_mnist
-from odp.datasets.ratings import Ratings, Split, merge, random_split
+from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.registry import load, load_split
+from odp.datasets.splitting import permutation_split, random_split
 from odp.datasets.synthetic import synthetic_movielens
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "load_mnist",
     "load_split",
     "merge",
+    "permutation_split",
     "random_split",
     "synthetic_movielens",
 ]

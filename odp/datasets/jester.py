@@ -25,10 +25,10 @@ _UNRATED = 99.0
 _LOW, _HIGH = -10.0, 10.0
 
 
-def load_jester(path: str | os.PathLike[str]) -> Ratings:
+def load_jester(path: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
     """Reads Jester from a folder that holds one of the forms, or from such a file.
 
-    Jokes are numbered from 0 in their original order; a joke that nobody rated is left out.
+    Jokes are numbered from 0 in their original order; a joke that nobody rated is left out, unless ``whole_catalogue``.
 
     Raises:
       DataError: no form is recognised, a count disagrees with its row, or a rating is out of [-10, 10].
@@ -54,7 +54,7 @@ def load_jester(path: str | os.PathLike[str]) -> Ratings:
             f"{file}:{user[bad[0]] + 1}: rating outside [-10, 10], as are {bad.size} of {len(values)}; "
             "the file is damaged or of another format"
         )
-    item_ids, item = _parsing.dense(joke)
+    item_ids, item = (np.arange(table.shape[1]), joke) if whole_catalogue else _parsing.dense(joke)
     return Ratings.from_triples(
         "jester",
         user,

@@ -11,7 +11,8 @@ form                    files                                                   
 ======================  ===========================================================  ==========
 
 Every text file may be gzip-compressed (``.gz``). Users and items are numbered from 0 in ascending order of their
-original ids; items are those that somebody rated, with their titles and genre flags where the movie file is present.
+original ids; items are those that somebody rated, or with ``whole_catalogue`` those of the movie file, with their
+titles and genre flags where that file is present.
 
 Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015.
 """
@@ -59,8 +60,10 @@ Ids = npt.NDArray[np.int64]
 Movies = tuple[dict[int, tuple[str, tuple[str, ...]]], tuple[str, ...]]
 
 
-def load_movielens(folder: str | os.PathLike[str]) -> Ratings:
+def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
     """Reads whichever MovieLens form the folder holds.
+
+    With ``whole_catalogue`` the items are those of the movie file, rated or not: they say nothing about ratings.
 
     Raises:
       DataError: no form is recognised, or a file is malformed (the message names file and line).
@@ -73,11 +76,11 @@ def load_movielens(folder: str | os.PathLike[str]) -> Ratings:
         (("ratings.csv",), load_ml_latest),
     ):
         if _parsing.find(path, *names) is not None:
-            return loader(path)
+            return loader(path, whole_catalogue=whole_catalogue)
     raise DataError(f"{path}: no MovieLens files; expected ratings.dat, ratings.npz, u.data or ratings.csv (or .gz)")
 
 
-def load_ml_1m(folder: str | os.PathLike[str]) -> Ratings:
+def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
     """MovieLens-1M from ``ratings.dat``, or from ``ratings.npz`` where there is no ``ratings.dat``.
 
     Raises:
@@ -88,12 +91,13 @@ def load_ml_1m(folder: str | os.PathLike[str]) -> Ratings:
     movies = _movies_dat(movies_file) if movies_file else None
     text = _parsing.find(path, "ratings.dat")
     if text is not None:
-        return _from_text("ml-1m", text, movies, separator=b"::", form="user::item::rating::timestamp", low=1.0)
+        form = "user::item::rating::timestamp"
+        return _from_text("ml-1m", text, movies, separator=b"::", form=form, low=1.0, whole_catalogue=whole_catalogue)
     arrays = _halfstar_arrays(_required(path, "ratings.npz"))
-    return _assemble("ml-1m", *arrays, low=1.0, high=5.0, movies=movies)
+    return _assemble("ml-1m", *arrays, low=1.0, high=5.0, movies=movies, whole_catalogue=whole_catalogue)
 
 
-def load_ml_100k(folder: str | os.PathLike[str]) -> Ratings:
+def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
     """MovieLens-100K from ``u.data`` and, where present, ``u.item``.
 
     Raises:
@@ -109,10 +113,11 @@ def load_ml_100k(folder: str | os.PathLike[str]) -> Ratings:
         separator=b"\t",
         form="user<tab>item<tab>rating<tab>timestamp",
         low=1.0,
+        whole_catalogue=whole_catalogue,
     )
 
 
-def load_ml_latest(folder: str | os.PathLike[str]) -> Ratings:
+def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
     """MovieLens "latest" sets (half stars from 0.5) from ``ratings.csv`` and, where present, ``movies.csv``.
 
     Raises:
@@ -129,6 +134,7 @@ def load_ml_latest(folder: str | os.PathLike[str]) -> Ratings:
         form="userId,movieId,rating,timestamp",
         header=b"userId,movieId,rating,timestamp",
         low=0.5,
+        whole_catalogue=whole_catalogue,
     )
 
 
@@ -147,6 +153,7 @@ def _from_text(
     separator: bytes,
     form: str,
     low: float,
+    whole_catalogue: bool,
     header: bytes | None = None,
 ) -> Ratings:
     rows = _parsing.table(path, separator=separator, form=form, columns=4, header=header)
@@ -161,6 +168,7 @@ def _from_text(
         low=low,
         high=5.0,
         movies=movies,
+        whole_catalogue=whole_catalogue,
     )
 
 
@@ -183,15 +191,21 @@ def _assemble(
     low: float,
     high: float,
     movies: Movies | None,
+    whole_catalogue: bool,
 ) -> Ratings:
     user_ids, user = _parsing.dense(users)
     item_ids, item = _parsing.dense(items)
     described: dict[str, Any] = {}
+    if whole_catalogue and movies is None:
+        raise DataError(f"{name}: there is no movie file, so no list of items that says nothing about who rated what")
     if movies is not None:
         table, genres = movies
         missing = [int(number) for number in item_ids if int(number) not in table]
         if missing:
             raise DataError(f"{name}: {len(missing)} rated movies are not in the movie file (first: {missing[0]})")
+        if whole_catalogue:
+            item_ids = np.array(sorted(table), dtype=np.int64)
+            item = np.searchsorted(item_ids, items)
         chosen = [table[int(number)] for number in item_ids]
         described = {
             "titles": tuple(title for title, _ in chosen),

@@ -18,7 +18,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from odp import _validate
 from odp.datasets._check import checked, index_array, value_array
 from odp.errors import DataError
 
@@ -104,6 +103,16 @@ class Ratings:
         """The user of every entry, int64 [n_ratings], ascending."""
         return np.repeat(np.arange(self.n_users, dtype=np.int64), self.counts())
 
+    @property
+    def user_keys(self) -> Longs:
+        """Who each user is, int64 [n_users], whoever else is in the data set: original ids, or numbers without them."""
+        return np.arange(self.n_users, dtype=np.int64) if self.user_ids is None else self.user_ids
+
+    @property
+    def item_keys(self) -> Longs:
+        """As ``user_keys``, of the items, int64 [n_items]."""
+        return np.arange(self.n_items, dtype=np.int64) if self.item_ids is None else self.item_ids
+
     def user(self, index: int) -> tuple[Ints, Floats]:
         """Items and values of one user, as views (no copy).
 
@@ -117,6 +126,8 @@ class Ratings:
 
     def select_users(self, indices: npt.ArrayLike) -> Ratings:
         """The same items with only the users ``indices`` (whole numbers, any order), renumbered in that order.
+
+        Their ``user_ids`` say who they were.
 
         Raises:
           DataError: an index is no whole number or names no user.
@@ -139,7 +150,7 @@ class Ratings:
             items=self.items[rows],
             values=self.values[rows],
             order=None if self.order is None else self.order[rows],
-            user_ids=None if self.user_ids is None else self.user_ids[chosen],
+            user_ids=self.user_keys[chosen],
         )
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Ratings:
@@ -356,30 +367,6 @@ class Split:
     train: Ratings
     validation: Ratings
     test: Ratings
-
-
-def random_split(
-    ratings: Ratings, *, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 1234
-) -> Split:
-    """Splits single ratings uniformly at random: one permutation of all entries (numpy PCG64 of ``seed``), cut twice.
-
-    The parts depend on the entries' order in CSR form, on ``fractions`` and on ``seed``, and on nothing else.
-
-    Raises:
-      DataError: a fraction is negative or not finite, or they do not add up to 1.
-      ConfigurationError: ``seed`` is not a whole number from 0.
-    """
-    shares = np.asarray(fractions, dtype=np.float64)
-    if shares.shape != (3,) or not np.isfinite(shares).all() or (shares < 0).any() or abs(shares.sum() - 1) > 1e-9:
-        raise DataError(f"Expected fractions={fractions!r} to be three shares >= 0 that add up to 1")
-    _validate.integer(low=0, high=2**63 - 1, seed=seed)
-    first, second = np.rint(np.cumsum(shares)[:2] * ratings.n_ratings).astype(np.int64)
-    place = np.random.Generator(np.random.PCG64(seed)).permutation(ratings.n_ratings)
-    return Split(
-        train=ratings.take(place < first),
-        validation=ratings.take((place >= first) & (place < second)),
-        test=ratings.take(place >= second),
-    )
 
 
 def merge(a: Ratings, b: Ratings) -> Ratings:

@@ -27,7 +27,8 @@ from odp.datasets.fetch import dataset_folder
 from odp.datasets.gowalla import load_gowalla, load_gowalla_split
 from odp.datasets.jester import load_jester
 from odp.datasets.movielens import load_movielens
-from odp.datasets.ratings import FORMAT, Ratings, Split, random_split
+from odp.datasets.ratings import FORMAT, Ratings, Split
+from odp.datasets.splitting import random_split
 from odp.datasets.synthetic import synthetic_movielens
 from odp.errors import ConfigurationError, DataError
 
@@ -38,7 +39,11 @@ _FORMS = "ratings.dat, ratings.csv, u.data, jester-data-1.csv, train.txt or an .
 
 
 def load(
-    name_or_path: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None, **options: Any
+    name_or_path: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    whole_catalogue: bool = False,
+    **options: Any,
 ) -> Ratings:
     """Loads the ratings that ``name_or_path`` stands for; see the module for the forms.
 
@@ -47,10 +52,13 @@ def load(
     Args:
       name_or_path: a name or a path.
       cache: where ``fetch`` keeps data sets; the platform's cache folder by default.
+      whole_catalogue: the items are those of a list that does not follow from the ratings: the movie file, the jokes
+        asked about, or what ``Ratings`` declared when it was saved. What is released of private data needs that.
       **options: arguments of ``synthetic_movielens``; other data sets take none.
 
     Raises:
-      DataError: the name is unknown, the path does not exist or holds no known form, or the data are malformed.
+      DataError: the name is unknown, the path does not exist or holds no known form, the data are malformed, or there
+        is no list of items.
       ConfigurationError: an option is unknown or out of range.
     """
     text = os.fspath(name_or_path)
@@ -64,9 +72,13 @@ def load(
         case "odp":
             return Ratings.load(path)
         case "movielens":
-            return load_movielens(path)
+            return load_movielens(path, whole_catalogue=whole_catalogue)
         case "jester":
-            return load_jester(path)
+            return load_jester(path, whole_catalogue=whole_catalogue)
+        case _ if whole_catalogue:
+            raise DataError(
+                f"{path}: its items are those of the data; declare them with Ratings(n_items=..) and save it"
+            )
         case _:
             return load_gowalla(path)
 

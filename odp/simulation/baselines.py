@@ -16,7 +16,8 @@ from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.als import als
-from odp.simulation.noise import SeededNoise
+from odp.simulation.noise import SeededNoise, noised
+from odp.simulation.users import chosen_entries
 from odp.task import Task
 
 _ALS_RANK = 16
@@ -26,7 +27,7 @@ _USER_BIAS_RIDGE = 5.0
 _PUBLIC_CENTRE = 0.625
 # Share of mu^2 for the counts of the DP item mean; the sums are the harder part.
 _COUNT_SHARE = 0.2
-_GRID = 2.0**-10
+_UNITS = 2**10  # grid steps per count, and per unit of value
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,14 @@ def _dp_item_means(task: Task, train: Ratings, *, seed: int) -> Float64Array:
     """Item means from one noisy release of (counts, centred sums), each user's items bounded as in the task."""
     privacy = task.privacy
     bound = privacy.bound(train.n_items)
-    rng = np.random.default_rng(seed)
-    order = np.lexsort((rng.random(train.n_ratings), train.users()))
-    rank = np.arange(train.n_ratings) - np.repeat(train.offsets[:-1], np.diff(train.offsets))
-    chosen = order[rank < bound]
+    chosen = chosen_entries(train, bound, seed=seed)
     centre, half = (train.low + train.high) / 2, (train.high - train.low) / 2
     items = train.items[chosen]
-    counts = np.bincount(items, minlength=train.n_items) / _GRID
+    counts = np.bincount(items, minlength=train.n_items) * _UNITS
     # Towards zero, rating by rating: rounding a sum could move it by more than one user's bound.
-    centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) / _GRID)
-    sums = np.bincount(items, weights=centred, minlength=train.n_items)
-    sum_std = 0.0
+    centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) * _UNITS)
+    sums = np.bincount(items, weights=centred, minlength=train.n_items).astype(np.int64)
+    for_counts = for_sums = None
     if privacy.epsilon != math.inf:
         for_counts, for_sums = item_mean_events(
             epsilon=privacy.epsilon,
@@ -156,11 +154,10 @@ def _dp_item_means(task: Task, train: Ratings, *, seed: int) -> Float64Array:
             n_items=train.n_items,
             max_items_per_user=bound,
         )
-        sum_std = for_sums.noise_std
-        noise = GaussianNoise(SeededNoise(seed))
-        counts = counts + noise.sample(for_counts.noise_std / _GRID, train.n_items)
-        sums = sums + noise.sample(for_sums.noise_std / _GRID, train.n_items)
-    noisy_counts, noisy_sums = counts * _GRID, sums * _GRID
+    noise = GaussianNoise(SeededNoise(seed))
+    noisy_counts = noised(for_counts, counts, step=1.0 / _UNITS, noise=noise)
+    noisy_sums = noised(for_sums, sums, step=1.0 / _UNITS, noise=noise)
+    sum_std = 0.0 if for_sums is None else for_sums.noise_std
     # Posterior mean under public guesses: means of items differ by an eighth of the range, single ratings by a quarter.
     total = noisy_sums.sum() / max(noisy_counts.sum(), 1.0)
     weight = np.maximum(noisy_counts, 1.0)

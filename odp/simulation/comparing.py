@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
-from odp.datasets.ratings import Ratings, Split, random_split
+from odp.datasets.ratings import Ratings, Split
+from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
+from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
 from odp.simulation.presets import preset_task
 
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Scores [method][metric][epsilon][seed], by names; one inner list per ε also where ε does not matter."""
+    """Scores [method][metric][epsilon][seed], by names; one inner list per ε also where ε does not matter.
+
+    ``permuted``: the splits are permutations of all ratings, as in published comparisons.
+    """
 
     data: str
     preset: str
@@ -38,6 +43,12 @@ class Comparison:
     methods: tuple[Method, ...]
     scores: dict[str, dict[str, list[list[float]]]]
     seconds: float
+    permuted: bool = False
+
+    @property
+    def statement(self) -> str:
+        """What the numbers are, in one line for people."""
+        return f"{SIMULATION}; {ONE_PERMUTATION}" if self.permuted else SIMULATION
 
     def mean(self, method: str, place: int, *, metric: str | None = None) -> float:
         """Mean over seeds of ``method`` at ``epsilons[place]``; of the first metric where none is named."""
@@ -46,6 +57,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """A JSON-able value; an infinite ε is the string "inf"."""
         return {
+            "statement": self.statement,
             "data": self.data,
             "preset": self.preset,
             "metrics": [asdict(metric) for metric in self.metrics],
@@ -76,6 +88,7 @@ def compare(
     preset: str = "auto",
     contest: Contest | None = None,
     split_of: Callable[[int], Split] | None = None,
+    permuted: bool = False,
     on_score: Callable[[str, float, int, tuple[float, ...]], None] | None = None,
 ) -> Comparison:
     """Scores every method at every ε, on a split for every seed.
@@ -88,6 +101,7 @@ def compare(
       preset: of DPAM, see ``presets.py``.
       contest: rows of the table, in order, and what they are scored by; None is what suits the data.
       split_of: from a seed to a split; None is the random 80/10/10 split.
+      permuted: take ``permutation_split``, the protocol of published comparisons, where ``split_of`` is None.
       on_score: called with (method, epsilon, seed, scores), for progress.
 
     Raises:
@@ -107,8 +121,9 @@ def compare(
     scores: dict[str, dict[str, list[list[float]]]] = {
         method.name: {metric.name: [[] for _ in order] for metric in metrics} for method in methods
     }
+    cut = permutation_split if permuted else random_split
     for seed in seeds:
-        split = random_split(ratings, seed=seed) if split_of is None else split_of(seed)
+        split = cut(ratings, seed=seed) if split_of is None else split_of(seed)
         for method in methods:
             found: tuple[float, ...] = ()
             for place, task in enumerate(tasks):
@@ -132,6 +147,7 @@ def compare(
         methods=methods,
         scores=scores,
         seconds=time.perf_counter() - started,
+        permuted=permuted,
     )
 
 

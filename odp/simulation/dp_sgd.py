@@ -24,9 +24,9 @@ from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
-from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.als import residuals, solve, start_rows
-from odp.simulation.noise import NoNoise, SeededNoise
+from odp.simulation.noise import SeededNoise, noised
 
 _GRID = 2.0**-16
 _LARGEST_ROW = 30.0
@@ -100,15 +100,11 @@ def dp_sgd(
     train = split.train
     width = 1 + chosen.rank
     draws = train.n_items * width * chosen.steps
-    noise: IntegerNoise = NoNoise()
-    ratio = 0.0
-    charges: tuple[GaussianRelease, ...] = ()
+    event = None
     if epsilon != math.inf:
-        noise = GaussianNoise(SeededNoise(seed))
         std = chosen.clip * math.sqrt(chosen.steps) / mu_for(epsilon=epsilon, delta=delta, coordinates=draws)
-        ratio = std / _GRID
         event = GaussianRelease("gradients", sensitivity=chosen.clip, noise_std=std, coordinates=train.n_items * width)
-        charges = (event,) * chosen.steps
+    noise = GaussianNoise(SeededNoise(seed))
     centre = train.low + 0.625 * (train.high - train.low)  # public: as DPAM's default
     items = start_rows(train.n_items, rank=chosen.rank, seed=seed)
     matrix = residuals(train, centre)
@@ -116,13 +112,13 @@ def dp_sgd(
     velocity = np.zeros((train.n_items, width))
     moved = [column for column in range(2 + chosen.rank) if column != 1]
     for _ in range(chosen.steps):
-        total = _clipped_gradients(matrix, items, chosen) + noise.sample(ratio, train.n_items * width)
-        velocity = chosen.momentum * velocity + rate * _GRID * total.reshape(train.n_items, width)
+        total = noised(event, _clipped_gradients(matrix, items, chosen), step=_GRID, noise=noise)
+        velocity = chosen.momentum * velocity + rate * total.reshape(train.n_items, width)
         items[:, moved] += velocity
     history = train if targets is split.validation else merge(train, split.validation)
     users = solve(residuals(history, centre), items, known=0, ridge=chosen.ridge)
     predictions: Float64Array = centre + np.einsum("nd,nd->n", users[targets.users()], items[targets.items])
-    return DpSgdResult(predictions, charges)
+    return DpSgdResult(predictions, () if event is None else (event,) * chosen.steps)
 
 
 def _clipped_gradients(matrix: scipy.sparse.csr_matrix, items: Float64Array, settings: DpSgd) -> np.ndarray:

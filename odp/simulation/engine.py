@@ -31,17 +31,19 @@ from odp.algorithms.seam import (
     Query,
     Slices,
 )
-from odp.datasets.ratings import Ratings, Split, merge, random_split
+from odp.datasets.ratings import Ratings, Split, merge
+from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import Event, Sampling
+from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.diagnostics import NoisyTotals, noisy_totals
-from odp.simulation.inputs import check_rank
+from odp.simulation.inputs import SIMULATION, check_rank
 from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.simulation.ranking import Ranking
+from odp.simulation.users import draw_users, user_seeds
 from odp.task import ImplicitData, RatingsData, Task, check_delta_for
 from odp.v1 import common_pb2
 
@@ -125,6 +127,7 @@ class RunResult:
         """A JSON-able summary; the keys that scripts may rely on."""
         rankings = {"test": self.test_ranking, "validation": self.validation_ranking}
         return {
+            "statement": SIMULATION,
             "task": self.task.name,
             "test_rmse": _number(self.test_rmse),
             "validation_rmse": _number(self.validation_rmse),
@@ -140,22 +143,6 @@ class RunResult:
 def _number(value: float) -> float | None:
     """``value``, or None where JSON has no word for it: no noise, or no ratings to test on."""
     return value if math.isfinite(value) else None
-
-
-def user_seeds(n_users: int, seed: int) -> np.ndarray:
-    """Seeds uint64 [n_users] of simulated users; a real device draws its own from the operating system."""
-    return np.random.default_rng([seed, 1]).integers(0, 2**64, size=n_users, dtype=np.uint64)
-
-
-def draw_users(n_users: int, sampling: Sampling, *, round: int, seed: int) -> np.ndarray:
-    """The users int64 [k], ascending, whose contributions count in ``round``: none of a draw beyond the cap.
-
-    Unlike the enclave's draw it is no secret.
-    A function of its arguments, so that a run that goes on from a checkpoint draws as it would have.
-    """
-    coins = np.random.default_rng([seed, 3, round]).random(n_users)
-    drawn = np.flatnonzero(coins < sampling.probability)
-    return drawn if len(drawn) <= sampling.cap else drawn[:0]
 
 
 @overload
@@ -226,7 +213,7 @@ def simulate(
     if silent:
         noise = False
     source = _Source(noise, seed)
-    seeds = user_seeds(split.train.n_users, seed)
+    seeds = user_seeds(split.train, seed)
     history = merge(split.train, split.validation)
 
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
@@ -254,7 +241,7 @@ def simulate(
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
         users, of_users = split.train, seeds
         if sampling is not None:
-            drawn = draw_users(split.train.n_users, sampling, round=number, seed=seed)
+            drawn = draw_users(split.train, sampling, round=number, seed=seed)
             users, of_users = users.select_users(drawn), seeds[drawn]
         totals = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
         charges.append(

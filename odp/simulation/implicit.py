@@ -21,10 +21,12 @@ from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.algorithms.seam import Broadcast, Float64Array
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.privacy.accounting import mu_for
+from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.simulation.ials import ials, pairs, solve_rows
-from odp.simulation.noise import SeededNoise
+from odp.simulation.noise import SeededNoise, noised
 from odp.simulation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
+from odp.simulation.users import chosen_entries
 from odp.task import Task
 
 CUTOFFS = (20, 50)
@@ -32,8 +34,8 @@ CUTOFFS = (20, 50)
 _IALS_WEIGHT = 0.005
 _IALS_RIDGE = 3.0
 _IALS_STEPS = 10
-# Rounded noise needs a grid well below its standard deviation.
-_GRID = 2.0**-10
+# Per count: rounded noise needs a grid well below its standard deviation.
+_UNITS = 2**10
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,10 @@ def _noisy_counts(task: Task, train: Ratings, *, seed: int) -> Float64Array:
     privacy = task.privacy
     bound = privacy.bound(train.n_items)
     _validate.integer(low=1, high=train.n_items, max_items_per_user=bound)
-    rng = np.random.default_rng(seed)
-    order = np.lexsort((rng.random(train.n_ratings), train.users()))
-    place = np.arange(train.n_ratings) - np.repeat(train.offsets[:-1], train.counts())
-    counts = np.bincount(train.items[order[place < bound]], minlength=train.n_items).astype(np.float64)
-    if privacy.epsilon == math.inf:
-        return counts
-    std = math.sqrt(bound) / mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=train.n_items)
-    return counts + GaussianNoise(SeededNoise(seed)).sample(std / _GRID, train.n_items) * _GRID
+    counted = train.items[chosen_entries(train, bound, seed=seed)]
+    counts = np.bincount(counted, minlength=train.n_items) * _UNITS
+    event = None
+    if privacy.epsilon != math.inf:
+        std = math.sqrt(bound) / mu_for(epsilon=privacy.epsilon, delta=privacy.delta, coordinates=train.n_items)
+        event = GaussianRelease("counts", math.sqrt(bound), std, train.n_items)
+    return noised(event, counts, step=1.0 / _UNITS, noise=GaussianNoise(SeededNoise(seed)))

@@ -24,6 +24,21 @@ from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.task import RatingsData, Task
 
+NOT_A_RELEASE = (
+    "not a private release: errors, rankings and baselines are computed from the data, without noise and uncharged; ε "
+    "is that of the charged releases alone"
+)
+"""What is said wherever somebody who owns the data evaluates a model on them."""
+
+SIMULATION = f"simulation, {NOT_A_RELEASE}"
+"""What every simulation says of its numbers."""
+
+ONE_PERMUTATION = (
+    "the split is one permutation of all ratings, and follows from everybody's: ε is that of the parts as given, and "
+    "not of the data set"
+)
+"""What is said of a comparison on ``permutation_split``."""
+
 
 @dataclass(frozen=True)
 class WeakSignal:

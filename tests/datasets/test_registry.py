@@ -73,6 +73,17 @@ def test_a_rating_file_itself_may_be_named(tmp_path: Path) -> None:
     assert load(tmp_path / "train.txt").name == "gowalla"
 
 
+def test_data_whose_items_follow_from_who_rated_what_have_no_whole_catalogue(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("0 1\n")
+    (tmp_path / "test.txt").write_text("0 2\n")
+    with pytest.raises(DataError, match="its items are those of the data"):
+        load(tmp_path, whole_catalogue=True)
+    declared = synthetic_movielens(n_users=10, n_items=20, ratings_per_user=5)
+    declared.save(tmp_path / "mine.npz")
+    assert load(tmp_path / "mine.npz", whole_catalogue=True).n_items == 20
+    assert load("synthetic:n_users=10,n_items=20,ratings_per_user=5", whole_catalogue=True).n_items == 20
+
+
 def test_folders_and_files_of_no_known_form_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
     np.savez(tmp_path / "other.npz", a=np.ones(1))

@@ -30,7 +30,7 @@ def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     assert [entry.contributions for entry in status.rounds] == [ratings.n_users] * 4
 
     seeds = device_seeds(world, ratings.n_users)
-    monkeypatch.setattr(engine, "user_seeds", lambda n_users, seed: seeds)  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds)  # type: ignore[attr-defined]
     nothing = ratings.take(np.zeros(ratings.n_ratings, dtype=bool))
     simulated = odp.simulate(task, Split(train=ratings, validation=nothing, test=ratings), noise=NoNoise())
     for ours, theirs in zip(networked.tables, simulated.model.tables, strict=True):

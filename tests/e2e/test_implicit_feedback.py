@@ -41,7 +41,7 @@ def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     assert [entry.contributions for entry in status.rounds] == [events.n_users] * 3
 
     seeds = device_seeds(world, events.n_users)
-    monkeypatch.setattr(engine, "user_seeds", lambda n_users, seed: seeds)
+    monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds)
     nothing = events.take(np.zeros(events.n_ratings, dtype=bool))
     simulated = odp.simulate(task, Split(train=events, validation=nothing, test=nothing), noise=NoNoise())
     assert [table.name for table in networked.tables] == ["items", "gramian"]
@@ -50,7 +50,7 @@ def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     learned = np.abs(networked.keyed.rows[:, 1:])
     assert learned.max() > 1e-2, "the factors were trained, not left at zero"
 
-    monkeypatch.setattr(engine, "user_seeds", lambda n_users, seed: seeds[::-1])
+    monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds[::-1])
     other = odp.simulate(task, Split(train=events, validation=nothing, test=nothing), noise=NoNoise())
     assert np.abs(other.model.keyed.rows - simulated.model.keyed.rows).max() > 1e-4, "other seeds, other samples"
 

@@ -60,7 +60,8 @@ def test_the_rows_of_ratings_are_the_baselines_and_this_model_with_and_without_f
     names = [method.name for method in contest_for(DATA, preset="auto").methods]
     assert list(found.scores) == names
     assert len(names) == len(RATING_METHODS) + 1
-    assert found.mean("ALS, all data in one place", 0) < found.mean("DPAM", 0) < found.mean("global mean", 0)
+    for better in ("ALS, all data in one place", "DPAM"):
+        assert found.mean(better, 0) < found.mean("global mean", 0) - 0.05
 
 
 def test_without_public_features_there_is_no_row_for_them() -> None:

@@ -13,7 +13,7 @@ import odp
 from odp.datasets import Ratings, Split, random_split
 from odp.errors import DataError, PrivacyError
 from odp.privacy.accounting import epsilon
-from odp.simulation.engine import RoundResult, RunResult, check_population, simulate, user_seeds
+from odp.simulation.engine import RoundResult, RunResult, check_population, simulate
 from odp.simulation.noise import NoNoise
 
 RATINGS = odp.synthetic_movielens(n_users=150, n_items=40, ratings_per_user=15, seed=4)
@@ -141,12 +141,6 @@ def test_recommendations_for_nobody_are_refused(run: RunResult) -> None:
     for user in (-1, 150):
         with pytest.raises(DataError, match=f"user={user}"):
             run.recommend(user)
-
-
-def test_a_users_seed_depends_on_the_runs_seed_and_on_nothing_else() -> None:
-    assert user_seeds(5, 1).tolist() == user_seeds(5, 1).tolist()
-    assert not set(user_seeds(50, 1).tolist()) & set(user_seeds(50, 2).tolist())
-    assert user_seeds(5, 1).dtype == np.uint64
 
 
 def test_a_result_shows_no_ratings(run: RunResult) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import odp
 from odp.cli.main import app
-from odp.datasets.ratings import Ratings, random_split
+from odp.datasets import Ratings, random_split
 from odp.simulation.engine import simulate
 from odp.simulation.implicit import dp_popularity, ials_ceiling, strong_generalisation, training_split
 from odp.simulation.presets import preset_task
@@ -219,6 +219,9 @@ def test_compare_ranks_every_method_by_recall_and_ndcg(towns: Ratings, tmp_path:
     assert list(means) == ["DP popularity", "DPAM", "iALS, all data in one place"]
     for metric in ("test Recall@20", "test NDCG@20"):
         popular, ours, ceiling = (means[name][metric]["mean"] for name in means)
-        assert popular[0] < ours[0] < ceiling[0] == ceiling[1]
+        assert popular[0] < ours[0] - 0.1
+        # One place is held out of a user: the standard error of a mean over 1,000 of them is .01.
+        assert ours[0] < ceiling[0] + 0.03
+        assert ceiling[0] == ceiling[1]
     assert json.loads((tmp_path / "compared" / "comparison.json").read_text()) == found
     assert (tmp_path / "compared" / "comparison.png").stat().st_size > 1000

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy import stats
 
 import odp
 from odp.datasets import random_split
 from odp.errors import DataError
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon
-from odp.privacy.events import SampledRound, Sampling
-from odp.simulation.engine import RunResult, draw_users, simulate
+from odp.privacy.events import SampledRound
+from odp.simulation.engine import RunResult, simulate
 from odp.simulation.inputs import sampling_note
 
 RATINGS = odp.synthetic_movielens(n_users=400, n_items=30, ratings_per_user=15, seed=4)
@@ -44,16 +42,6 @@ def run() -> RunResult:
     with pytest.MonkeyPatch.context() as quick:
         quick.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
         return simulate(_task(0.5), SPLIT, seed=3)
-
-
-def test_each_user_counts_with_the_tasks_probability_anew_in_every_round():
-    """Exact binomial test over 200 rounds of 400 users, fixed seed; false alarm 1e-6."""
-    sampling = Sampling(0.3, 500, 500)
-    draws = [draw_users(400, sampling, round=number, seed=7) for number in range(200)]
-    assert stats.binomtest(sum(map(len, draws)), 80_000, 0.3).pvalue > 1e-6
-    assert len({draw.tobytes() for draw in draws}) == 200
-    np.testing.assert_array_equal(draws[5], draw_users(400, sampling, round=5, seed=7))
-    assert not len(draw_users(400, Sampling(0.9, 500, 50), round=0, seed=7))
 
 
 def test_a_sampled_run_is_charged_as_one_joint_event_per_round_within_the_budget(run):
@@ -91,7 +79,6 @@ def test_a_seed_repeats_the_run_and_a_checkpoint_goes_on_with_the_same_draws(run
 
 
 def test_nobody_drawn_is_a_round_of_noise():
-    assert not len(draw_users(400, Sampling(1e-6, 500, 500), round=0, seed=1))
     assert simulate(_task(1e-6, eps=math.inf), SPLIT, seed=1).test_rmse > 0
 
 

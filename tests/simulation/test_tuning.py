@@ -8,10 +8,15 @@ import json
 import numpy as np
 import pytest
 
+from odp.algorithms.dpam.population import DpamPopulation
+from odp.algorithms.seam import Broadcast
 from odp.datasets import synthetic_movielens
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.privacy.accounting import epsilon, mu
+from odp.privacy.mechanisms import GaussianNoise
+from odp.simulation import tuning
+from odp.simulation.noise import NoNoise, SeededNoise
 from odp.simulation.presets import preset_task
 from odp.simulation.tuning import noisy_score, tune
 
@@ -47,12 +52,44 @@ def test_on_private_data_all_trials_compose_in_one_epsilon() -> None:
     assert len(json.loads(json.dumps(search.to_json()))["charges"]) == len(events)
 
 
+def test_no_seed_repeats_the_noise_of_a_private_search() -> None:
+    """Whoever knew the seed could subtract it; only what is public may follow from a seed."""
+    first, again = (tune(DATA, epsilon=2.0, delta=1e-4, trials=2, seed=1, private=True) for _ in range(2))
+    assert [trial.settings() for trial in first.trials] == [trial.settings() for trial in again.trials]
+    assert first.events == again.events
+    assert all(one.score != other.score for one, other in zip(first.trials, again.trials, strict=True))
+
+
+def test_a_prediction_that_is_no_number_counts_as_the_largest_error_of_its_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sum that one user could make none would tell everybody who that is."""
+
+    predict = DpamPopulation.predict
+
+    def broken(self: DpamPopulation, broadcast: Broadcast, history: Ratings, targets: Ratings) -> np.ndarray:
+        found = predict(self, broadcast, history, targets)
+        found[targets.users() == 7] = np.nan
+        found[targets.users() == 8] = np.inf
+        return found
+
+    monkeypatch.setattr(DpamPopulation, "predict", broken)
+    asked: list[np.ndarray] = []
+    monkeypatch.setattr(
+        tuning, "noisy_score", lambda errors, **options: (asked.append(errors), noisy_score(errors, **options))[1]
+    )
+    tune(DATA, epsilon=2.0, delta=1e-4, trials=1, seed=1, private=True, noise=GaussianNoise(SeededNoise(3)))
+    (errors,) = asked
+    assert errors.min() >= 0.0
+    assert errors.max() == 1.0
+
+
 def test_a_private_score_is_noisy_but_near_the_truth() -> None:
     """The error of the mean over 20,000 users is below 6 standard deviations of its noise: false alarms below 1e-8."""
     errors = np.random.default_rng(1).random(20_000)
     scores, event = [], None
     for seed in (1, 2):
-        score, event = noisy_score(errors, epsilon=1.0, delta=1e-6, seed=seed)
+        score, event = noisy_score(errors, epsilon=1.0, delta=1e-6, noise=GaussianNoise(SeededNoise(seed)))
         scores.append(score)
         # Both sums are noised: the mean moves by at most (1 + mean) std / users, and truncation by a grid step.
         assert abs(score - errors.mean()) < 6 * 1.5 * event.noise_std / len(errors) + 2**-10
@@ -62,7 +99,7 @@ def test_a_private_score_is_noisy_but_near_the_truth() -> None:
 
 
 def test_one_user_moves_a_score_by_at_most_its_sensitivity() -> None:
-    _, event = noisy_score(np.array([1.0]), epsilon=1.0, delta=1e-6, seed=1)
+    _, event = noisy_score(np.array([1.0]), epsilon=1.0, delta=1e-6, noise=NoNoise())
     # The pair (sum of errors, number of users) of one user is at most (1, 1).
     assert np.hypot(1.0, 1.0) <= event.sensitivity * (1 + 1e-12)
 

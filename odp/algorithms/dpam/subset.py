@@ -9,22 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from odp.keyed_hash import splitmix64
+
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def splitmix64(numbers: UInt64Array) -> UInt64Array:
-    """A bijection on 64-bit numbers whose outputs look independent.
-
-    Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators" (output function of SplitMix64).
-    """
-    with np.errstate(over="ignore"):
-        mixed = numbers + _GOLDEN
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return mixed ^ (mixed >> np.uint64(31))
 
 
 def places(seeds: UInt64Array, round: int, items: Int64Array) -> UInt64Array:

@@ -11,7 +11,7 @@ import pytest
 from odp.algorithms.dpam.server import DpamServer, public_normals
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
-from odp.datasets.ratings import Ratings, random_split
+from odp.datasets import Ratings, random_split
 from odp.datasets.synthetic import synthetic_movielens
 from odp.errors import ConfigurationError, StateError
 from odp.v1 import common_pb2

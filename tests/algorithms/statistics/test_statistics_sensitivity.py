@@ -14,7 +14,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.datasets import Ratings
-from odp.simulation.engine import user_seeds
+from odp.simulation.users import user_seeds
 
 NOTHING = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 QUERIES: dict[str, dict[str, odp.Histogram | odp.Mean]] = {
@@ -59,7 +59,8 @@ def test_removing_a_user_moves_the_sum_by_no_more_than_the_bound(kind: str, data
     asked = task(QUERIES[kind])
     algorithm = algorithm_for(asked.definition())
     (release,) = algorithm.query(0).releases
-    ratings, seeds = drawn(data, 4), user_seeds(4, 1)
+    ratings = drawn(data, 4)
+    seeds = user_seeds(ratings, 1)
     broadcast = algorithm.server().broadcast(b"")
     whole = algorithm.population().contribute(broadcast, ratings, round=0, seeds=seeds)[RELEASE]
     for gone in range(4):
@@ -76,7 +77,8 @@ def test_removing_a_user_moves_the_sum_by_no_more_than_the_bound(kind: str, data
 def test_every_devices_payload_is_accepted_and_their_sum_is_the_populations(kind: str, data: st.DataObject) -> None:
     asked = task(QUERIES[kind])
     algorithm = algorithm_for(asked.definition())
-    query, ratings, seeds = algorithm.query(0), drawn(data, 3), user_seeds(3, 2)
+    query, ratings = algorithm.query(0), drawn(data, 3)
+    seeds = user_seeds(ratings, 2)
     total, client = query.new_sum(), algorithm.client()
     for user in range(3):
         items, values = ratings.user(user)

@@ -1,0 +1,43 @@
+"""What is drawn at random about simulated users: each a keyed hash of who the user is, and of nobody else.
+
+So a simulation with one user taken out draws the same for all others, and its releases move by at most one user's
+bound: what their charges say.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.datasets.ratings import Ratings
+from odp.keyed_hash import key_of, keyed_hash
+from odp.privacy.events import Sampling
+
+UInt64Array = npt.NDArray[np.uint64]
+Int64Array = npt.NDArray[np.int64]
+
+
+def user_seeds(ratings: Ratings, seed: int) -> UInt64Array:
+    """Seeds uint64 [n_users] of simulated users; a real device draws its own from the operating system."""
+    return keyed_hash(key_of("seeds of users", seed), ratings.user_keys)
+
+
+def draw_users(ratings: Ratings, sampling: Sampling, *, round: int, seed: int) -> Int64Array:
+    """The users int64 [k], ascending, whose contributions count in ``round``: none of a draw beyond the cap.
+
+    Unlike the enclave's draw it is no secret. A function of its arguments, so that a run that goes on from a checkpoint
+    draws as it would have.
+    """
+    coins = keyed_hash(key_of("coins of users", seed, round), ratings.user_keys)
+    drawn = np.flatnonzero(coins < np.uint64(int(Fraction(sampling.probability) * 2**64)))
+    return drawn if len(drawn) <= sampling.cap else drawn[:0]
+
+
+def chosen_entries(ratings: Ratings, most: int, *, seed: int) -> Int64Array:
+    """At most ``most`` random entries of each user: their indices int64 [k], by user."""
+    hashes = keyed_hash(user_seeds(ratings, seed)[ratings.users()], ratings.item_keys[ratings.items])
+    order = np.lexsort((hashes, ratings.users()))
+    place = np.arange(ratings.n_ratings) - np.repeat(ratings.offsets[:-1], ratings.counts())
+    return order[place < most]
