@@ -41,6 +41,8 @@ def tune(
 
     from odp.datasets import load
     from odp.errors import ConfigurationError
+    from odp.privacy.accounting import epsilon as epsilon_of
+    from odp.privacy.events import Event
     from odp.simulation.tuning import Trial
     from odp.simulation.tuning import tune as run
 
@@ -57,12 +59,16 @@ def tune(
     source = data if data is not None else proxy if proxy is not None else _PROXY
     out = console()
     table = Table(
-        "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score"
-    )
+        "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score",
+        *(["ε so far"] if private else []),
+    )  # fmt: skip
+    charged: list[Event] = []
     with out.status("searching") as status:
 
         def on_trial(number: int, trial: Trial) -> None:
-            status.update(f"trial {number + 1} of {trials}: {trial.score:.4f}")
+            charged.extend(trial.charges)
+            spent = [f"{epsilon_of(charged, delta=delta):.4f}"] if private else []
+            status.update(f"trial {number + 1} of {trials}: {' at ε so far '.join([f'{trial.score:.4f}', *spent])}")
             found = trial.settings()
             table.add_row(
                 str(number + 1),
@@ -72,6 +78,7 @@ def tune(
                 str(found["max_items_per_user"]),
                 *(f"{found[name]:g}" for name in ("bias_share", "user_ridge", "item_ridge", "weight_exponent")),
                 f"{trial.score:.4f}",
+                *spent,
             )
 
         search = run(

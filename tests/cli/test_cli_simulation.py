@@ -144,3 +144,35 @@ def test_tune_on_private_data_prints_the_epsilon_of_all_trials() -> None:
     assert found["private"]
     assert found["epsilon"] > 2.5
     assert f"2 trials cost ε = {found['epsilon']:.4g}" in found["statement"]
+
+
+def test_the_table_of_a_charged_search_shows_what_was_spent_after_each_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = ("--epsilon", "2", "--delta", "1e-4", "--trials", "2")
+    charged = call("tune", "--data", DATA, "--charge", *options)
+    assert "ε so far" in charged.stderr
+    assert "ε so far" not in call("tune", "--proxy", DATA, *options).stderr
+
+
+def test_a_charged_search_refuses_data_whose_items_follow_from_who_rated_what(tmp_path: Path) -> None:
+    (tmp_path / "ratings.dat").write_text("1::10::5::300\n2::40::3::100\n")
+    error = refusal("tune", "--data", str(tmp_path), "--charge")
+    assert isinstance(error, DataError)
+    assert "there is no movie file" in str(error)
+
+
+def test_simulations_say_that_they_are_no_private_release(tmp_path: Path) -> None:
+    said = "simulation, not a private release"
+    task = ("--preset", "auto", "--delta", "1e-4", "--no-baselines", "--output", str(tmp_path / "run"))
+    printed = call("simulate", "--data", DATA, *task)
+    assert f"note: {said}" in " ".join(printed.stderr.split())
+    found = answer("simulate", "--data", DATA, *task)
+    assert said in found["statement"]
+    assert call("report", str(tmp_path / "run")).exit_code == 0
+    assert said in (tmp_path / "run" / "report.html").read_text()
+    compared = ("compare", "--data", DATA, "--epsilons", "2", "--delta", "1e-4", "--seeds", "1")
+    assert said in " ".join(call(*compared).stderr.split())
+    assert "one permutation of all ratings" not in answer(*compared)["statement"]
+    assert "one permutation of all ratings" in answer(*compared, "--permutation")["statement"]

@@ -127,7 +127,29 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_cohort.py::"
          "test_n2_a_server_whose_own_devices_fill_the_cohort_still_sees_its_victim_under_the_charged_noise"),
     ],
+    "charges": [
+        ("R200", "a charge for another adjacency",
+         "trusted_aggregator/test_adjacency.py::"
+         "test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn"),
+        ("R200", "a user who is absent, share of the noise included",
+         "privacy/test_adjacency.py::"
+         "test_without_the_user_their_share_is_missing_and_the_charge_is_too_small"),
+        ("R201", "noise over the root of two on a plain release",
+         "trusted_aggregator/test_rounds.py::"
+         "test_noise_over_the_root_of_two_is_for_off_diagonals_of_a_packed_triangle_alone"),
+        ("R203", "a user taken out of a charged search",
+         "simulation/test_neighbours.py::"
+         "test_every_number_of_a_charged_search_follows_from_its_charged_releases"),
+        ("R203", "noise of a charged search that its seed repeats",
+         "simulation/test_tuning.py::test_no_seed_repeats_the_noise_of_a_private_search"),
+        ("R204", "a user taken out of a split, a comparison, an evaluation",
+         "simulation/test_neighbours.py::"
+         "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),
+    ],
     "side channels": [
+        ("R202", "operations and memory of a sampled round",
+         "trusted_aggregator/test_sampling.py::"
+         "test_a_round_does_the_same_to_the_same_places_whoever_is_drawn"),
         ("R4", "length of contributions",
          "security/test_side_channels.py::test_r4_the_contributions_of_a_round_have_one_length"),
         ("R4", "sizes on the wire",
