@@ -71,17 +71,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     algorithm = algorithm_for(definition)
     planned = [charges_of(algorithm.query(number)) for number in range(found["rounds"])]
     assert len(algorithm.planned_releases()) == found["rounds"]
-    expected = [
-        {
-            "round": number,
-            "name": event.name,
-            "sensitivity": event.sensitivity,
-            "noise_std": event.noise_std,
-            "coordinates": event.coordinates,
-        }
-        for number, events in enumerate(planned)
-        for event in events
-    ]
+    expected = [{"round": number, **event.to_json()} for number, events in enumerate(planned) for event in events]
     assert found["charges"] == expected, "every release of the plan, and nothing else"
 
     ledger = Ledger.decode((tmp_path / "out" / "ledger.json").read_bytes())
