@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from odp.crypto.secure_aggregation.session import HASH_BYTES, KEY_BYTES, require_length
+from odp.crypto.public_keys import KEY_BYTES
+from odp.crypto.secure_aggregation.session import HASH_BYTES, require_length
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, PrivacyError
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE

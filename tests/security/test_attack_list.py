@@ -118,6 +118,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "crypto/secure_aggregation/test_masked.py::"
          "test_a_host_that_moves_the_sum_to_where_numbers_wrap_learns_nothing_but_the_noisy_sum"),
     ],
+    "sessions of clients": [
+        ("R190", "an honest client's key in another spelling",
+         "security/test_secure_aggregation.py::"
+         "test_r190_a_mask_key_in_another_spelling_ends_the_session_before_anybody_reveals"),
+        ("R191", "a key plus a point of low order: another key, the same shared secret",
+         "security/test_secure_aggregation.py::"
+         "test_r191_masks_with_two_keys_of_one_shared_secret_do_not_cancel"),
+        ("R190", "signatures by nobody, under a key of low order",
+         "crypto/test_public_keys.py::"
+         "test_the_library_takes_signatures_by_nobody_under_such_a_key_and_we_do_not"),
+    ],
     "cohort": [
         ("R21", "n - 1 cohort below the minimum",
          "security/test_cohort.py::test_r21_all_but_one_of_the_minimum_is_too_few_and_a_refused_one_does_not_count"),

@@ -40,13 +40,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from odp.crypto import domains, signing
 from odp.crypto.secure_aggregation import graph, keystream, shamir
+from odp.crypto.secure_aggregation.agreement import channel_key, mask_seed
 from odp.crypto.secure_aggregation.keystream import RingArray
 from odp.crypto.secure_aggregation.session import (
     BoolArray,
     Configuration,
     Session,
-    channel_key,
-    mask_seed,
     seed_sha256,
     sign_advert,
     survivors_bytes,
@@ -147,8 +146,7 @@ class Client:
             )
             sealed = []
             for place, neighbour in enumerate(self._neighbours):
-                key = channel_key(self._channel, session.adverts[neighbour].channel_key, session.id)
-                self._ciphers[neighbour] = AESGCM(key)
+                self._ciphers[neighbour] = AESGCM(channel_key(self._channel, session, self._number, neighbour))
                 plaintext = shamir.to_bytes(shares[0, place]) + shamir.to_bytes(shares[1, place])
                 sealed.append(self._ciphers[neighbour].encrypt(_nonce(self._number, neighbour), plaintext, session.id))
             return messages.SecAggShares(
@@ -224,7 +222,7 @@ class Client:
     def _masked(self, vector: npt.NDArray[np.int64], partners: list[int]) -> RingArray:
         session = self._session
         residues = self._configuration.ring.encode(vector)
-        seeds = {partner: mask_seed(self._mask_key, session.adverts[partner].mask_key) for partner in partners}
+        seeds = {partner: mask_seed(self._mask_key, session, self._number, partner) for partner in partners}
         keystream.add_masks(
             residues,
             plus=[self._self_seed, *(seed for partner, seed in seeds.items() if partner > self._number)],
