@@ -115,7 +115,7 @@ def announced(participant: Participant, work: Work, traffic: Traffic) -> Session
     )  # fmt: skip
     if expected != reply.config:
         raise PrivacyError("the aggregator announced another session than the one of the signed task and its model")
-    roster = participant.roster_for(model.definition.cohort.secagg.roster_sha256)
+    roster = participant.roster_for(model.definition.cohort.secagg)
     return Session(work, configuration, query, roster)
 
 

@@ -22,8 +22,9 @@ from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.secure_aggregation.masked import MaskedSum
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of
-from odp.crypto.secure_aggregation.session import MOST_ATTEMPTS, Configuration
+from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.signed_task import open_task, task_sha256

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.crypto.secure_aggregation.parameters import find
+from odp.crypto.secure_aggregation.parameters import is_withstood
 from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
 from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
 from odp.errors import ConfigurationError, OdpError, PrivacyError
@@ -385,11 +385,7 @@ class LiveSession:
         here = len(self._here())
         if here < self._goal and not (late and here >= max(3, self.configuration.minimum)):
             return False
-        try:
-            find(clients=here, threat=self.configuration.threat)
-        except PrivacyError:
-            return False  # with more clients it can be withstood
-        return True
+        return is_withstood(clients=here, threat=self.configuration.threat)  # else more clients have to come
 
     def _here(self) -> list[bytes]:
         alive = self._clock() - self._pace.silent

@@ -260,17 +260,19 @@ class ReleasedTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class Charge(_message.Message):
-    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step")
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "graph_delta")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     NOISE_STD_FIELD_NUMBER: _ClassVar[int]
     COORDINATES_FIELD_NUMBER: _ClassVar[int]
     SHARERS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DELTA_FIELD_NUMBER: _ClassVar[int]
     name: str
     sensitivity: float
     noise_std: float
     coordinates: int
     sharers: int
     step: float
-    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ...) -> None: ...
+    graph_delta: float
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., graph_delta: _Optional[float] = ...) -> None: ...

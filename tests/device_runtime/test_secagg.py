@@ -14,7 +14,7 @@ from device_runtime.assignment import Work, open_model
 from device_runtime.examples import examples
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
-from device_runtime.participation import NoExamples
+from device_runtime.participation import NoExamples, Participant
 from device_runtime.schema import Participation, State
 from device_runtime.secagg import Seat, announced
 from device_runtime.services import Traffic
@@ -23,6 +23,7 @@ from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Slices
 from odp.crypto import SigningKey
+from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import PrivacyError, StateError
 from odp.privacy.mechanisms import OperatingSystemNoise
@@ -30,6 +31,7 @@ from odp.signed_task import open_task, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1.secagg_terms_pb2 import SecAggTerms
 from trusted_aggregator.secagg_session import LiveSession, Pace
 
 DEVICES = 8
@@ -61,7 +63,7 @@ class Table:
         self.participant: Any = SimpleNamespace(
             services=SimpleNamespace(join_session=lambda *_: wire.JoinResponse(config=self.config)),
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
-            roster_for=lambda sha256: None,
+            roster_for=lambda terms: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
             examples=lambda store, model, *, round: examples(store, model.definition, now=0.0),
         )  # fmt: skip
@@ -247,3 +249,17 @@ def test_a_device_that_gave_its_shares_has_sent(table: Table) -> None:
     for seat, answer in zip(seats, answers, strict=True):
         assert seat.outcome(answer) is not None
     assert ledger(table, 5) == [(State.SENT, None)]
+
+
+def test_a_task_that_counts_other_devices_on_its_roster_than_the_pinned_one_has_is_declined() -> None:
+    """The terms of another size count fewer corrupt devices, and are those of the finder all the same."""
+    roster = frozenset(SigningKey.generate().public for _ in range(30))
+    services: Any = SimpleNamespace()
+    participant = Participant(services=services, enclaves=services, roster=roster)
+    terms = SecAggTerms(roster_sha256=hash_of(roster), roster_size=30)
+    assert participant.roster_for(terms) == roster
+    terms.roster_size = 20
+    with pytest.raises(PrivacyError, match="roster_size=20 devices, and its roster has 30"):
+        participant.roster_for(terms)
+    with pytest.raises(PrivacyError, match="another roster of devices than the one pinned here"):
+        participant.roster_for(SecAggTerms(roster_sha256=bytes(32), roster_size=30))

@@ -153,10 +153,10 @@ def test_with_a_roster_only_its_devices_take_part_and_the_session_is_the_tasks(
         provision(state, members, first=0)
     answer = CliRunner().invoke(app, ["roster", str(path), "--state", str(state), "--devices", "24"])
     assert answer.exit_code == 0, answer.output
-    named = answer.output.split()[-1]
-    assert named == hash_of(read_roster(path)).hex()
+    named = hash_of(read_roster(path)).hex()
+    assert answer.output.splitlines() == ["roster_size = 24", f'roster_sha256 = "{named}"']
     world = World(tmp_path).start(stack)
-    handle = world.connection.submit(together(asked(members, bins=40), roster_sha256=named))
+    handle = world.connection.submit(together(asked(members, bins=40), roster_sha256=named, roster_size=24))
     until(lambda: bool(handle.status().rounds))  # who finds no round is told to come back much later
     strangers = world.devices(ratings.select_users(range(24)), state=tmp_path / "strangers", roster=path)
     stack.callback(strangers.stop)

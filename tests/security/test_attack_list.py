@@ -125,6 +125,15 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R191", "a key plus a point of low order: another key, the same shared secret",
          "security/test_secure_aggregation.py::"
          "test_r191_masks_with_two_keys_of_one_shared_secret_do_not_cancel"),
+        ("R192", "a session of all corrupt devices of a roster and one honest one",
+         "security/test_secure_aggregation.py::"
+         "test_r192_a_session_of_the_corrupt_devices_of_a_roster_and_one_honest_one_is_never_held"),
+        ("R192", "any session that a host can make of a roster",
+         "security/test_secure_aggregation.py::"
+         "test_r192_epsilon_is_not_above_the_charge_in_any_session_that_a_host_can_make_of_a_roster"),
+        ("R193", "an order that does not protect everybody, chosen among four",
+         "privacy/test_concentrated.py::"
+         "test_that_the_graph_of_a_session_fails_is_charged_to_delta_in_every_round"),
         ("R190", "signatures by nobody, under a key of low order",
          "crypto/test_public_keys.py::"
          "test_the_library_takes_signatures_by_nobody_under_such_a_key_and_we_do_not"),

@@ -6,12 +6,15 @@ honest clients and its own give it shares of. Honest clients are ``odp.crypto.se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+import odp
 from odp.crypto.public_keys import PRIME
 from odp.crypto.secure_aggregation import graph, keystream, shamir
 from odp.crypto.secure_aggregation.agreement import mask_seed
@@ -19,6 +22,8 @@ from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration, Session, pack, sign_advert
 from odp.crypto.signing import SigningKey
 from odp.errors import PrivacyError
+from odp.privacy import accounting
+from odp.privacy.events import DistributedRelease
 from odp.v1 import secure_aggregation_pb2 as messages
 
 LENGTH = 16
@@ -156,3 +161,76 @@ def test_r191_masks_with_two_keys_of_one_shared_secret_do_not_cancel(
     assert len(secrets) == 1, "to X25519 it is the same key"
     found = attack.recovered()
     assert np.abs(found - attack.vectors[attack.victim]).max() > 1_000_000
+
+
+DELTA = 1e-6
+
+
+def worst_epsilon(share_std: float, honest: int, sensitivity: int) -> float:
+    """Epsilon at ``DELTA`` of one number with the shares of ``honest`` devices, from the exact law of their sum.
+
+    Convolutions of the shares' law, and delta(epsilon) from its definition; by bisection, to a part in 1,000.
+    """
+    numbers = np.arange(-math.ceil(14 * share_std), math.ceil(14 * share_std) + 1, dtype=np.float64)
+    share = np.exp(-(numbers**2) / (2.0 * share_std**2))
+    share /= share.sum()
+    total = np.ones(1)
+    for _ in range(honest):
+        total = np.convolve(total, share)
+    there = np.concatenate([total, np.zeros(sensitivity)])
+    away = np.concatenate([np.zeros(sensitivity), total])
+    low, high = 0.0, 100.0
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2.0
+        over = np.maximum(there - math.exp(middle) * away, 0.0).sum() > DELTA
+        low, high = (middle, high) if over else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(
+    ("roster", "minimum", "goal", "corrupt", "dropout"),
+    [(1000, 126, 126, 0.1, 0.1), (150, 30, 50, 0.1, 0.1), (60, 40, 60, 0.3, 0.1), (40, 20, 40, 0.2, 0.2)],
+)
+def test_r192_epsilon_is_not_above_the_charge_in_any_session_that_a_host_can_make_of_a_roster(
+    roster: int, minimum: int, goal: int, corrupt: float, dropout: float
+) -> None:
+    """All corrupt devices of the roster sit in the session and stay; as many honest ones as may be are dropped."""
+    terms = secagg_terms(roster=roster, minimum=minimum, goal=goal, corrupt=corrupt, dropout=dropout)
+    share_std, sensitivity = 5.0, 6
+    event = DistributedRelease(
+        "films", sensitivity=sensitivity, noise_std=share_std * math.sqrt(terms.sharers), coordinates=1,
+        sharers=terms.sharers, step=1.0, graph_delta=2.0**-38,
+    )  # fmt: skip
+    charged = accounting.epsilon([event], delta=DELTA)
+    liars, fewest = math.floor(corrupt * roster + 1e-9), goal
+    for clients in range(minimum, goal + 1):
+        survivors = max(minimum, clients - math.floor(dropout * clients + 1e-9))
+        fewest = min(fewest, survivors - min(liars, clients))
+    assert worst_epsilon(share_std, fewest, sensitivity) <= charged
+    assert fewest == terms.sharers, "and no noise is given away"
+    if fewest > 1:
+        assert worst_epsilon(share_std, fewest - fewest // 3 - 1, sensitivity) > charged
+
+
+def test_r192_a_session_of_the_corrupt_devices_of_a_roster_and_one_honest_one_is_never_held() -> None:
+    """The roster of 1,000 of which 99 work for the host, and a session of 100: 1 was charged, and above 11 was true."""
+    with pytest.raises(PrivacyError, match="too few for all 100 corrupt ones of a roster of 1000"):
+        secagg_terms(roster=1000, minimum=100, goal=100, corrupt=0.1, dropout=0.0)
+    multiplier = accounting.noise_multiplier_for_shares(epsilon=1.0, delta=DELTA, graph_delta=0.0)
+    share_std = 12.0
+    sensitivity = math.floor(share_std * math.sqrt(90) / multiplier)
+    event = DistributedRelease(
+        "films", sensitivity=sensitivity, noise_std=share_std * math.sqrt(90), coordinates=1, sharers=90, step=1.0,
+        graph_delta=2.0**-38,
+    )  # fmt: skip
+    assert worst_epsilon(share_std, 90, sensitivity) <= accounting.epsilon([event], delta=DELTA) <= 1.0
+    assert 11.0 < worst_epsilon(share_std, 1, sensitivity) <= accounting.epsilon_if_alone([event], delta=DELTA) < 13.0
+
+
+def secagg_terms(*, roster: int, minimum: int, goal: int, corrupt: float, dropout: float) -> Any:
+    """What a task with such a cohort says of its sessions."""
+    cohort = odp.Cohort(
+        minimum=minimum, goal=goal, aggregation="secagg+", corrupt_fraction=corrupt, dropout_fraction=dropout,
+        roster_sha256="ab" * 32, roster_size=roster,
+    )  # fmt: skip
+    return cohort.to_proto(DELTA).secagg

@@ -21,8 +21,9 @@ from odp.algorithms.registry import algorithm_for
 from odp.cli.services import aggregator_app
 from odp.crypto import SigningKey, domains
 from odp.crypto.secure_aggregation.client import Client
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of
-from odp.crypto.secure_aggregation.session import MOST_ATTEMPTS, Configuration
+from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.signed_task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
@@ -114,14 +115,15 @@ class Host:
 class Clients:
     """Clients of one session, by number; their vectors are random."""
 
-    def __init__(self, host: Host, clients: int = CLIENTS, *, seed: int = 1) -> None:
+    def __init__(
+        self, host: Host, clients: int = CLIENTS, *, seed: int = 1, members: Sequence[SigningKey] = ()
+    ) -> None:
         self.host = host
         rng = np.random.default_rng(seed)
         self.configuration = Configuration.open(host.config())
-        self.clients = [
-            Client(self.configuration, SigningKey.from_bytes(rng.bytes(32)), random_bytes=rng.bytes)
-            for _ in range(clients)
-        ]
+        keys = members or [SigningKey.from_bytes(rng.bytes(32)) for _ in range(clients)]
+        roster = frozenset(key.public for key in members) if members else None
+        self.clients = [Client(self.configuration, key, roster=roster, random_bytes=rng.bytes) for key in keys]
         self.names = [
             wire.SecAggClient(
                 task_sha256=host.key[0], round=0, attempt=self.configuration.attempt, identity=client.advert.identity,
@@ -129,8 +131,8 @@ class Clients:
             )
             for client in self.clients
         ]  # fmt: skip
-        self.vectors = rng.integers(-1000, 1000, (clients, host.length))
-        self.here = set(range(clients))
+        self.vectors = rng.integers(-1000, 1000, (len(keys), host.length))
+        self.here = set(range(len(keys)))
         self.told: dict[int, Any] = {}
 
     def step(self, number: int, **message: Any) -> wire.StepResponse:
@@ -410,23 +412,27 @@ def test_a_stranger_cannot_join_and_end_a_session_of_a_task_that_names_the_hosts
     rng = np.random.default_rng(1)
     members = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(CLIENTS)]
     roster = {member.public for member in members}
-    host = Host(tmp_path, stack, asked(roster_sha256=hash_of(roster).hex()), rosters=[{bytes(32)}, roster])
-    strangers, clients = Clients(host, 2, seed=3), Clients(host)
+    host = Host(
+        tmp_path, stack, asked(roster_sha256=hash_of(roster).hex(), roster_size=CLIENTS), rosters=[{bytes(32)}, roster]
+    )
+    strangers = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(2)]
     with pytest.raises(ServiceError, match="not on the roster"):
-        strangers.send("advertise")
-    for number, member in enumerate(members):
-        clients.clients[number] = Client(clients.configuration, member, roster=roster)
-        clients.names[number].identity = member.public
+        Clients(host, seed=3, members=strangers).send("advertise")
+    clients = Clients(host, members=members)
     clients.through("unmask")
     np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
 
 
-@pytest.mark.parametrize("named", [b"", b"r" * 32], ids=["no roster", "one that the host does not hold"])
+@pytest.mark.parametrize("named", [False, True], ids=["no roster", "one that the host does not hold"])
 def test_a_host_leaves_the_choice_to_the_devices_where_it_holds_no_roster_of_the_task(
-    tmp_path: Path, stack: contextlib.ExitStack, named: bytes
+    tmp_path: Path, stack: contextlib.ExitStack, named: bool
 ) -> None:
-    host = Host(tmp_path, stack, asked(**({"roster_sha256": named.hex()} if named else {})), rosters=[{bytes(32)}])
-    clients = Clients(host)
+    rng = np.random.default_rng(5)
+    members = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(CLIENTS)]
+    roster = frozenset(member.public for member in members)
+    task = asked(roster_sha256=hash_of(roster).hex(), roster_size=CLIENTS) if named else asked()
+    host = Host(tmp_path, stack, task, rosters=[{bytes(32)}])
+    clients = Clients(host, members=members if named else ())
     clients.through("unmask")
     np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
 

@@ -76,6 +76,9 @@ class Client:
         identity: the client's long-lived key.
         roster: identities that may take part; None accepts any (see ``Session.open``).
         random_bytes: where secrets come from.
+
+    Raises:
+        PrivacyError: the configuration counts on a roster, and none is given.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class Client:
         roster: Collection[bytes] | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        if configuration.threat.roster and roster is None:
+            raise PrivacyError("the session counts the corrupt devices of a roster that is not pinned here")
         self._configuration = configuration
         self._identity = identity
         self._roster = roster

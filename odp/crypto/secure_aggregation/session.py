@@ -21,7 +21,14 @@ from odp import _validate
 from odp.crypto import domains, signing
 from odp.crypto.public_keys import require_ed25519, require_x25519
 from odp.crypto.secure_aggregation.graph import REVEAL_BYTES
-from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, fewest_survivors, find
+from odp.crypto.secure_aggregation.parameters import (
+    MOST_ATTEMPTS,
+    Adversary,
+    Parameters,
+    Threat,
+    fewest_survivors,
+    find,
+)
 from odp.crypto.secure_aggregation.ring import Ring
 from odp.errors import ConfigurationError, PrivacyError
 from odp.v1 import secure_aggregation_pb2 as messages
@@ -29,8 +36,6 @@ from odp.v1 import secure_aggregation_pb2 as messages
 HASH_BYTES = 32
 #: Length of every advert: four keys and hashes of 32 bytes, a signature of 64, and two bytes before each.
 ADVERT_BYTES = 4 * (2 + 32) + 2 + 64
-#: So often may one round be started again: each attempt lets the server choose between two orders at most.
-MOST_ATTEMPTS = 4
 LARGEST_CONFIG = 4096
 LARGEST_LENGTH = 2**28
 
@@ -81,7 +86,7 @@ class Configuration:
         ring = Ring(bits=given.bits, bound=given.bound, maximum=given.maximum, noise=given.noise_bound)
         _validate.integer(low=2, high=ring.maximum, minimum=given.minimum)
         adversary = Adversary.LYING if given.lying_server else Adversary.SEMI_HONEST
-        threat = Threat(adversary=adversary, corrupt=given.corrupt, dropout=given.dropout)
+        threat = Threat(adversary=adversary, corrupt=given.corrupt, dropout=given.dropout, roster=given.roster_size)
         return cls(
             data, given.task_sha256, given.model_sha256, given.round, given.length, ring, threat, given.minimum,
             given.attempt,
@@ -107,8 +112,8 @@ class Session:
         stops a lying server from playing all other clients itself (docs/secure-aggregation.md).
 
         Raises:
-            PrivacyError: a key is none (``odp.crypto.public_keys``), repeated, unsigned or of nobody on the roster, or
-                the clients are too few or too many.
+            PrivacyError: a key is none (``odp.crypto.public_keys``), repeated, unsigned or of nobody on the roster, the
+                roster is not as large as the configuration says, or the clients are too few or too many.
         """
         clients = len(adverts)
         if not max(3, configuration.minimum) <= clients <= configuration.ring.maximum:
@@ -116,6 +121,9 @@ class Session:
                 f"Expected {max(3, configuration.minimum)} to {configuration.ring.maximum} clients in a session, got "
                 f"{clients}"
             )
+        listed = configuration.threat.roster
+        if roster is not None and listed and len(roster) != listed:
+            raise PrivacyError(f"Expected a roster of {listed} clients, got {len(roster)}: the task counts on another")
         config_sha256 = hashlib.sha256(configuration.data).digest()
         seen: set[bytes] = set()
         for place, advert in enumerate(adverts):
