@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from crypto.secure_aggregation.test_erasure import kept_secrets
 
 import odp
+from device_runtime import secagg
 from device_runtime.assignment import Work, open_model
+from device_runtime.attempts import begin_attempt, require_new_attempt
 from device_runtime.examples import examples
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
@@ -23,9 +27,11 @@ from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Slices
 from odp.crypto import SigningKey
+from odp.crypto.secure_aggregation.client import State as ClientState
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.errors import PrivacyError, StateError
+from odp.errors import DiskFull, PrivacyError, StateError
 from odp.privacy.mechanisms import OperatingSystemNoise
 from odp.signed_task import open_task, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
@@ -111,6 +117,16 @@ NOISE = OperatingSystemNoise()
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table(tmp_path)
+
+
+def announce(table: Table, attempt: int) -> None:
+    """The host announces another attempt, whichever it says."""
+    config = messages.SecAggConfig.FromString(table.config)
+    config.attempt = attempt
+    table.config = config.SerializeToString(deterministic=True)
+    table.host = LiveSession(
+        Configuration.open(table.config), goal=DEVICES, patience=1.0, pace=Pace(), clock=lambda: 0.0
+    )
 
 
 def ledger(table: Table, device: int) -> list[tuple[State, object]]:
@@ -263,3 +279,90 @@ def test_a_task_that_counts_other_devices_on_its_roster_than_the_pinned_one_has_
         participant.roster_for(terms)
     with pytest.raises(PrivacyError, match="another roster of devices than the one pinned here"):
         participant.roster_for(SecAggTerms(roster_sha256=bytes(32), roster_size=30))
+
+
+def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_restarts(table: Table) -> None:
+    """A lying host voids sessions and begins them again, under numbers as it likes: it sees four orders at most."""
+    revealed = 0
+    for attempt in (0, 0, 1, 0, 1, 3, 2, 3, 3):
+        announce(table, attempt)
+        with contextlib.suppress(PrivacyError):
+            table.up_to("reveal")  # new seats each time, as after a restart of all devices
+            revealed += 1
+    assert revealed == 3, "0, 1 and 3"
+    config = messages.SecAggConfig.FromString(table.config)
+    config.attempt = MOST_ATTEMPTS
+    table.config = config.SerializeToString(deterministic=True)
+    with pytest.raises(PrivacyError, match="attempt=4"):
+        announced(table.participant, table.work, Traffic())
+
+
+def test_an_attempt_is_on_the_disk_before_the_reveal_leaves(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    seats, answers = table.up_to("advert")
+
+    def full(*_: object) -> None:
+        raise DiskFull("no space left")
+
+    client = seats[0]._client
+    with monkeypatch.context() as patch:
+        patch.setattr(secagg, "begin_attempt", full)
+        with pytest.raises(DiskFull):
+            seats[0].next(answers[0])
+    assert client is not None
+    assert client.state is ClientState.ABORTED
+    with Store.open(table.paths[0]) as store:
+        require_new_attempt(store, table.work.key[0], 0, 0)
+    assert seats[1].next(answers[1]) is not None
+    with Store.open(table.paths[1]) as store, pytest.raises(PrivacyError):
+        require_new_attempt(store, table.work.key[0], 0, 0)
+
+
+def test_a_kill_between_the_attempt_and_the_reveal_costs_the_attempt_and_no_more(table: Table) -> None:
+    """Of two processes on one store, one takes part; and an attempt that was noted and never used is not used again."""
+    with Store.open(table.paths[2]) as store:
+        begin_attempt(store, table.work.key[0], 0, 0)
+    seats = table.seats()
+    with pytest.raises(PrivacyError, match="attempt 0 of round 0"):
+        seats[2].sit_down()
+    announce(table, 1)
+    assert table.seats()[2].sit_down() is not None
+
+
+def test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased(table: Table) -> None:
+    """With fresh noise, a second sum of the round would be a second release of the same data."""
+    seats, answers = table.up_to("shares")
+    assert seats[0].next(answers[0]) is not None
+    with Store.open(table.paths[0]) as store:
+        store.erase(ledger_too=True)
+        assert store.ledger() == ()
+    for attempt in range(1, MOST_ATTEMPTS):
+        announce(table, attempt)
+        with pytest.raises(PrivacyError, match="after this device took part"):
+            table.seats()[0].sit_down()
+
+
+def test_attempts_of_closed_rounds_are_forgotten(table: Table) -> None:
+    with Store.open(table.paths[0]) as store:
+        for round in (0, 1, 5):
+            begin_attempt(store, b"t" * 32, round, 2)
+        begin_attempt(store, b"u" * 32, 0, 0)
+        assert store.all("SELECT round, attempt FROM secagg_attempts ORDER BY round") == [(0, 0), (5, 2)]
+
+
+@pytest.mark.parametrize("way", ["refusal", "end", "leave", "done"])
+def test_however_a_seat_is_left_its_secrets_are_erased(table: Table, way: str) -> None:
+    seats, answers = table.up_to("agreement" if way == "done" else "reveal")
+    seat, client = seats[0], seats[0]._client
+    assert client is not None
+    if way == "refusal":
+        with pytest.raises(PrivacyError):
+            seat.next(wire.StepResponse(reveals=messages.SecAggReveals()))
+    elif way == "end":
+        assert seat.next(wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))) is None
+    elif way == "leave":
+        assert seat.leave() is not None
+    else:
+        assert seat.next(answers[0]) is not None
+    assert kept_secrets(client, [bytes(range(32))]) == []
+    with pytest.raises(StateError):
+        seat.next(answers[0])

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import device_runtime
 import odp
-from device_runtime import secagg
+from device_runtime import secagg, secagg_sessions
 from device_runtime.provision import provision
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
@@ -81,9 +81,9 @@ class Vanishing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step, self.gone = "", frozenset[int]()
         self.dead: set[int] = set()
-        seat, sit_down, following = secagg.Sessions.seat, secagg.Seat.sit_down, secagg.Seat.next
+        seat, sit_down, following = secagg_sessions.Sessions.seat, secagg.Seat.sit_down, secagg.Seat.next
 
-        def numbered(owner: secagg.Sessions, session: secagg.Session, device: int) -> secagg.Seat:
+        def numbered(owner: secagg_sessions.Sessions, session: secagg.Session, device: int) -> secagg.Seat:
             made = seat(owner, session, device)
             made.device = device  # type: ignore[attr-defined]
             return made
@@ -97,7 +97,7 @@ class Vanishing:
                 self._vanish(given, self.step)
             return following(given, answer)
 
-        monkeypatch.setattr(secagg.Sessions, "seat", numbered)
+        monkeypatch.setattr(secagg_sessions.Sessions, "seat", numbered)
         monkeypatch.setattr(secagg.Seat, "sit_down", sits_down)
         monkeypatch.setattr(secagg.Seat, "next", goes_on)
 

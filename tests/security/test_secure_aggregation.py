@@ -67,7 +67,7 @@ class Isolation:
         ]
         self.vectors = rng.integers(-1000, 1000, (clients, LENGTH))
         self.alive = np.arange(clients) < clients - gone
-        self.own_keys = [client._mask_key for client in self.clients[: self.corrupt]]
+        self.own_keys = [client._own.mask_key for client in self.clients[: self.corrupt]]
         for liar, original in zip(range(self.copied), range(self.victim + 1, clients), strict=False):
             copied = alias(self.clients[original].advert.mask_key)
             self.clients[liar].advert = self._advert(self.clients[liar], copied)
@@ -156,7 +156,7 @@ def test_r191_masks_with_two_keys_of_one_shared_secret_do_not_cancel(
     """No check of an encoding tells this alias apart: seeds are bound to both clients' numbers and keys."""
     attack = Isolation(corrupt=corrupt, dropout=dropout, clients=clients, alias=plus_low_order)
     original = attack.clients[attack.victim + 1].advert.mask_key
-    own = attack.clients[attack.victim]._mask_key
+    own = attack.clients[attack.victim]._own.mask_key
     secrets = {own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (original, plus_low_order(original))}
     assert len(secrets) == 1, "to X25519 it is the same key"
     found = attack.recovered()

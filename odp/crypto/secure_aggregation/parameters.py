@@ -178,7 +178,8 @@ def fewest_honest(*, minimum: int, maximum: int, threat: Threat) -> int:
 
 
 def _parts(fraction: float, of: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.floor((fraction + _ROUNDING) * of).astype(np.int64)
+    parts: npt.NDArray[np.int64] = np.floor((fraction + _ROUNDING) * of).astype(np.int64)
+    return parts
 
 
 def _part(fraction: float, of: int) -> int:
