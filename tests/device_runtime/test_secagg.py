@@ -297,6 +297,12 @@ def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_res
         announced(table.participant, table.work, Traffic())
 
 
+def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
+    for answer in ({"end": wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED)}, {"wait": wire.SecAggWait()}):
+        table.participant.services.join_session = lambda *_, answer=answer: wire.JoinResponse(**answer)
+        assert announced(table.participant, table.work, Traffic()) is None
+
+
 def test_an_attempt_is_on_the_disk_before_the_reveal_leaves(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     seats, answers = table.up_to("advert")
 

@@ -131,6 +131,26 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R192", "any session that a host can make of a roster",
          "security/test_secure_aggregation.py::"
          "test_r192_epsilon_is_not_above_the_charge_in_any_session_that_a_host_can_make_of_a_roster"),
+        ("R195", "reading a client's memory after a session",
+         "crypto/secure_aggregation/test_erasure.py::test_a_client_whose_part_is_done_keeps_nothing_secret"),
+        ("R196", "attempts begun again, until an order serves the server",
+         "device_runtime/test_secagg.py::"
+         "test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_restarts"),
+        ("R196", "a second vector after the person erased the ledger",
+         "device_runtime/test_secagg.py::"
+         "test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased"),
+        ("R197", "a stranger that ends every session",
+         "e2e/test_secagg.py::"
+         "test_r197_a_stranger_that_ends_every_session_ends_the_task_as_failed_and_devices_are_told"),
+        ("R198", "silent clients on every seat",
+         "trusted_aggregator/test_secagg_limits.py::"
+         "test_r198_silent_clients_take_no_seat_from_those_that_come_after_them"),
+        ("R198", "many clients of one address",
+         "trusted_aggregator/test_secagg_limits.py::"
+         "test_r198_clients_of_one_address_have_few_seats_and_others_come_in"),
+        ("R198", "more sessions than there is memory for",
+         "trusted_aggregator/test_secagg_limits.py::"
+         "test_r198_sessions_begin_where_there_is_memory_and_gather_on_until_there_is"),
         ("R193", "an order that does not protect everybody, chosen among four",
          "privacy/test_concentrated.py::"
          "test_that_the_graph_of_a_session_fails_is_charged_to_delta_in_every_round"),
