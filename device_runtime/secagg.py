@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +106,7 @@ def announced(participant: Participant, work: Work, traffic: Traffic) -> Session
 
 
 class Seat:
-    """One device in one session: what it answers, and what it stores. Used by one thread at a time.
+    """One device in one session: what it answers, and what it stores. Used by one thread at a time, and left by any.
 
     Args:
         session: as announced.
@@ -131,6 +132,7 @@ class Seat:
         self._noise = noise
         self._random_bytes = random_bytes
         self._client: Client | None = None
+        self._stepping = threading.Lock()
         self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
         #: Whether a masked vector may have left.
@@ -167,7 +169,8 @@ class Seat:
 
     def leave(self) -> wire.StepRequest | None:
         """Erases the session's secrets, and tells the host not to wait; None where it never heard of the device."""
-        self._erase()
+        with self._stepping:
+            self._erase()
         return wire.StepRequest(client=self._name, leave=True) if self._name.identity else None
 
     def next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
@@ -177,14 +180,14 @@ class Seat:
             PrivacyError: the host told something that an honest one does not.
             NotNow, DataError, StateError: the device drops out.
         """
-        try:
-            request = self._next(answer)
-        except BaseException:
-            self._erase()
-            raise
-        if request is None:
-            self._erase()
-        return request
+        with self._stepping:
+            request = None
+            try:
+                request = self._next(answer)
+            finally:
+                if request is None:
+                    self._erase()
+            return request
 
     def _next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
         kind = answer.WhichOneof("answer")
