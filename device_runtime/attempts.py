@@ -17,10 +17,11 @@ def require_new_attempt(store: Database, task_sha256: bytes, round: int, attempt
     """Returns if the device may still take part in this attempt of a round.
 
     Raises:
-      PrivacyError: it revealed its part for this attempt or a later one, or made its vector, before.
+      PrivacyError: it revealed its part for this attempt or a later one, or made its vector, or took part in a later
+        round of the task.
     """
-    row = store.one("SELECT attempt FROM secagg_attempts WHERE task_sha256 = ? AND round = ?", (task_sha256, round))
-    if row is not None and row[0] >= attempt:
+    row = store.one("SELECT round, attempt FROM secagg_attempts WHERE task_sha256 = ?", (task_sha256,))
+    if row is not None and row >= (round, attempt):
         raise PrivacyError(
             f"the aggregator began attempt {attempt} of round {round} after this device took part in it, or in a later "
             "one: a round has no more orders of its devices than it is charged for"
@@ -40,8 +41,6 @@ def end_attempts(store: Database, task_sha256: bytes, round: int) -> None:
 
 
 def _note(store: Database, task_sha256: bytes, round: int, attempt: int) -> None:
-    # An earlier round of the task is closed.
-    store.execute("DELETE FROM secagg_attempts WHERE task_sha256 = ? AND round < ?", (task_sha256, round))
     store.execute(
         "INSERT OR REPLACE INTO secagg_attempts (task_sha256, round, attempt) VALUES (?, ?, ?)",
         (task_sha256, round, attempt),

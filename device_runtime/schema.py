@@ -60,10 +60,9 @@ ADDED = (
     """CREATE TABLE assignments (
         task_sha256 BLOB NOT NULL, round INTEGER NOT NULL, time REAL NOT NULL, outcome TEXT NOT NULL,
         PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
-    # Of each round of SecAgg+, the newest attempt that the device took part in: part of the ledger (``attempts.py``).
+    # Of each task of SecAgg+, the newest round and attempt that the device took part in: part of the ledger.
     """CREATE TABLE secagg_attempts (
-        task_sha256 BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
-        PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
+        task_sha256 BLOB PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL) WITHOUT ROWID""",
     # When rows were last looked at for their age.
     "CREATE TABLE pruning (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
     f"PRAGMA application_id={_APPLICATION_ID}",

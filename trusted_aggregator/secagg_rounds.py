@@ -180,9 +180,10 @@ class SecAggRounds:
 
         Raises PrivacyError where the round has failed: it never has a sum.
         """
-        session, failure = self._current(key), self.failure(key)
+        failure = self.failure(key)
         if failure:
             raise PrivacyError(failure)
+        session = self._current(key)
         if session is None or session.phase not in (Phase.READY, Phase.UNMASKING):
             return 0
         return session.survivors.clients

@@ -327,12 +327,14 @@ class LiveSession:
             return None
         if message.identity != identity:
             raise PrivacyError("the advert is of another identity than its client's")
-        if self._server is None or not self._has_seat(address):
+        if self._server is None:
             return None
         if self._roster is not None and identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
         # The server of the session gets the adverts of those that are still here when it begins.
         check_advert(message, self._config_sha256, name="the client")
+        if not self._has_seat(address):
+            return None
         member = _Member(token, message, self._clock(), address=address)
         if not self._members:
             self._deadline = member.seen + self._patience
@@ -350,9 +352,14 @@ class LiveSession:
         def taken() -> bool:
             return most is not None and self._seats[address] >= most
 
-        if taken() or len(self._members) >= self.configuration.ring.maximum:
+        full = len(self._members) >= self.configuration.ring.maximum
+        if full or taken():
             here = set(self._here())
-            self._members = {identity: member for identity, member in self._members.items() if identity in here}
+            self._members = {
+                identity: member
+                for identity, member in self._members.items()
+                if identity in here or not (full or member.address == address)
+            }
             self._seats = Counter(member.address for member in self._members.values())
         if taken():
             raise Busy(

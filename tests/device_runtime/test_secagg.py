@@ -347,12 +347,16 @@ def test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger
             table.seats()[0].sit_down()
 
 
-def test_attempts_of_closed_rounds_are_forgotten(table: Table) -> None:
+def test_a_round_of_the_past_has_no_further_attempts(table: Table) -> None:
+    """A host cannot wipe the attempts of a round by one of the next round: a store has one number for each task."""
     with Store.open(table.paths[0]) as store:
-        for round in (0, 1, 5):
-            begin_attempt(store, b"t" * 32, round, 2)
+        for round, attempt in ((0, 2), (1, 0), (1, 3), (5, 0)):
+            begin_attempt(store, b"t" * 32, round, attempt)
         begin_attempt(store, b"u" * 32, 0, 0)
-        assert store.all("SELECT round, attempt FROM secagg_attempts ORDER BY round") == [(0, 0), (5, 2)]
+        for round, attempt in ((0, 3), (1, 3), (4, 0), (5, 0)):
+            with pytest.raises(PrivacyError, match=f"attempt {attempt} of round {round}"):
+                begin_attempt(store, b"t" * 32, round, attempt)
+        assert store.all("SELECT round, attempt FROM secagg_attempts ORDER BY round") == [(0, 0), (5, 0)]
 
 
 @pytest.mark.parametrize("way", ["refusal", "end", "leave", "done"])

@@ -5,8 +5,8 @@ every client shares its secrets among them with threshold ``threshold``. Three e
 a set of corrupt clients that was fixed before it:
 
 - *disconnected*: without corrupt and dropped clients, the graph falls apart; the server learns the sum of a part;
-- *insecure*: corrupt neighbours alone (``SEMI_HONEST``), or with shares that a lying server got from honest ones by
-  telling them different stories (``LYING``), rebuild both secrets of an honest client, or agree on two stories;
+- *insecure*: corrupt neighbours rebuild both secrets of an honest client, alone (``SEMI_HONEST``) or with shares that a
+  lying server got from honest ones by telling them different stories (``LYING``); or a committee agrees on two stories;
 - *incorrect*: too few neighbours of some client survive, and the round has to be given up.
 
 The first two together have probability at most 2^-40 (``graph_delta`` is what a round costs), the last at most 2^-20.
@@ -44,7 +44,7 @@ from odp.errors import PrivacyError
 
 SECURITY_BITS = 40
 CORRECTNESS_BITS = 20
-#: So often may one round be started: each attempt is an order of its own, and the server may choose among them.
+#: Attempts of one round, at most: each is an order of its own, and the server may choose among them.
 MOST_ATTEMPTS = 4
 LARGEST_COHORT = 1_000_000
 
@@ -57,7 +57,7 @@ _LOG_MARGIN = 1e-6
 
 
 def graph_delta() -> float:
-    """Probability that the graph of any attempt of one round fails: what each round adds to delta, 2^-38."""
+    """Bound of the probability that the graph of any attempt of one round fails: what a round adds to delta, 2^-38."""
     return MOST_ATTEMPTS * 2.0**-SECURITY_BITS
 
 
