@@ -29,7 +29,7 @@ class SessionLimits:
     """Limits of a host.
 
     Attributes:
-        memory: bytes of all sessions together that have begun.
+        memory: bytes of all sessions together that have begun; one of them may take half.
         seats_per_address: seats of one session that clients of one address may take. Addresses of this machine have no
             limit: a device host plays many devices, and whoever runs it could play them from many addresses.
 
@@ -43,6 +43,11 @@ class SessionLimits:
     def __post_init__(self) -> None:
         _validate.integer(low=MEBIBYTE, high=2**50, secagg_memory=self.memory)
         _validate.integer(low=1, high=2**31, secagg_seats=self.seats_per_address)
+
+    @property
+    def session_memory(self) -> int:
+        """Bytes of one session, at most: no task keeps all others waiting."""
+        return self.memory // 2
 
     def seats(self, address: str) -> int | None:
         """Seats of one session for clients of ``address``; None for any number."""

@@ -28,7 +28,7 @@ from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
-from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
 from odp.signed_task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
@@ -38,6 +38,9 @@ from trusted_aggregator.orders import ordered
 from trusted_aggregator.secagg_limits import MEBIBYTE, Memory, SessionLimits, session_bytes
 from trusted_aggregator.secagg_session import LiveSession, Pace, Phase, Survivors
 
+#: Rounds that are open at a host, at most; each has one session at a time.
+MOST_ROUNDS = 256
+_LATER_SECONDS = (10.0, 60.0)
 _FILE = "secagg-{task}-{round}"
 _ATTEMPT_BYTES = 4
 
@@ -99,13 +102,18 @@ class SecAggRounds:
         self._rounds: dict[Key, _Open] = {}
 
     def keep(self, key: Key, request: aggregator_pb2.OpenRoundRequest) -> bool:
-        """Writes down a round that is about to be opened, if it is of SecAgg+; whether it was not there before."""
+        """Writes down a round that is about to be opened, if it is of SecAgg+; whether it was not there before.
+
+        Raises Busy where too many rounds are open here.
+        """
         definition = open_task(request.task)
         if not is_secagg(definition):
             return False
         with self._lock:
             if key in self._rounds:
                 return False
+            if sum(not opened.failure for opened in self._rounds.values()) >= MOST_ROUNDS:
+                raise Busy(f"{MOST_ROUNDS} rounds of SecAgg+ are open here: come again later", *_LATER_SECONDS)
             data = request.SerializeToString()
             self._write(key, data, attempt=-1)
             self._rounds[key] = _opened(definition, request, data, attempt=-1)
@@ -259,8 +267,8 @@ class SecAggRounds:
             )
         )  # fmt: skip
         needed = session_bytes(configuration, min(cohort.goal, configuration.ring.maximum))
-        if needed > self._limits.memory:
-            self._fail(key, opened, _too_large(key[1], needed, self._limits.memory))
+        if needed > self._limits.session_memory:
+            self._fail(key, opened, _too_large(key[1], needed, self._limits.session_memory))
             return None
         named = cohort.secagg.roster_sha256
         roster = self._rosters.get(named)
@@ -315,7 +323,7 @@ def _used_up(round: int, reason: str) -> str:
 def _too_large(round: int, needed: int, most: int) -> str:
     return (
         f"round {round} has failed: a session of its goal needs {math.ceil(needed / MEBIBYTE)} MiB of memory, and this "
-        f"host has {most // MEBIBYTE} for sessions; lower the goal, or have its operator raise --secagg-memory"
+        f"host has {most // MEBIBYTE} for one session; lower the goal, or have its operator raise --secagg-memory"
     )
 
 

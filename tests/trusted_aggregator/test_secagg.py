@@ -24,7 +24,7 @@ from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceError
 from odp.signed_task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
 from odp.transport.logs import Log
@@ -33,6 +33,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
 from odp.v1 import secagg_service_pb2 as wire
+from trusted_aggregator import secagg_rounds
 from trusted_aggregator.secagg_admission import Admission
 from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
 from trusted_aggregator.secagg_rounds import SecAggRounds, kept
@@ -452,10 +453,24 @@ def test_r197_a_stranger_that_ends_every_session_ends_the_round_with_its_reason_
 def test_r198_a_goal_that_no_session_could_ever_reach_fails_the_round_at_once(
     tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
-    host = Host(tmp_path, stack, asked(goal=200), limits=SessionLimits(memory=MEBIBYTE))
+    host = Host(tmp_path, stack, asked(goal=200), limits=SessionLimits(memory=4 * MEBIBYTE))
     assert host.join().end.reason == END.REASON_VOIDED
-    with pytest.raises(PrivacyError, match=r"needs \d+ MiB of memory, and this host has 1 for sessions"):
+    with pytest.raises(PrivacyError, match=r"needs \d+ MiB of memory, and this host has 2 for one session"):
         host.rounds.survivors(host.key)
+
+
+def test_r198_a_host_takes_few_rounds_at_once_and_goes_on_when_one_is_over(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secagg_rounds, "MOST_ROUNDS", 3)
+    keys = [(bytes([number]) * 32, 0) for number in range(5)]
+    for key in keys[:2]:
+        assert host.rounds.keep(key, host.request)
+    with pytest.raises(Busy, match="3 rounds of SecAgg\\+ are open here"):
+        host.rounds.keep(keys[2], host.request)
+    assert not host.rounds.keep(keys[0], host.request), "one that is open already"
+    host.rounds.forget(keys[0])
+    assert host.rounds.keep(keys[3], host.request)
 
 
 def test_a_client_is_admitted_once_and_before_the_host_holds_anything_of_it(
