@@ -28,7 +28,7 @@ from device_runtime.recovery import repair, set_aside_path
 from device_runtime.roster import Roster
 from device_runtime.scheduler import Scheduler
 from device_runtime.schema import State
-from device_runtime.secagg import Sessions
+from device_runtime.secagg_sessions import Sessions
 from device_runtime.services import Traffic
 from device_runtime.statistics import FILE, Statistics
 from device_runtime.store import Store, store_path

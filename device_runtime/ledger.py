@@ -5,7 +5,7 @@
 - Rounds in which every contribution counts are Gaussian events; over all tasks together they are one Gaussian of
   ``sqrt(sum of mu^2)``, in closed form.
 - Where a round's noise is added by devices in shares, that closed form is the one of concentrated differential privacy:
-  rho of all events together, Gaussian ones included.
+  rho of all events together, Gaussian ones included. That the graph of a session fails is charged to delta.
 - A task that draws its contributions at random has no such form, and its accountant takes seconds to load. It is
   charged the (epsilon, delta) that it states for its whole life, once, which its enclave enforces: never too little,
   whatever the number of rounds. These are added to the closed form's (basic composition).
@@ -27,7 +27,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
 from odp.errors import PrivacyError
 from odp.privacy import events
-from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho
+from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
 from odp.v1 import common_pb2
@@ -164,7 +164,10 @@ def _closed_form(events: list[GaussianRelease | DistributedRelease], *, delta: f
     square = math.fsum(event.mu**2 for event in events)
     coordinates = sum(event.coordinates for event in events)
     if any(isinstance(event, DistributedRelease) for event in events):
-        return epsilon_of_rho(0.5 * square, delta=delta, coordinates=coordinates, closeness=closeness(events))
+        return epsilon_of_rho(
+            0.5 * square, delta=delta, coordinates=coordinates, closeness=closeness(events),
+            graph_delta=graph_delta(events),
+        )  # fmt: skip
     return epsilon_of_mu(math.sqrt(square), delta=delta, coordinates=coordinates)
 
 

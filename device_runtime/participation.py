@@ -42,7 +42,7 @@ from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import NotNow, PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
-from odp.v1 import aggregator_pb2
+from odp.v1 import aggregator_pb2, secagg_terms_pb2
 
 #: A device that computes longer than this sends nothing: its person wants it back.
 COMPUTE_SECONDS = 600.0
@@ -166,14 +166,19 @@ class Participant:
         """The hash of what was verified; it is on the disk."""
         return self._record(work, aggregator)
 
-    def roster_for(self, roster_sha256: bytes) -> frozenset[bytes] | None:
+    def roster_for(self, terms: secagg_terms_pb2.SecAggTerms) -> frozenset[bytes] | None:
         """Who may take part in a task's sessions: the pinned roster; None where neither task nor device has one.
 
-        Raises PrivacyError where the task names another roster than the device holds.
+        Raises PrivacyError where the task names another roster than the device holds, or counts other devices on it.
         """
-        if roster_sha256 and (self.roster is None or hash_of(self.roster) != roster_sha256):
+        if terms.roster_sha256 and (self.roster is None or hash_of(self.roster) != terms.roster_sha256):
             raise PrivacyError(
                 "the task names another roster of devices than the one pinned here: give it with --roster"
+            )
+        if terms.roster_sha256 and self.roster is not None and len(self.roster) != terms.roster_size:
+            raise PrivacyError(
+                f"the task counts the corrupt ones of roster_size={terms.roster_size} devices, and its roster has "
+                f"{len(self.roster)}: have the developer sign it anew"
             )
         return self.roster
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
@@ -33,7 +33,7 @@ _BASE = (
         offered INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE person (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
 )
-#: What version 3 has more than version 2, and that it is version 3.
+#: What version 4 has more than version 2, and that it is version 4.
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
     """CREATE TABLE events (
@@ -60,6 +60,9 @@ ADDED = (
     """CREATE TABLE assignments (
         task_sha256 BLOB NOT NULL, round INTEGER NOT NULL, time REAL NOT NULL, outcome TEXT NOT NULL,
         PRIMARY KEY (task_sha256, round)) WITHOUT ROWID""",
+    # Of each task of SecAgg+, the newest round and attempt that the device took part in: part of the ledger.
+    """CREATE TABLE secagg_attempts (
+        task_sha256 BLOB PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL) WITHOUT ROWID""",
     # When rows were last looked at for their age.
     "CREATE TABLE pruning (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
     f"PRAGMA application_id={_APPLICATION_ID}",
@@ -67,7 +70,7 @@ ADDED = (
 )
 CREATE = (*_BASE, *ADDED)
 #: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
-LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers")
+LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers", "secagg_attempts")
 DATA_TABLES = (
     "ratings", "local_parameters", "events", "requests", "local_data", "downloads", "download_versions", "assignments",
     "pruning",

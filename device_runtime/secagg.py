@@ -1,14 +1,14 @@
-"""Many devices of one process in one SecAgg+ session, each a client of its own.
+"""One device in a SecAgg+ session: its *seat*, what it answers, and what it stores.
 
-A session needs all of its clients alive at the same time, so no device is worked on from beginning to end: each has a
-*seat*, a seat has at most one call under way, and whoever's answer is there is advanced by one step. Few threads
-advance many devices. A seat is in memory alone: a device that dies has dropped out, and its secrets are gone with it.
+A session needs all of its clients alive at the same time, so no device is worked on from beginning to end: a seat has
+at most one call under way, and is advanced by one step when its answer is there (``secagg_sessions.py``). A seat is in
+memory alone: a device that dies has dropped out, and its secrets are gone with it.
 
 Steps of one device, in this order:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of the aggregator        nothing private was sent
-3. keys, reveal, shares                                    random numbers of this session, and no data
+3. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
 4. the conditions again; clip, quantise, noise, mask       in memory
 5. limits; the store: PREPARED, with nothing to send again  one transaction
 6. the masked vector                                       once: a lying host could have two of them unmasked
@@ -16,25 +16,22 @@ Steps of one device, in this order:
 8. the store: SENT                                         one transaction
 
 From 5 on the round is in the person's ledger, and the device joins no further session of it, whatever the host says.
+Before, it takes part in few attempts of a round, and in each once (``attempts.py``). However a seat is left, the
+secrets of its session are erased.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import heapq
-import itertools
 import os
-import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent import futures
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from device_runtime.assignment import Work
+from device_runtime.attempts import begin_attempt, end_attempts, require_new_attempt
 from device_runtime.participation import Outcome, Participant
 from device_runtime.schema import Participation, State
 from device_runtime.services import Traffic
@@ -48,27 +45,16 @@ from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.errors import (
-    Busy,
     ConfigurationError,
     ContributionRefused,
-    OdpError,
     PrivacyError,
     ServiceError,
-    ServiceUnavailable,
+    StateError,
 )
-from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
+from odp.privacy.mechanisms.noise_source import NoiseSource
 from odp.v1 import secagg_service_pb2 as wire
 
 _TOKEN_BYTES = 32
-#: A host that does not answer is asked again for so long.
-_OUTAGE_SECONDS = 60.0
-_RETRY_SECONDS = 0.2
-_LONGEST_POLL_SECONDS = 5.0
-#: A session that takes longer than this, gathering included, is left.
-_LONGEST_SECONDS = 3600.0
-_STOP_SECONDS = 20.0
-
-End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +101,12 @@ def announced(participant: Participant, work: Work, traffic: Traffic) -> Session
     )  # fmt: skip
     if expected != reply.config:
         raise PrivacyError("the aggregator announced another session than the one of the signed task and its model")
-    roster = participant.roster_for(model.definition.cohort.secagg.roster_sha256)
+    roster = participant.roster_for(model.definition.cohort.secagg)
     return Session(work, configuration, query, roster)
 
 
 class Seat:
-    """One device in one session: what it answers, and what it stores. Used by one thread at a time.
+    """One device in one session: what it answers, and what it stores. Used by one thread at a time, and left by any.
 
     Args:
         session: as announced.
@@ -145,7 +131,8 @@ class Seat:
         self._population = population
         self._noise = noise
         self._random_bytes = random_bytes
-        self._client: Client
+        self._client: Client | None = None
+        self._stepping = threading.Lock()
         self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
         #: Whether a masked vector may have left.
@@ -160,6 +147,7 @@ class Seat:
         with self._open_store() as store:
             if store.participation(work.model.task_sha256, work.round) is not None:
                 return None
+            require_new_attempt(store, work.model.task_sha256, work.round, session.configuration.attempt)
             self._participant.gate.check_in(store, self._population)
             logged = self._participant.admitted(store, work)
             checked = self._participant.verified_aggregator(work, logged)
@@ -170,42 +158,70 @@ class Seat:
             raise PrivacyError("this device is not on the roster of those that may take part")
         self._policy_sha256, self._image_digest = checked.enclave.policy.sha256, checked.enclave.image_digest
         self._record = self._participant.recorded(work, checked)
-        self._client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
+        client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
+        self._client = client
         self._name = session.client(identity, self._random_bytes(_TOKEN_BYTES))
-        return wire.StepRequest(client=self._name, advert=self._client.advert)
+        return wire.StepRequest(client=self._name, advert=client.advert)
 
     def poll(self) -> wire.StepRequest:
         """Asks for what comes next."""
         return wire.StepRequest(client=self._name)
 
     def leave(self) -> wire.StepRequest | None:
-        """Tells the host not to wait; None where it never heard of the device."""
+        """Erases the session's secrets, and tells the host not to wait; None where it never heard of the device."""
+        with self._stepping:
+            self._erase()
         return wire.StepRequest(client=self._name, leave=True) if self._name.identity else None
 
     def next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
         """The next message; None where the session is over for this device.
 
-        Raises:
-            PrivacyError: the host told something that an honest one does not; the session's secrets are erased.
+        Raises, after the session's secrets were erased:
+            PrivacyError: the host told something that an honest one does not.
             NotNow, DataError, StateError: the device drops out.
         """
+        with self._stepping:
+            request = None
+            try:
+                request = self._next(answer)
+            finally:
+                if request is None:
+                    self._erase()
+            return request
+
+    def _next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
         kind = answer.WhichOneof("answer")
+        if kind == "end":
+            return None
+        client = self._client
+        if client is None:
+            raise StateError("the device left its session before")
         request = wire.StepRequest(client=self._name)
         if kind == "adverts":
-            request.reveal.CopyFrom(self._client.reveal(answer.adverts))
+            request.reveal.CopyFrom(self._revealed(client, answer))
         elif kind == "reveals":
-            request.shares.CopyFrom(self._client.share(answer.reveals))
+            request.shares.CopyFrom(client.share(answer.reveals))
         elif kind == "inbox":
-            request.masked.CopyFrom(self._masked(answer))
+            request.masked.CopyFrom(self._masked(client, answer))
         elif kind == "survivors":
-            request.agreement.CopyFrom(self._client.agree(answer.survivors))
+            request.agreement.CopyFrom(client.agree(answer.survivors))
         elif kind == "agreements":
-            request.unmask.CopyFrom(self._client.unmask(answer.agreements))
-        elif kind == "end":
-            return None
+            request.unmask.CopyFrom(client.unmask(answer.agreements))
         else:
             raise ServiceError("the aggregator answered a step with nothing; is it of another version?")
         return request
+
+    def _erase(self) -> None:
+        if self._client is not None:
+            self._client.leave()
+            self._client = None
+
+    def _revealed(self, client: Client, answer: wire.StepResponse) -> Any:
+        reveal = client.reveal(answer.adverts)
+        configuration = self._session.configuration
+        with self._open_store() as store:
+            begin_attempt(store, configuration.task_sha256, configuration.round, configuration.attempt)
+        return reveal
 
     def outcome(self, answer: wire.StepResponse) -> Outcome | None:
         """How the session ended for the device; None where it may join another one."""
@@ -218,13 +234,13 @@ class Seat:
             store.settle(work.model.task_sha256, work.round, State.SENT)
         return Outcome.SENT
 
-    def _masked(self, answer: wire.StepResponse) -> Any:
+    def _masked(self, client: Client, answer: wire.StepResponse) -> Any:
         work, model = self._session.work, self._session.work.model
         with self._open_store() as store:
             self._participant.gate.again(store, model.terms)
             identity = store.identity()
             vector, local = self._vector(store, identity.seed)
-            masked = self._client.mask(answer.inbox, vector)
+            masked = client.mask(answer.inbox, vector)
             terms = model.definition.privacy
             participation = Participation(
                 task_sha256=model.task_sha256, round=work.round,
@@ -237,6 +253,7 @@ class Seat:
                 # The device may sit in sessions of other tasks: what they spent since it sat down counts now.
                 self._participant.gate.task(store, model.terms, work.round)
                 store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
+                end_attempts(store, model.task_sha256, work.round)
         self.sent = True
         return masked
 
@@ -258,211 +275,3 @@ class Seat:
 def identity_key(secret: bytes, task_sha256: bytes) -> SigningKey:
     """A device's Ed25519 key as a client: of one task, or (``task_sha256`` empty) the one that stands in rosters."""
     return SigningKey.from_bytes(domains.secagg_identity(secret, task_sha256 or bytes(32)))
-
-
-@dataclasses.dataclass
-class _Place:
-    """A seat, and what it asks."""
-
-    device: int
-    seat: Seat
-    traffic: Traffic = dataclasses.field(default_factory=Traffic)
-    request: wire.StepRequest | None = None
-    away_since: float | None = None
-
-
-class Sessions:
-    """Seats devices of one process in sessions, and advances whoever's answer is there.
-
-    Args:
-        participant: how a device takes part.
-        open_store: opens a device's store for one use.
-        population: what the devices check in for.
-        noise: source of the shares of the noise.
-        clock: seconds that only grow.
-    """
-
-    def __init__(
-        self,
-        participant: Participant,
-        open_store: Callable[[int], Store],
-        *,
-        population: str,
-        noise: NoiseSource | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._participant = participant
-        self._open_store = open_store
-        self._population = population
-        self._noise = OperatingSystemNoise() if noise is None else noise
-        self._clock = clock
-        # The newest attempt that each device was part of: it joins each once.
-        self._joined: dict[tuple[bytes, int], dict[int, int]] = {}
-
-    def run(
-        self, work: Work, devices: Sequence[int], *, pool: futures.Executor, stop: threading.Event, ended: End
-    ) -> bool:
-        """Takes the devices through the session that gathers clients now; False where none does.
-
-        ``ended`` is called once for each device that took part or tried to, with its outcome, or None where it may try
-        again, or the error that ended it.
-
-        Raises as ``announced``.
-        """
-        traffic = Traffic()
-        session = announced(self._participant, work, traffic)
-        if session is None:
-            return False
-        attempt = session.configuration.attempt
-        joined = self._joined.setdefault(work.key, {})
-        fresh = [device for device in devices if joined.get(device, -1) < attempt]
-        joined.update(dict.fromkeys(fresh, attempt))
-        if not fresh:
-            return False
-        _Table(self, session, pool, stop, ended).run(fresh)
-        return True
-
-    def seat(self, session: Session, device: int) -> Seat:
-        """A seat for a device."""
-        return Seat(
-            session, self._participant, lambda: self._open_store(device), population=self._population,
-            noise=self._noise, random_bytes=self._participant.random_bytes,
-        )  # fmt: skip
-
-    @property
-    def participant(self) -> Participant:
-        """How a device takes part."""
-        return self._participant
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Seconds that only grow."""
-        return self._clock
-
-
-class _Table:
-    """All seats of one session; ``run`` is its whole life."""
-
-    def __init__(
-        self, owner: Sessions, session: Session, pool: futures.Executor, stop: threading.Event, ended: End
-    ) -> None:
-        self._owner = owner
-        self._session = session
-        self._pool = pool
-        self._stop = stop
-        self._ended = ended
-        self._clock = owner.clock
-        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._later: list[tuple[float, int, _Place]] = []
-        self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._seated: dict[int, _Place] = {}
-
-    def run(self, devices: Sequence[int]) -> None:
-        """Returns once no device is seated any more."""
-        self._seated = {device: _Place(device, self._owner.seat(self._session, device)) for device in devices}
-        for place in list(self._seated.values()):
-            self._pool.submit(self._guarded, place, functools.partial(self._sit_down, place))
-        end = self._clock() + _LONGEST_SECONDS
-        stopped_at: float | None = None
-        while self._count():
-            now = self._clock()
-            if self._stop.is_set() and stopped_at is None:
-                stopped_at = now
-            over = now >= end or (stopped_at is not None and now >= stopped_at + _STOP_SECONDS)
-            if over or stopped_at is not None:
-                self._leave(all_of_them=over)
-            try:
-                event = self._events.get(timeout=self._until_next(now))
-            except queue.Empty:
-                event = None
-            if event is not None:
-                self._pool.submit(event)
-            self._ask_due()
-
-    def _count(self) -> int:
-        with self._lock:
-            return len(self._seated)
-
-    def _until_next(self, now: float) -> float:
-        with self._lock:
-            return min(max(self._later[0][0] - now, 0.0), 0.5) if self._later else 0.5
-
-    def _ask_due(self) -> None:
-        now = self._clock()
-        while True:
-            with self._lock:
-                if not self._later or self._later[0][0] > now:
-                    return
-                place = heapq.heappop(self._later)[2]
-            self._ask(place)
-
-    def _leave(self, *, all_of_them: bool) -> None:
-        with self._lock:
-            leaving = [place for place in self._seated.values() if all_of_them or not place.seat.sent]
-        for place in leaving:
-            self._say_goodbye(place)
-            self._finish(place, Outcome.SETTLED if place.seat.sent else None)
-
-    def _finish(self, place: _Place, result: Outcome | Exception | None) -> None:
-        with self._lock:
-            if self._seated.pop(place.device, None) is None:
-                return
-        self._ended(place.device, result, place.traffic)
-        self._events.put(None)
-
-    def _guarded(self, place: _Place, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:  # one device must not take the others down
-            self._say_goodbye(place)
-            self._finish(place, error)
-
-    def _say_goodbye(self, place: _Place) -> None:
-        goodbye = place.seat.leave()
-        if goodbye is not None:
-            call = self._owner.participant.services.start_step(self._session.work.aggregator, goodbye)
-            # Nobody waits for the answer: a host that does not hear it finds out by itself. A call that nobody holds is
-            # cancelled, and the callback holds it.
-            call.add_done_callback(lambda done: None)
-
-    def _sit_down(self, place: _Place) -> None:
-        place.request = place.seat.sit_down()
-        if place.request is None:
-            self._finish(place, Outcome.SETTLED)
-        else:
-            self._ask(place)
-
-    def _ask(self, place: _Place) -> None:
-        request = place.seat.poll() if place.request is None else place.request
-        call = self._owner.participant.services.start_step(self._session.work.aggregator, request)
-        call.add_done_callback(
-            lambda done: self._events.put(lambda: self._guarded(place, lambda: self._answered(place, request, done)))
-        )
-
-    def _answered(self, place: _Place, request: wire.StepRequest, done: Any) -> None:
-        services, address = self._owner.participant.services, self._session.work.aggregator
-        try:
-            answer = services.step_answer(address, request, done, place.traffic)
-        except ServiceUnavailable as error:
-            now = self._clock()
-            place.away_since = now if place.away_since is None else place.away_since
-            if now - place.away_since > _OUTAGE_SECONDS:
-                raise
-            self._ask_later(place, services.moment(error) if isinstance(error, Busy) else _RETRY_SECONDS)
-            return
-        place.away_since = None
-        if answer.WhichOneof("answer") == "wait":
-            place.request = None
-            self._ask_later(place, min(answer.wait.milliseconds / 1000.0, _LONGEST_POLL_SECONDS))
-            return
-        place.request = place.seat.next(answer)
-        if place.request is None:
-            self._finish(place, place.seat.outcome(answer))
-        else:
-            self._ask(place)
-
-    def _ask_later(self, place: _Place, seconds: float) -> None:
-        with self._lock:
-            heapq.heappush(self._later, (self._clock() + seconds, next(self._numbers), place))
-        self._events.put(None)

@@ -329,8 +329,9 @@ class Store(Database):
     def erase(self, *, ledger_too: bool = False) -> None:
         """Wipes all data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
 
-        The identity stays: with a new one the device would count as a second person in rounds that are open. So do the
-        person's limits and opt-outs. What was freed is overwritten; copies that the file system keeps are not.
+        The identity stays: with a new one the device would count as a second person in rounds that are open. So do
+        the numbers of attempts (``attempts.py``), and the person's limits and opt-outs. What was freed is
+        overwritten; copies that the file system keeps are not.
         """
         with errors(self.path):
             self._connection.execute("PRAGMA secure_delete=ON")

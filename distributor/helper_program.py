@@ -14,7 +14,8 @@ from distributor.model_store import ModelStore
 from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
 from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
-from odp.crypto.hpke import KEY_BYTES, HpkeKey
+from odp.crypto.hpke import HpkeKey
+from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError, StateError
 from odp.transport.logs import Log
 from odp.transport.running import Running

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 
 from odp._validate import one_of, strict_keywords
+from odp.crypto.public_keys import KEY_BYTES, require_x25519
 from odp.errors import ConfigurationError
 from odp.v1 import broadcast_pb2, common_pb2
 
 AUTO, ALL, ENCLAVE, PIR, LWE = "auto", "all", "enclave", "pir", "lwe"
 METHODS = (AUTO, ALL, ENCLAVE, PIR, LWE)
-KEY_BYTES = 32
 #: Most rows of one request to two parties (``odp.crypto.pir.layout``).
 MOST_PIR_KEYS = 512
 #: Rows of one request by lattices, whatever a device needs, and the largest table that is answered so: its hint takes a
@@ -52,6 +52,8 @@ class Broadcast:
                 f"Expected helper_key={self.helper_key[:16]!r}.. to be {2 * KEY_BYTES} hex digits; "
                 "`odp distributor helper key` prints it"
             )
+        if self.helper_key:
+            require_x25519(bytes.fromhex(self.helper_key), name="helper_key")
         if self.method == PIR and not self.helper_key:
             raise ConfigurationError(
                 "Expected helper_key with method='pir': the helper's public key, which `odp distributor helper key` "
@@ -95,12 +97,14 @@ def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
         raise ConfigurationError("Expected no broadcast terms in a task of statistics: its devices fetch no rows")
     if terms.method not in _WIRE.values():
         raise ConfigurationError(f"Expected broadcast.method={terms.method} to be a method that this version knows")
-    wanted = KEY_BYTES if terms.method == broadcast_pb2.BroadcastTerms.METHOD_PIR else 0
+    wanted = terms.method == broadcast_pb2.BroadcastTerms.METHOD_PIR
     slices = definition.dpam.slices_per_device
     if wanted and not 1 <= slices <= MOST_PIR_KEYS:
         raise ConfigurationError(
             f"Expected slices_per_device={slices} to be at most {MOST_PIR_KEYS} with method='pir'; lower it, or "
             "max_items_per_user"
         )
-    if len(terms.helper_key) != wanted:
-        raise ConfigurationError(f"Expected broadcast.helper_key of {wanted} bytes, got {len(terms.helper_key)}")
+    if wanted:
+        require_x25519(terms.helper_key, name="broadcast.helper_key")
+    elif terms.helper_key:
+        raise ConfigurationError("Expected no broadcast.helper_key: this method asks no helper")

@@ -23,14 +23,13 @@ from odp._validate import identifier, integer, one_of
 from odp.algorithms.seam import Broadcast
 from odp.algorithms.seam import Table as BroadcastTable
 from odp.crypto import domains
+from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
 from odp.encoding import ENCODINGS, Encoding, encoded, encoding_of, rounded
 from odp.errors import ConfigurationError
 from odp.signed_task import (
-    KEY_BYTES,
     LARGEST_DEFINITION,
     MOST_ITEMS,
-    check_length,
     model_sha256,
     open_manifest,
     open_task,
@@ -140,7 +139,7 @@ def open_table(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
     Raises SignatureError, or ConfigurationError naming the field.
     """
     definition = _parsed(signed)
-    check_length("developer_key", definition.developer_key, KEY_BYTES)
+    require_ed25519(definition.developer_key, name="developer_key")
     verify(definition.developer_key, signed.signature, domains.TASK, signed.definition)
     check_shape(definition.name, definition.table.rows_per_request)
     plain = _definition(definition.name, definition.table.rows_per_request, definition.developer_key)

@@ -16,6 +16,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.broadcast import check_broadcast
 from odp.crypto import domains
+from odp.crypto.public_keys import require_ed25519
 from odp.crypto.secure_aggregation import terms as secagg_terms
 from odp.crypto.signing import SigningKey, verify
 from odp.encoding import encoding_of
@@ -23,7 +24,6 @@ from odp.errors import ConfigurationError
 from odp.v1 import aggregator_pb2, common_pb2
 
 HASH_BYTES = 32
-KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 #: Nobody needs more; a longer message is refused before it is parsed.
 LARGEST_DEFINITION = 64 * 2**10
@@ -60,7 +60,7 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
             f"Expected a task definition of 1 to {LARGEST_DEFINITION} bytes, got {len(signed.definition)}"
         )
     definition = _parse(common_pb2.TaskDefinition(), signed.definition, "task definition")
-    check_length("developer_key", definition.developer_key, KEY_BYTES)
+    require_ed25519(definition.developer_key, name="developer_key")
     verify(definition.developer_key, signed.signature, domains.TASK, signed.definition)
     check_definition(definition)
     return definition
@@ -69,7 +69,7 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
 def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range."""
     identifier(name=definition.name, population=definition.population)
-    check_length("developer_key", definition.developer_key, KEY_BYTES)
+    require_ed25519(definition.developer_key, name="developer_key")
     privacy, cohort = definition.privacy, definition.cohort
     positive(epsilon=privacy.epsilon, delta=privacy.delta)
     within(low=0.0, high=1e-2, delta=privacy.delta)

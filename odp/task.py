@@ -29,7 +29,7 @@ from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.broadcast import Broadcast
-from odp.crypto.secure_aggregation.parameters import Threat
+from odp.crypto.secure_aggregation.parameters import LARGEST_COHORT, Threat
 from odp.crypto.secure_aggregation.terms import THREATS
 from odp.crypto.secure_aggregation.terms import resolve as resolve_secagg
 from odp.errors import ConfigurationError, PrivacyError
@@ -170,12 +170,14 @@ class Cohort:
         hardware is trusted and the server sees one noisy sum, of at most ``goal`` devices; for ``odp.Statistics``.
       threat: With "secagg+": "lying", a server that tells each device whatever it likes (the default), or
         "semi-honest", one that keeps to the protocol.
-      corrupt_fraction: With "secagg+": so many of a session's devices may work for the server; default 0.1. Their
-        noise does not count.
-      dropout_fraction: With "secagg+": so many of a session's devices may vanish; default 0.1. A session that loses
-        more is given up.
+      corrupt_fraction: With "secagg+": at most this fraction of the roster works for the server; default 0.1. All of
+        these devices may sit in one session, and their noise does not count. Without a roster it is a fraction of each
+        session's devices: an assumption about whoever the host lets in, which nothing enforces.
+      dropout_fraction: With "secagg+": at most this fraction of a session's devices may vanish; default 0.1. A session
+        that loses more is given up.
       roster_sha256: With "secagg+": hexadecimal SHA-256 of the identities (32 bytes each, ascending) that may take
         part; without it nothing stops a lying server from playing all other devices.
+      roster_size: With ``roster_sha256``: how many identities these are. Devices compare it with the list they pin.
     """
 
     minimum: int = 100
@@ -189,6 +191,7 @@ class Cohort:
     corrupt_fraction: float | None = None
     dropout_fraction: float | None = None
     roster_sha256: str | None = None
+    roster_size: int | None = None
 
     def __post_init__(self) -> None:
         integer(low=1, high=2**31, minimum=self.minimum)
@@ -210,7 +213,7 @@ class Cohort:
             Sampling(self.sampling_probability, self.most_contributions, cap=1)
 
     def _check_secagg(self) -> None:
-        names = ("threat", "corrupt_fraction", "dropout_fraction", "roster_sha256")
+        names = ("threat", "corrupt_fraction", "dropout_fraction", "roster_sha256", "roster_size")
         if self.aggregation != SECAGG:
             for name in names:
                 if getattr(self, name) is not None:
@@ -223,6 +226,8 @@ class Cohort:
             one_of((LYING, SEMI_HONEST), threat=self.threat)
         if self.roster_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.roster_sha256):
             raise ConfigurationError("Expected roster_sha256 to be 64 digits of lower-case hexadecimal")
+        if self.roster_size is not None:
+            integer(low=1, high=LARGEST_COHORT, roster_size=self.roster_size)
         if self.sampling != FULL:
             raise ConfigurationError(
                 f"Expected sampling={self.sampling!r} to be {FULL!r} with aggregation={SECAGG!r}: no enclave could draw"
@@ -235,6 +240,7 @@ class Cohort:
             adversary=THREATS[self.threat or LYING],
             corrupt=_FRACTION if self.corrupt_fraction is None else self.corrupt_fraction,
             dropout=_FRACTION if self.dropout_fraction is None else self.dropout_fraction,
+            roster=self.roster_size or 0,
         )
         roster = bytes.fromhex(self.roster_sha256 or "")
         return resolve_secagg(threat, minimum=self.minimum, goal=self._goal, roster_sha256=roster)

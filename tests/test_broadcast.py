@@ -12,7 +12,7 @@ from odp.signed_task import open_task, sign_task
 from odp.task_file import parse_task, render_task
 from odp.v1 import broadcast_pb2, common_pb2
 
-KEY = "0123456789abcdef" * 4
+KEY = "123456789abcdef0" * 3 + "123456789abcde70"
 
 
 def task(broadcast: odp.Broadcast | None = None, *, items: int = 2000, slices: int | None = None) -> odp.Task:
@@ -62,6 +62,8 @@ def test_a_task_file_holds_the_method_and_reads_back() -> None:
         ({"method": "pir", "helper_key": "AB" * 32}, "to be 64 hex digits"),
         ({"method": "pir", "helper_key": KEY[:-1]}, "to be 64 hex digits"),
         ({"method": "all", "helper_key": KEY}, "asks no helper"),
+        ({"method": "pir", "helper_key": "ab" * 32}, "canonical encoding"),
+        ({"method": "pir", "helper_key": "00" * 32}, "low order"),
     ],
 )
 def test_terms_that_cannot_be_are_refused(given: dict[str, str], line: str) -> None:
@@ -99,8 +101,8 @@ def changed(**fields: object) -> common_pb2.TaskDefinition:
     ("definition", "line"),
     [
         (changed(method=7), "broadcast.method=7"),
-        (changed(method=2), "broadcast.helper_key of 32 bytes, got 0"),
-        (changed(method=1, helper_key=bytes(32)), "broadcast.helper_key of 0 bytes, got 32"),
+        (changed(method=2), "broadcast.helper_key to be 32 bytes, got 0"),
+        (changed(method=1, helper_key=bytes(32)), "no broadcast.helper_key"),
     ],
     ids=["unknown", "no key", "a key too many"],
 )

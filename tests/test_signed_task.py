@@ -96,7 +96,7 @@ def test_a_signature_of_another_key_or_for_another_purpose_is_refused() -> None:
         (lambda d: d.ClearField("dpam"), "training=None"),
         (lambda d: setattr(d.dpam, "count_noise_std", 0.0), "count_noise"),
         (lambda d: setattr(d.dpam, "slices_per_device", 1), "slices_per_device=1"),
-        (lambda d: setattr(d, "developer_key", b"short"), "developer_key of 32 bytes, got 5"),
+        (lambda d: setattr(d, "developer_key", b"short"), "developer_key to be 32 bytes, got 5"),
         (lambda task: task.cohort.__setattr__("aggregation", 1), "aggregation='masked' with dense"),
         (lambda task: task.cohort.__setattr__("aggregation", 7), "cohort.aggregation=7"),
     ],
@@ -206,5 +206,5 @@ def test_an_order_of_a_wrong_form_is_refused_although_it_was_signed(data: bytes,
 
 
 def test_a_definition_without_a_key_is_refused_by_the_check() -> None:
-    with pytest.raises(ConfigurationError, match="developer_key of 32 bytes, got 0"):
+    with pytest.raises(ConfigurationError, match="developer_key to be 32 bytes, got 0"):
         check_definition(DEFINITION)

@@ -26,6 +26,7 @@ from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc, secagg_service_pb2
 from trusted_aggregator import secagg_servicer
 from trusted_aggregator.interface import Aggregator, Status
 from trusted_aggregator.remote import RemoteAggregator, restore
+from trusted_aggregator.secagg_limits import SessionLimits
 from trusted_aggregator.secagg_rounds import SecAggRounds
 from trusted_aggregator.secagg_session import Pace
 from trusted_aggregator.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
@@ -44,8 +45,9 @@ class Config:
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate.
-    ``pace`` says how long the steps of SecAgg+ take; ``rosters`` are files of the identities that may take part in the
-    sessions of tasks that name them, so that a stranger cannot end one. Nothing here touches the noise (rule P23).
+    ``pace`` says how long the steps of SecAgg+ take, and ``limits`` what its sessions may take of the host; ``rosters``
+    are files of the identities that may take part in the sessions of tasks that name them, so that a stranger cannot
+    end one. Nothing here touches the noise (rule P23).
     """
 
     state: Path
@@ -57,6 +59,7 @@ class Config:
     ca_folder: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
     pace: Pace = field(default_factory=Pace)
+    limits: SessionLimits = field(default_factory=SessionLimits)
     rosters: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
@@ -99,7 +102,7 @@ def start(
         undo.callback(client.close)
         core = RemoteAggregator(client)
         _resume(core, storage, log)
-        secagg = SecAggRounds(state, log, pace=config.pace, rosters=rosters)
+        secagg = SecAggRounds(state, log, pace=config.pace, rosters=rosters, limits=config.limits)
         _resume_secagg(core, secagg)
         service = AggregatorService(core, storage, log, failed=failure, secagg=secagg)
         undo.callback(service.close)

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from odp.crypto.secure_aggregation.session import HASH_BYTES, KEY_BYTES, require_length
+from odp.crypto.public_keys import KEY_BYTES
+from odp.crypto.secure_aggregation.session import HASH_BYTES, require_length
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, PrivacyError
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
@@ -22,6 +23,8 @@ from odp.transport.streams import stream_time_limit
 from odp.transport.turns import Turns
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
+from trusted_aggregator.secagg_admission import Admission, Anybody
+from trusted_aggregator.secagg_limits import address_of
 from trusted_aggregator.secagg_rounds import SecAggRounds
 from trusted_aggregator.secagg_session import TOKEN_BYTES, LiveSession, Message
 
@@ -37,10 +40,11 @@ _STREAM_SECONDS = 20.0
 
 
 class SecureAggregationService:
-    """The sessions of ``rounds`` for devices."""
+    """The sessions of ``rounds`` for devices that ``admission`` lets in."""
 
-    def __init__(self, rounds: SecAggRounds, *, wait: float = WAIT_SECONDS) -> None:
+    def __init__(self, rounds: SecAggRounds, *, admission: Admission | None = None, wait: float = WAIT_SECONDS) -> None:
         self._rounds = rounds
+        self._admission = Anybody() if admission is None else admission
         self._wait = wait
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
         self._streams = Turns(
@@ -52,15 +56,21 @@ class SecureAggregationService:
         )
 
     def join(self, request: wire.JoinRequest) -> wire.JoinResponse:
-        """The configuration of the session that gathers clients, or how long to wait."""
+        """The configuration of the session that gathers clients, or how long to wait, or that none follows."""
         require_length("task_sha256", request.task_sha256, HASH_BYTES)
-        config = self._rounds.join((request.task_sha256, request.round))
+        key = request.task_sha256, request.round
+        config = self._rounds.join(key)
+        if config is None and self._rounds.failure(key):
+            return wire.JoinResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
         if config is None:
             return wire.JoinResponse(wait=wire.SecAggWait(milliseconds=_POLL_MILLISECONDS))
         return wire.JoinResponse(config=config)
 
-    def step(self, request: wire.StepRequest) -> wire.StepResponse:
-        """Takes a client's message; the next one for the client, or how long to wait."""
+    def step(self, request: wire.StepRequest, *, address: str = "") -> wire.StepResponse:
+        """Takes a client's message; the next one for the client, or how long to wait.
+
+        ``address`` is where the client connected from.
+        """
         session = self._session(request.client)
         if session is None:
             return _void()
@@ -68,7 +78,9 @@ class SecureAggregationService:
             return session.leave(request.client.identity, request.client.token)
         kind = request.WhichOneof("message")
         message: Message | None = None if kind is None else getattr(request, kind)
-        return self._step(session, request.client, message)
+        if kind == "advert" and not session.holds(request.client.identity):
+            self._admission.require(request)
+        return self._step(session, request.client, message, address)
 
     def send_masked(self, requests: Iterator[wire.SendMaskedRequest]) -> wire.StepResponse:
         """As ``step``, of a masked vector in chunks."""
@@ -82,7 +94,7 @@ class SecureAggregationService:
         session.require_may_send(client.identity, client.token)
         with self._streams.turn():
             message = _read_masked(requests, session.vector_bytes)
-        return self._step(session, client, message)
+        return self._step(session, client, message, "")
 
     def _session(self, client: wire.SecAggClient) -> LiveSession | None:
         require_length("task_sha256", client.task_sha256, HASH_BYTES)
@@ -90,10 +102,12 @@ class SecureAggregationService:
         require_length("token", client.token, TOKEN_BYTES)
         return self._rounds.session((client.task_sha256, client.round), client.attempt)
 
-    def _step(self, session: LiveSession, client: wire.SecAggClient, message: Message | None) -> wire.StepResponse:
+    def _step(
+        self, session: LiveSession, client: wire.SecAggClient, message: Message | None, address: str
+    ) -> wire.StepResponse:
         with self._turn() as wait:
             try:
-                answer = session.step(client.identity, client.token, message, wait=wait)
+                answer = session.step(client.identity, client.token, message, address=address, wait=wait)
             except SignatureError as error:
                 raise PrivacyError(f"refused: {error}") from error
         if answer is None:
@@ -143,7 +157,7 @@ def secagg_servicer(
 
         @answers(log)
         def Step(self, request: wire.StepRequest, context: grpc.ServicerContext) -> wire.StepResponse:
-            return service.step(request)
+            return service.step(request, address=address_of(context.peer()))
 
         @answers(log)
         def SendMasked(

@@ -11,6 +11,9 @@ AGREEMENTS     all survivors answered, or time is up                    void bel
 UNMASKS        all that agreed answered, or time is up                  the sum, or none
 =============  =======================================================  ================================================
 
+A session begins where the host has memory for it, else it goes on gathering. While it gathers it has a seat for each
+client up to its largest size; seats of clients that fell silent are given to others.
+
 A session that is ready waits for its charge: no client gets what it needs to give unmask shares before
 ``allow_unmasking``. A session that is void has erased what clients sent; whoever asks is told to come back.
 
@@ -24,6 +27,7 @@ import hashlib
 import hmac
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -31,12 +35,13 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.crypto.secure_aggregation.parameters import find
+from odp.crypto.secure_aggregation.parameters import is_withstood
 from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
 from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
-from odp.errors import ConfigurationError, OdpError, PrivacyError
+from odp.errors import Busy, ConfigurationError, OdpError, PrivacyError
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
+from trusted_aggregator.secagg_limits import Memory, SessionLimits, session_bytes
 
 TOKEN_BYTES = 32
 #: Clients are told to come back after so long where a session is void.
@@ -99,6 +104,7 @@ class _Member:
     advert: messages.SecAggAdvert
     seen: float
     last: Stage = Stage.ADVERTS
+    address: str = ""
     number: int = -1
     left: bool = False
 
@@ -132,6 +138,8 @@ class LiveSession:
         pace: how long the steps take.
         clock: seconds that only grow.
         roster: identities that may take part; None accepts any.
+        limits: seats of one address.
+        memory: of all sessions of the host.
         threads: how many cores unmask.
     """
 
@@ -144,6 +152,8 @@ class LiveSession:
         pace: Pace,
         clock: Callable[[], float],
         roster: Collection[bytes] | None = None,
+        limits: SessionLimits | None = None,
+        memory: Memory | None = None,
         threads: int = 1,
     ) -> None:
         self.configuration = configuration
@@ -152,9 +162,13 @@ class LiveSession:
         self._goal = min(goal, configuration.ring.maximum)
         self._pace = pace
         self._clock = clock
+        self._limits = SessionLimits() if limits is None else limits
+        self._memory = Memory(self._limits.memory) if memory is None else memory
+        self._reserved = 0
         self._changed = threading.Condition(threading.RLock())
         self._server: Server | None = Server(configuration, roster=roster, threads=threads)
         self._members: dict[bytes, _Member] = {}
+        self._seats: Counter[str] = Counter()  # of each address
         self._told = _Told()
         self._stage = Stage.ADVERTS
         self._patience = patience
@@ -190,21 +204,28 @@ class LiveSession:
         """Length of every masked vector."""
         return self.configuration.length * self.configuration.ring.dtype.itemsize
 
+    def holds(self, identity: bytes) -> bool:
+        """Whether a client has a seat."""
+        with self._changed:
+            return identity in self._members
+
     def step(
-        self, identity: bytes, token: bytes, message: Message | None, *, wait: float = 0.0
+        self, identity: bytes, token: bytes, message: Message | None, *, address: str = "", wait: float = 0.0
     ) -> wire.StepResponse | None:
         """Takes a client's message, where there is one; what the client is told next, or None where it has to wait.
 
-        The same message again changes nothing. Waits up to ``wait`` seconds for the answer.
+        The same message again changes nothing. Waits up to ``wait`` seconds for the answer. ``address`` is where the
+        client connected from.
 
         Raises:
             ConfigurationError, PrivacyError, SignatureError: the message is refused; it changed nothing.
+            Busy: clients of its address have their seats.
         """
         with self._changed:
             self._move()
             if self._phase is Phase.VOID:
                 return _end(wire.SecAggEnd.REASON_VOIDED)
-            member = self._member(identity, token, message)
+            member = self._member(identity, token, message, address)
             if member is None or member.left:
                 return _end(wire.SecAggEnd.REASON_DROPPED)
             member.seen = self._clock()
@@ -221,7 +242,7 @@ class LiveSession:
     def leave(self, identity: bytes, token: bytes) -> wire.StepResponse:
         """The client goes on no further: it has dropped out, and nobody waits for it. Raises as ``step``."""
         with self._changed:
-            member = self._member(identity, token, None)
+            member = self._member(identity, token, None, "")
             if member is not None:
                 member.left = True
                 self._awaited.discard(identity)
@@ -290,9 +311,11 @@ class LiveSession:
         self._server = None
         self._told = _Told()
         self._awaited = set()
+        self._memory.give(self._reserved)
+        self._reserved = 0
         self._changed.notify_all()
 
-    def _member(self, identity: bytes, token: bytes, message: Message | None) -> _Member | None:
+    def _member(self, identity: bytes, token: bytes, message: Message | None, address: str) -> _Member | None:
         if len(token) != TOKEN_BYTES:
             raise ConfigurationError(f"Expected a token of {TOKEN_BYTES} bytes, got {len(token)}")
         member = self._members.get(identity)
@@ -304,19 +327,48 @@ class LiveSession:
             return None
         if message.identity != identity:
             raise PrivacyError("the advert is of another identity than its client's")
-        if len(self._members) >= self.configuration.ring.maximum:
-            return None
         if self._server is None:
             return None
         if self._roster is not None and identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
         # The server of the session gets the adverts of those that are still here when it begins.
         check_advert(message, self._config_sha256, name="the client")
-        member = _Member(token, message, self._clock())
+        if not self._has_seat(address):
+            return None
+        member = _Member(token, message, self._clock(), address=address)
         if not self._members:
             self._deadline = member.seen + self._patience
         self._members[identity] = member
+        self._seats[address] += 1
         return member
+
+    def _has_seat(self, address: str) -> bool:
+        """Whether a further client of ``address`` has room; seats of clients that fell silent are given away first.
+
+        Raises Busy where other clients of that address have its seats.
+        """
+        most = self._limits.seats(address)
+
+        def taken() -> bool:
+            return most is not None and self._seats[address] >= most
+
+        full = len(self._members) >= self.configuration.ring.maximum
+        if full or taken():
+            here = set(self._here())
+            self._members = {
+                identity: member
+                for identity, member in self._members.items()
+                if identity in here or not (full or member.address == address)
+            }
+            self._seats = Counter(member.address for member in self._members.values())
+        if taken():
+            raise Busy(
+                f"{most} clients of your address are in the session: come again when it is over, or have the host's "
+                "operator raise --secagg-seats",
+                RETRY_SECONDS,
+                2.0 * RETRY_SECONDS,
+            )
+        return len(self._members) < self.configuration.ring.maximum
 
     def _take(self, identity: bytes, member: _Member, message: Message) -> None:
         stage = _STAGES[type(message)]
@@ -385,11 +437,14 @@ class LiveSession:
         here = len(self._here())
         if here < self._goal and not (late and here >= max(3, self.configuration.minimum)):
             return False
-        try:
-            find(clients=here, threat=self.configuration.threat)
-        except PrivacyError:
-            return False  # with more clients it can be withstood
-        return True
+        return is_withstood(clients=here, threat=self.configuration.threat) and self._reserve(here)
+
+    def _reserve(self, clients: int) -> bool:
+        """Whether the host has memory for a session of so many clients; it is this session's then."""
+        if not self._reserved:
+            needed = session_bytes(self.configuration, clients)
+            self._reserved = needed if self._memory.take(needed) else 0
+        return self._reserved > 0
 
     def _here(self) -> list[bytes]:
         alive = self._clock() - self._pace.silent

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array, Query
+from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import PrivacyError
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
@@ -83,14 +84,16 @@ def charges_of(query: Query) -> tuple[GaussianRelease | DistributedRelease, ...]
     """
     for release in query.releases:
         require_charged_noise(release)
-    return tuple(
-        GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
-        if not release.sharers
-        else DistributedRelease(
-            release.name, release.sensitivity, release.noise_std, release.coordinates, release.sharers, release.step
-        )
-        for release in query.releases
-    )
+    return tuple(_charge(release) for release in query.releases)
+
+
+def _charge(release: DeclaredRelease) -> GaussianRelease | DistributedRelease:
+    if not release.sharers:
+        return GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
+    return DistributedRelease(
+        name=release.name, sensitivity=release.sensitivity, noise_std=release.noise_std,
+        coordinates=release.coordinates, sharers=release.sharers, step=release.step, graph_delta=graph_delta(),
+    )  # fmt: skip
 
 
 def charge_of(event: GaussianRelease | DistributedRelease) -> common_pb2.Charge:
@@ -103,6 +106,7 @@ def charge_of(event: GaussianRelease | DistributedRelease) -> common_pb2.Charge:
         sharers=event.sharers if isinstance(event, DistributedRelease) else 0,
         step=event.step if isinstance(event, DistributedRelease) else 0.0,
         adjacency=_WRITTEN[event.adjacency],
+        graph_delta=event.graph_delta if isinstance(event, DistributedRelease) else 0.0,
     )
 
 
@@ -118,13 +122,13 @@ def event_of(charge: common_pb2.Charge) -> GaussianRelease | DistributedRelease:
         raise PrivacyError(
             f"charge {charge.name!r} names no known adjacency: read it with the version of the program that made it"
         )
-    if not charge.sharers and not charge.step:
+    if not charge.sharers and not charge.step and not charge.graph_delta:
         return GaussianRelease(
             charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, adjacency=adjacency
         )
     return DistributedRelease(
-        charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, charge.sharers, charge.step,
-        adjacency=adjacency,
+        name=charge.name, sensitivity=charge.sensitivity, noise_std=charge.noise_std, coordinates=charge.coordinates,
+        sharers=charge.sharers, step=charge.step, graph_delta=charge.graph_delta, adjacency=adjacency,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from odp.cli import person
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, print_text
 from odp.cli.device_doctor import doctor
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def roster(
     devices: Annotated[int, typer.Option(help="Number of devices.")] = 1,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
 ) -> None:
-    """Write the public keys by which devices take part in `secagg+` sessions with a roster, and print their hash."""
+    """Write the public keys by which devices take part in `secagg+` sessions, and print what a task says of them."""
     from device_runtime import Store, store_path
     from device_runtime.secagg import identity_key
     from odp.crypto.secure_aggregation.roster import hash_of
@@ -138,7 +138,7 @@ def roster(
         with Store.open(store_path(state, device)) as store:
             keys.append(identity_key(store.identity().secret, b"").public)
     write_atomically(output, "".join(f"{key.hex()}\n" for key in keys).encode(), mode=0o644)
-    console().print(f"roster_sha256: {hash_of(keys).hex()}")
+    print_text(f'roster_size = {len(keys)}\nroster_sha256 = "{hash_of(keys).hex()}"')
 
 
 @app.command("recommend")

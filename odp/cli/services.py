@@ -150,6 +150,10 @@ def run_aggregator(
     secagg_silent: Annotated[
         float, typer.Option(help="A device that is silent for so many seconds is not in the session that begins.")
     ] = 15.0,
+    secagg_memory: Annotated[int, typer.Option(help="MiB of memory for all sessions of `secagg+` together.")] = 2048,
+    secagg_seats: Annotated[
+        int, typer.Option(help="Devices of one address in a session, at most; of this machine, any number.")
+    ] = 256,
     roster: Annotated[
         list[Path],
         typer.Option(help="File of the devices that may be in sessions of tasks that name it; repeat for more."),
@@ -165,6 +169,7 @@ def run_aggregator(
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
     from trusted_aggregator.program import Config, start
+    from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
     from trusted_aggregator.secagg_session import Pace
 
     policy = EnclavePolicy(
@@ -182,6 +187,7 @@ def run_aggregator(
             platform=platform,
             policy=policy,
             pace=Pace(step=secagg_step, vector=secagg_vector, silent=secagg_silent),
+            limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
             rosters=tuple(roster),
             certificate=certificate,
             key=key,

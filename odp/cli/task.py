@@ -13,7 +13,7 @@ from odp.cli.console import console, print_json, print_text
 
 if TYPE_CHECKING:
     from odp.client import Connection
-    from odp.v1 import server_pb2
+    from odp.v1 import secagg_terms_pb2, server_pb2
 
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
 
@@ -94,29 +94,28 @@ def show(file: File, json: Json = False) -> None:
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
     from odp.broadcast import method_of
-    from odp.privacy.accounting import epsilon
+    from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
     from odp.task_file import load_task, render_task
 
     task = load_task(file)
     definition = task.definition()
     algorithm = algorithm_for(definition)
-    silent = task.privacy.epsilon == math.inf
+    silent, delta = task.privacy.epsilon == math.inf, definition.privacy.delta
     sampling = sampling_of(definition)
     rounds = [
         () if silent else round_charges(algorithm.query(number), sampling)
         for number in range(algorithm.server().rounds)
     ]
-    planned = (
-        math.inf
-        if silent
-        else epsilon([event for events in rounds for event in events], delta=definition.privacy.delta)
-    )
+    planned = math.inf if silent else epsilon([event for events in rounds for event in events], delta=delta)
     if json:
         from google.protobuf.json_format import MessageToDict
 
         stated = None if silent else planned
-        print_json({"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)})
+        found = {"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)}
+        if definition.cohort.HasField("secagg"):
+            found["epsilon_if_alone"] = epsilon_if_alone([event for events in rounds for event in events], delta=delta)
+        print_json(found)
         return
     print_text(render_task(task))
     lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]
@@ -139,10 +138,28 @@ def show(file: File, json: Json = False) -> None:
             f"# {definition.cohort.goal} devices: each masks with {terms.neighbours} neighbours, {terms.threshold} "
             "shares rebuild a secret; fewer devices take what the same rule gives them",
             f"# noise: each device adds a share of variance v / {terms.sharers}, the fewest honest devices in any sum",
+            _assumed(terms, epsilon_if_alone([event for events in rounds for event in events], delta=delta)),
         ]
     resolved = definition.statistics.dense if algorithm.statistics else definition.dpam
     lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
+
+
+def _assumed(terms: secagg_terms_pb2.SecAggTerms, alone: float) -> str:
+    """What the noise rests on, and what holds without it."""
+    from odp.crypto.secure_aggregation.terms import threat_of
+
+    if terms.roster_size:
+        corrupt = threat_of(terms).most_corrupt(terms.roster_size)
+        holds = (
+            f"at most {corrupt} of the {terms.roster_size} devices on the roster work for the server, in any session"
+        )
+    else:
+        holds = (
+            f"at most {terms.corrupt:g} of each session's devices work for the server: an assumption about whoever the "
+            "host lets in, since the task names no roster"
+        )
+    return f"# assumed: {holds}; if all others did, epsilon would be {alone:.4f}"
 
 
 app.command("plan")(show_plan)

@@ -17,9 +17,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from odp.crypto.public_keys import KEY_BYTES, require_x25519
 from odp.errors import ConfigurationError, OdpError
 
-KEY_BYTES = 32
 # 32 bytes of encapsulated key and 16 of authentication tag.
 OVERHEAD = 48
 
@@ -95,13 +95,7 @@ def seal(public: bytes, plaintext: bytes, info: bytes) -> bytes:
         info: context that the receiver has to name in order to open.
 
     Raises:
-        ConfigurationError: ``public`` is not 32 bytes, or is a point of low order that anybody could decrypt for.
+        ConfigurationError: ``public`` is no key (``public_keys``), such as a point that anybody could decrypt for.
     """
-    if len(public) != KEY_BYTES:
-        raise ConfigurationError(f"Expected an HPKE public key of {KEY_BYTES} bytes, got {len(public)}")
-    try:
-        return _SUITE.encrypt(plaintext, X25519PublicKey.from_public_bytes(public), info=info)
-    except ValueError:
-        raise ConfigurationError(
-            "Expected an HPKE public key that is a point of full order; this key protects nothing"
-        ) from None
+    require_x25519(public, name="the HPKE public key")
+    return _SUITE.encrypt(plaintext, X25519PublicKey.from_public_bytes(public), info=info)

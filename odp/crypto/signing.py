@@ -15,9 +15,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from odp.crypto import domains
+from odp.crypto.public_keys import KEY_BYTES, require_ed25519
 from odp.errors import ConfigurationError, OdpError
 
-KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
 
@@ -78,12 +78,14 @@ def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
         data: the signed bytes, as received.
 
     Raises:
-        SignatureError: it is not, or the key or the signature has a wrong length.
+        SignatureError: it is not, the signature has a wrong length, or the key is none (``public_keys``).
         ConfigurationError: ``domain`` is not one of ``domains.SIGNED``.
     """
     prefix = _known(domain)
-    if len(public) != KEY_BYTES:
-        raise SignatureError(f"the signer's key for {prefix.decode()} is {len(public)} bytes, not {KEY_BYTES}")
+    try:
+        require_ed25519(public, name=f"the signer's key for {prefix.decode()}")
+    except ConfigurationError as error:
+        raise SignatureError(str(error)) from None
     if len(signature) != SIGNATURE_BYTES:
         raise SignatureError(f"the signature for {prefix.decode()} is {len(signature)} bytes, not {SIGNATURE_BYTES}")
     try:

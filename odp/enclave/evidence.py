@@ -28,8 +28,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from odp.crypto import domains
+from odp.crypto.public_keys import KEY_BYTES, require_ed25519, require_x25519
 from odp.enclave.registers import NAMES, REGISTER_BYTES
-from odp.errors import AttestationError
+from odp.errors import AttestationError, ConfigurationError
 
 ALGORITHM = "ES384"
 AUDIENCE = "odp"
@@ -39,7 +40,6 @@ EMULATED_HARDWARE = "ODP-EMULATED"
 DEBUG_DISABLED = "disabled-since-boot"
 DEBUG_ENABLED = "enabled"
 
-KEY_BYTES = 32
 REPORT_DATA_BYTES = 64
 NONCE_BYTES = range(16, 65)
 
@@ -164,8 +164,8 @@ class Claims:
             image_digest=_text(container, "image_digest"),
             registers={name: _bytes(registers, name, range(REGISTER_BYTES, REGISTER_BYTES + 1)) for name in NAMES},
             report_data=_bytes(values, "report_data", range(REPORT_DATA_BYTES, REPORT_DATA_BYTES + 1)),
-            hpke_key=_bytes(values, "hpke_key", range(KEY_BYTES, KEY_BYTES + 1)),
-            signing_key=_bytes(values, "signing_key", range(KEY_BYTES, KEY_BYTES + 1)),
+            hpke_key=_key(values, "hpke_key", require_x25519),
+            signing_key=_key(values, "signing_key", require_ed25519),
         )
         if claims.expires <= claims.issued:
             raise malformed("claim exp is not after claim iat")
@@ -323,6 +323,15 @@ def _truth(values: dict[str, Any], name: str) -> bool:
 
 def _object(values: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(_claim(values, name, lambda value: isinstance(value, dict), "an object"))
+
+
+def _key(values: dict[str, Any], name: str, require: Callable[..., None]) -> bytes:
+    key = _bytes(values, name, range(KEY_BYTES, KEY_BYTES + 1))
+    try:
+        require(key, name=f"claim {name}")
+    except ConfigurationError as error:
+        raise malformed(str(error)) from None
+    return key
 
 
 def _bytes(values: dict[str, Any], name: str, lengths: range) -> bytes:

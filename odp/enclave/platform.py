@@ -28,13 +28,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from odp import _validate
 from odp.crypto import domains
+from odp.crypto.public_keys import KEY_BYTES
 from odp.enclave import _files, chain, sealing
 from odp.enclave.evidence import (
     DEBUG_DISABLED,
     DEBUG_ENABLED,
     EMULATED_HARDWARE,
     EMULATED_ISSUER,
-    KEY_BYTES,
     NONCE_BYTES,
     Claims,
     report_data,

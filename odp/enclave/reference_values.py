@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from odp import _validate
+from odp.crypto.public_keys import require_x25519
 from odp.enclave import _files, chain
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
@@ -104,6 +105,8 @@ class ReferenceValues:
             ("helper_keys", _SHA256),
         ):
             object.__setattr__(self, name, tuple(_matching(_strings(getattr(self, name), name), form, name)))
+        for key in self.helper_keys:
+            require_x25519(bytes.fromhex(key), name="each of helper_keys")
 
     @classmethod
     def load(cls, path: Path) -> ReferenceValues:

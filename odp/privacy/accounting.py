@@ -6,15 +6,16 @@ Gaussian releases of full participation compose exactly: all of them together ar
     delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
 
 Epsilon is always computed from the list of events, never added up from other epsilons. Every result is rounded to the
-safe side, and includes the delta that sampling the noise on a computer adds. A list that holds sampled rounds goes to
-``composition.py``. The accountants of the dp-accounting library serve as a cross-check; they are imported where they
-are used, because that takes seconds.
+safe side, and includes the delta that sampling the noise on a computer and the graphs of secure aggregation add. A
+list that holds sampled rounds goes to ``composition.py``. The accountants of the dp-accounting library serve as a
+cross-check; they are imported where they are used, because that takes seconds.
 
 Sources: Balle and Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 2.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -66,10 +67,11 @@ def added_delta(events: Iterable[Event]) -> float:
     """Upper bound of the delta that comes on top of the mechanisms' own.
 
     2^-48 per noised number for sampling the noise, at any grid; of sampled rounds also the probability that a cap is
-    reached, and the rounding of their accountant.
+    reached, and the rounding of their accountant; of noise in shares, that the graph of a session fails.
     """
     counts = _counted(events)
-    return _coordinates(counts) * ADDED_DELTA + composition.overflow_delta(counts) + composition.rounding_delta(counts)
+    sampled = composition.overflow_delta(counts) + composition.rounding_delta(counts)
+    return _coordinates(counts) * ADDED_DELTA + sampled + graph_delta(counts)
 
 
 def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, interval: float | None = None) -> float:
@@ -115,34 +117,74 @@ def closeness(events: Iterable[Event] | Mapping[Event, int]) -> float:
     )
 
 
-def epsilon_of_rho(rho: float, *, delta: float, coordinates: int, closeness: float = 0.0) -> float:
+def graph_delta(events: Iterable[Event] | Mapping[Event, int]) -> float:
+    """Upper bound of the probability that the graph of any session behind the events fails; it adds to delta.
+
+    With a failed graph the server may learn the sum of some devices alone. Whether one fails follows from random
+    numbers of the devices and from no data, so its probability is added once, to either of two neighbours.
+    """
+    counts = _counted(events)
+    return math.fsum(
+        times * event.graph_delta for event, times in counts.items() if isinstance(event, DistributedRelease)
+    )
+
+
+def epsilon_if_alone(events: Iterable[Event], *, delta: float) -> float:
+    """Epsilon at ``delta`` for a device all of whose companions work for the server.
+
+    Of a sum with noise in shares, its own share is then all that hides it; other releases are as they were.
+
+    Raises:
+        ConfigurationError, PrivacyError: as ``epsilon``.
+    """
+    return epsilon([_alone(event) for event in events], delta=delta)
+
+
+def _alone(event: Event) -> Event:
+    if not isinstance(event, DistributedRelease):
+        return event
+    return dataclasses.replace(event, noise_std=event.noise_std / math.sqrt(event.sharers), sharers=1)
+
+
+def epsilon_of_rho(
+    rho: float, *, delta: float, coordinates: int, closeness: float = 0.0, graph_delta: float = 0.0
+) -> float:
     """The epsilon at ``delta`` of rho-zCDP releases that noise ``coordinates`` numbers; for devices, without a library.
+
+    ``closeness`` and ``graph_delta`` are those of the events, by the functions of these names.
 
     Raises:
         ConfigurationError, PrivacyError: as ``epsilon_of_mu``.
     """
-    left = _delta_left(delta, coordinates)
+    left = _delta_left(delta, coordinates, graph_delta)
     return concentrated.epsilon_of_shares(rho, delta=left, closeness=closeness)
 
 
-def mu_for_shares(*, epsilon: float, delta: float, coordinates: int) -> float:
+def mu_for_shares(*, epsilon: float, delta: float, coordinates: int, graph_delta: float) -> float:
     """The largest sensitivity over noise within the budget where devices add the noise in shares; as ``mu_for``.
+
+    ``graph_delta`` is of all rounds together.
 
     Raises:
         ConfigurationError, PrivacyError: as ``mu_for``.
     """
-    left = _delta_left(delta, coordinates)
+    left = _delta_left(delta, coordinates, graph_delta)
     return math.sqrt(2.0 * concentrated.rho_for(epsilon=epsilon, delta=left)) * (1.0 - _RELATIVE_MARGIN)
 
 
-def noise_multiplier_for_shares(*, epsilon: float, delta: float, releases: int = 1, coordinates: int = 0) -> float:
+def noise_multiplier_for_shares(
+    *, epsilon: float, delta: float, graph_delta: float, releases: int = 1, coordinates: int = 0
+) -> float:
     """As ``noise_multiplier_for``, of noise that devices add in shares: of the sharers' noise together.
+
+    ``graph_delta`` is of all releases together.
 
     Raises:
         ConfigurationError, PrivacyError: as ``noise_multiplier_for``.
     """
     _validate.integer(low=1, high=10**9, releases=releases)
-    return math.sqrt(releases) / mu_for_shares(epsilon=epsilon, delta=delta, coordinates=coordinates)
+    largest = mu_for_shares(epsilon=epsilon, delta=delta, coordinates=coordinates, graph_delta=graph_delta)
+    return math.sqrt(releases) / largest
 
 
 def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
@@ -374,7 +416,7 @@ def _coordinates(counts: Mapping[Event, int]) -> int:
 
 def _left_of(counts: Mapping[Event, int], delta: float) -> float:
     """What is left of ``delta`` for the mechanisms themselves."""
-    left = _delta_left(delta, _coordinates(counts))
+    left = _delta_left(delta, _coordinates(counts), graph_delta(counts))
     overflow, rounding = composition.overflow_delta(counts), composition.rounding_delta(counts)
     if overflow + rounding >= left:
         what = "raise the cap" if overflow > rounding else "state a larger delta"
@@ -391,8 +433,8 @@ def _require_delta(delta: float) -> None:
         raise ConfigurationError(f"Expected delta={delta!r} to be strictly between 0 and 1")
 
 
-def _delta_left(delta: float, coordinates: int) -> float:
-    """What is left of ``delta`` once sampling ``coordinates`` numbers on a computer is paid for."""
+def _delta_left(delta: float, coordinates: int, graph: float = 0.0) -> float:
+    """What is left of ``delta`` once sampling ``coordinates`` numbers and the graphs of sessions are paid for."""
     _require_delta(delta)
     _validate.integer(low=0, high=2**62, coordinates=coordinates)
     added = coordinates * ADDED_DELTA
@@ -401,7 +443,12 @@ def _delta_left(delta: float, coordinates: int) -> float:
             f"coordinates={coordinates} noised numbers add a delta of {added:.2e}, not below delta={delta!r}:"
             " release fewer numbers, or state a larger delta"
         )
-    return delta - added
+    if added + graph >= delta:
+        raise PrivacyError(
+            f"the graphs of secure aggregation fail with a probability of up to {graph:.2e}, which is not below what"
+            f" delta={delta!r} leaves: state a larger delta, or plan fewer rounds"
+        )
+    return delta - added - graph
 
 
 def _rounding(total: float) -> float:

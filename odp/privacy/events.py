@@ -23,7 +23,7 @@ DISTRIBUTED = "distributed_discrete_gaussian"
 _LEAST_JOINT_NOISE = 0.1
 _SMALLEST_SHARE = 4.0 * (1.0 - 1e-12)
 _GAUSSIAN_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
-_DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "sharers", "step")))
+_DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "graph_delta", "sharers", "step")))
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
 _BOTH = (Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER)
 _ADJACENCIES = {GAUSSIAN: _BOTH, TRUNCATED_POISSON: _BOTH, DISTRIBUTED: (Adjacency.ZERO_OUT_USER,)}
@@ -103,6 +103,8 @@ class DistributedRelease:
             Devices beyond those only add noise, and the shares of corrupt devices are not counted.
         sharers: fewest honest devices in any sum that is released.
         step: of the grid on which data and shares are integers, data units.
+        graph_delta: probability that the graph of any session of the round fails, and the sum of some of its devices
+            is learned: it adds to delta (``odp.crypto.secure_aggregation.parameters.graph_delta``).
         adjacency: ``zero_out_user``: of an absent user, the share of the noise would be missing as well.
 
     Raises:
@@ -116,6 +118,7 @@ class DistributedRelease:
     coordinates: int
     sharers: int
     step: float
+    graph_delta: float
     norm: str = "l2"
     adjacency: Adjacency = Adjacency.ZERO_OUT_USER
 
@@ -124,7 +127,8 @@ class DistributedRelease:
         object.__setattr__(self, "adjacency", _fitting(self.adjacency, DISTRIBUTED))
         _validate.positive(step=self.step)
         _validate.integer(low=1, high=2**32, sharers=self.sharers)
-        for name in ("sensitivity", "noise_std", "step"):
+        _validate.within(low=0.0, high=1.0, graph_delta=self.graph_delta)
+        for name in ("sensitivity", "noise_std", "step", "graph_delta"):
             object.__setattr__(self, name, float(getattr(self, name)))
         if not self.share_std >= _SMALLEST_SHARE:
             raise ConfigurationError(
@@ -157,6 +161,7 @@ class DistributedRelease:
         return {
             "adjacency": self.adjacency.value,
             "coordinates": self.coordinates,
+            "graph_delta": self.graph_delta,
             "mechanism": DISTRIBUTED,
             "name": self.name,
             "noise_std": self.noise_std,

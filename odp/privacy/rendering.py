@@ -92,6 +92,7 @@ def _figures(report: dict[str, Any]) -> list[tuple[str, str]]:
             f"{_digits(epsilon['at_tenth'])} at delta/10, {_digits(epsilon['at_tenfold'])} at 10 delta;"
             f" delta times users {report['delta_times_users']:.3g}",
         ),
+        *_without_companions(epsilon["if_alone"]),
         (
             "budget",
             f"task {budget['task']['epsilon']:g}, left {budget['task']['left']:.4f}; population"
@@ -109,6 +110,18 @@ def _figures(report: dict[str, Any]) -> list[tuple[str, str]]:
     return figures
 
 
+def _without_companions(epsilon: float | None) -> list[tuple[str, str]]:
+    if epsilon is None:
+        return []
+    text = f"{epsilon:.4f} if all other devices of a session worked for the server: the assumptions below exclude that"
+    return [("", text)]
+
+
+def _graphs(report: dict[str, Any]) -> str:
+    graphs = report["graph_delta"]
+    return f", {graphs:.2e} of it for graphs of sessions that may fail" if graphs else ""
+
+
 def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     accountant, minimum = report["accountant"], report["minimum_cohort"]
     interval = accountant["discretisation"]
@@ -120,7 +133,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("sampling", report["sampling"]["in_words"]),
         (
             "computed",
-            f"{accountant['name']}; {grid}; added numerical delta {report['added_delta']:.2e} included",
+            f"{accountant['name']}; {grid}; added delta {report['added_delta']:.2e} included{_graphs(report)}",
         ),
         ("library", f"{accountant['library']}{_cross_check(report['cross_check'])}"),
         ("cohort", f"{report['users']} users; {cohort}"),

@@ -50,6 +50,9 @@ _DRAW_ASSUMED = "the enclave's draw of contributions is secret: amplification ho
 _SHARES_ASSUMED = (
     "of the devices in a sum, at least the declared sharers are honest and add their share of the noise; each keeps its"
     " own bound, and takes part in one session of a round",
+    "that follows where at most the declared fraction of the task's roster works for the server; of a task without a"
+    " roster it is an assumption about whoever the host lets into a session, and nothing enforces it",
+    "whoever works for the server did so before the order of a session was drawn",
 )
 _SHARES_ACCOUNTANT = f"{concentrated.ACCOUNTANT}; closeness of the sum of shares: Kairouz, Liu, Steinke 2021"
 _RENYI_ACCOUNTANT = "Renyi differential privacy of all events, shares as discrete Gaussians and caps as a part of delta"
@@ -94,7 +97,8 @@ def privacy_report(
 
     Returns:
         Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists,
-        ``epsilon.mu`` where a round was sampled, and what is not known is None.
+        ``epsilon.mu`` where a round was sampled, and what is not known is None. ``epsilon.if_alone`` is that of a
+        device all of whose companions work for the server, where noise is added in shares.
 
     Raises:
         ConfigurationError: no planned rounds, or a number out of range; no plan and no charge of the task.
@@ -136,9 +140,11 @@ def privacy_report(
             "at_tenth": _epsilon_or_none(basis, delta / 10),
             "at_tenfold": _epsilon_or_none(basis, delta * 10),
             "of_plan": None if planned is None else accounting.epsilon(planned, delta=delta),
+            "if_alone": accounting.epsilon_if_alone(basis, delta=delta) if shares else None,
         },
         "delta_times_users": delta * users,
         "added_delta": accounting.added_delta(basis),
+        "graph_delta": accounting.graph_delta(basis),
         "warnings": _warnings(basis, delta, users, population_budget),
         "events": _rows(planned, done),
         "rounds": {

@@ -30,12 +30,12 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from odp import _validate
+from odp.crypto.public_keys import KEY_BYTES, require_ed25519
 from odp.errors import ConfigurationError
 from odp.transparency.reasons import LogReason, refused
 
 LARGEST_NOTE = 16 * 1024
 _MOST_LINES = 64
-_KEY_BYTES = 32
 _SIGNATURE_BYTES = 64
 _TIME_BYTES = 8
 _LARGEST_TIME = 2**40
@@ -67,8 +67,7 @@ class VerifierKey:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if len(self.public) != _KEY_BYTES:
-            raise ConfigurationError(f"Expected the key of {self.name!r} to have 32 bytes, got {len(self.public)}")
+        require_ed25519(self.public, name=f"the key of {self.name!r}")
 
     @property
     def key_id(self) -> bytes:
@@ -275,6 +274,6 @@ def _key_material(encoded: str, name: str) -> bytes:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         data = b""
-    if len(data) != 1 + _KEY_BYTES:
+    if len(data) != 1 + KEY_BYTES:
         raise ConfigurationError(f"Expected the key {name[:128]!r} as name+id+base64 of 33 bytes")
     return data

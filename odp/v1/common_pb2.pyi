@@ -269,7 +269,7 @@ class ReleasedTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class Charge(_message.Message):
-    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency")
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency", "graph_delta")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     NOISE_STD_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +277,7 @@ class Charge(_message.Message):
     SHARERS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ADJACENCY_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DELTA_FIELD_NUMBER: _ClassVar[int]
     name: str
     sensitivity: float
     noise_std: float
@@ -284,4 +285,5 @@ class Charge(_message.Message):
     sharers: int
     step: float
     adjacency: Adjacency
-    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ...) -> None: ...
+    graph_delta: float
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ..., graph_delta: _Optional[float] = ...) -> None: ...

@@ -16,12 +16,14 @@ class JoinRequest(_message.Message):
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("config", "wait")
+    __slots__ = ("config", "wait", "end")
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     config: bytes
     wait: SecAggWait
-    def __init__(self, config: _Optional[bytes] = ..., wait: _Optional[_Union[SecAggWait, _Mapping]] = ...) -> None: ...
+    end: SecAggEnd
+    def __init__(self, config: _Optional[bytes] = ..., wait: _Optional[_Union[SecAggWait, _Mapping]] = ..., end: _Optional[_Union[SecAggEnd, _Mapping]] = ...) -> None: ...
 
 class SecAggWait(_message.Message):
     __slots__ = ("milliseconds",)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19odp/v1/secagg_terms.proto\x12\x06odp.v1\"\x94\x01\n\x0bSecAggTerms\x12\x14\n\x0clying_server\x18\x01 \x01(\x08\x12\x0f\n\x07\x63orrupt\x18\x02 \x01(\x01\x12\x0f\n\x07\x64ropout\x18\x03 \x01(\x01\x12\x12\n\nneighbours\x18\x04 \x01(\r\x12\x11\n\tthreshold\x18\x05 \x01(\r\x12\x0f\n\x07sharers\x18\x06 \x01(\r\x12\x15\n\rroster_sha256\x18\x07 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19odp/v1/secagg_terms.proto\x12\x06odp.v1\"\xa9\x01\n\x0bSecAggTerms\x12\x14\n\x0clying_server\x18\x01 \x01(\x08\x12\x0f\n\x07\x63orrupt\x18\x02 \x01(\x01\x12\x0f\n\x07\x64ropout\x18\x03 \x01(\x01\x12\x12\n\nneighbours\x18\x04 \x01(\r\x12\x11\n\tthreshold\x18\x05 \x01(\r\x12\x0f\n\x07sharers\x18\x06 \x01(\r\x12\x15\n\rroster_sha256\x18\x07 \x01(\x0c\x12\x13\n\x0broster_size\x18\x08 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.secagg_terms_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SECAGGTERMS']._serialized_start=38
-  _globals['_SECAGGTERMS']._serialized_end=186
+  _globals['_SECAGGTERMS']._serialized_end=207
 # @@protoc_insertion_point(module_scope)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fodp/v1/secure_aggregation.proto\x12\x06odp.v1\"\xf5\x01\n\x0cSecAggConfig\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06length\x18\x04 \x01(\r\x12\x0c\n\x04\x62its\x18\x05 \x01(\r\x12\r\n\x05\x62ound\x18\x06 \x01(\x04\x12\x0f\n\x07maximum\x18\x07 \x01(\r\x12\x0f\n\x07minimum\x18\x08 \x01(\r\x12\x0f\n\x07\x63orrupt\x18\t \x01(\x01\x12\x0f\n\x07\x64ropout\x18\n \x01(\x01\x12\x14\n\x0clying_server\x18\x0b \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\r\x12\x13\n\x0bnoise_bound\x18\r \x01(\x04\"n\n\x0cSecAggAdvert\x12\x10\n\x08identity\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63hannel_key\x18\x02 \x01(\x0c\x12\x10\n\x08mask_key\x18\x03 \x01(\x0c\x12\x12\n\ncommitment\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"F\n\rSecAggAdverts\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\x0c\x12%\n\x07\x61\x64verts\x18\x02 \x03(\x0b\x32\x14.odp.v1.SecAggAdvert\"/\n\x0cSecAggReveal\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reveal\x18\x02 \x01(\x0c\"1\n\rSecAggReveals\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07reveals\x18\x02 \x03(\x0c\"D\n\x0cSecAggShares\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06sealed\x18\x02 \x03(\x0c\x12\x13\n\x0bseed_sha256\x18\x03 \x01(\x0c\"?\n\x0bSecAggInbox\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07senders\x18\x02 \x03(\r\x12\x0e\n\x06sealed\x18\x03 \x03(\x0c\"/\n\x0cSecAggMasked\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06vector\x18\x02 \x01(\x0c\"E\n\x0fSecAggSurvivors\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06shared\x18\x02 \x01(\x0c\x12\x11\n\tsurvivors\x18\x03 \x01(\x0c\"5\n\x0fSecAggAgreement\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"H\n\x10SecAggAgreements\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07signers\x18\x02 \x03(\r\x12\x12\n\nsignatures\x18\x03 \x03(\x0c\"C\n\x0cSecAggUnmask\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x12\n\nneighbours\x18\x02 \x03(\r\x12\x0e\n\x06shares\x18\x03 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fodp/v1/secure_aggregation.proto\x12\x06odp.v1\"\x8a\x02\n\x0cSecAggConfig\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06length\x18\x04 \x01(\r\x12\x0c\n\x04\x62its\x18\x05 \x01(\r\x12\r\n\x05\x62ound\x18\x06 \x01(\x04\x12\x0f\n\x07maximum\x18\x07 \x01(\r\x12\x0f\n\x07minimum\x18\x08 \x01(\r\x12\x0f\n\x07\x63orrupt\x18\t \x01(\x01\x12\x0f\n\x07\x64ropout\x18\n \x01(\x01\x12\x14\n\x0clying_server\x18\x0b \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\r\x12\x13\n\x0bnoise_bound\x18\r \x01(\x04\x12\x13\n\x0broster_size\x18\x0e \x01(\r\"n\n\x0cSecAggAdvert\x12\x10\n\x08identity\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63hannel_key\x18\x02 \x01(\x0c\x12\x10\n\x08mask_key\x18\x03 \x01(\x0c\x12\x12\n\ncommitment\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"F\n\rSecAggAdverts\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\x0c\x12%\n\x07\x61\x64verts\x18\x02 \x03(\x0b\x32\x14.odp.v1.SecAggAdvert\"/\n\x0cSecAggReveal\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06reveal\x18\x02 \x01(\x0c\"1\n\rSecAggReveals\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07reveals\x18\x02 \x03(\x0c\"D\n\x0cSecAggShares\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06sealed\x18\x02 \x03(\x0c\x12\x13\n\x0bseed_sha256\x18\x03 \x01(\x0c\"?\n\x0bSecAggInbox\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07senders\x18\x02 \x03(\r\x12\x0e\n\x06sealed\x18\x03 \x03(\x0c\"/\n\x0cSecAggMasked\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06vector\x18\x02 \x01(\x0c\"E\n\x0fSecAggSurvivors\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06shared\x18\x02 \x01(\x0c\x12\x11\n\tsurvivors\x18\x03 \x01(\x0c\"5\n\x0fSecAggAgreement\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"H\n\x10SecAggAgreements\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07signers\x18\x02 \x03(\r\x12\x12\n\nsignatures\x18\x03 \x03(\x0c\"C\n\x0cSecAggUnmask\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x12\n\nneighbours\x18\x02 \x03(\r\x12\x0e\n\x06shares\x18\x03 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.secure_aggregation_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SECAGGCONFIG']._serialized_start=44
-  _globals['_SECAGGCONFIG']._serialized_end=289
-  _globals['_SECAGGADVERT']._serialized_start=291
-  _globals['_SECAGGADVERT']._serialized_end=401
-  _globals['_SECAGGADVERTS']._serialized_start=403
-  _globals['_SECAGGADVERTS']._serialized_end=473
-  _globals['_SECAGGREVEAL']._serialized_start=475
-  _globals['_SECAGGREVEAL']._serialized_end=522
-  _globals['_SECAGGREVEALS']._serialized_start=524
-  _globals['_SECAGGREVEALS']._serialized_end=573
-  _globals['_SECAGGSHARES']._serialized_start=575
-  _globals['_SECAGGSHARES']._serialized_end=643
-  _globals['_SECAGGINBOX']._serialized_start=645
-  _globals['_SECAGGINBOX']._serialized_end=708
-  _globals['_SECAGGMASKED']._serialized_start=710
-  _globals['_SECAGGMASKED']._serialized_end=757
-  _globals['_SECAGGSURVIVORS']._serialized_start=759
-  _globals['_SECAGGSURVIVORS']._serialized_end=828
-  _globals['_SECAGGAGREEMENT']._serialized_start=830
-  _globals['_SECAGGAGREEMENT']._serialized_end=883
-  _globals['_SECAGGAGREEMENTS']._serialized_start=885
-  _globals['_SECAGGAGREEMENTS']._serialized_end=957
-  _globals['_SECAGGUNMASK']._serialized_start=959
-  _globals['_SECAGGUNMASK']._serialized_end=1026
+  _globals['_SECAGGCONFIG']._serialized_end=310
+  _globals['_SECAGGADVERT']._serialized_start=312
+  _globals['_SECAGGADVERT']._serialized_end=422
+  _globals['_SECAGGADVERTS']._serialized_start=424
+  _globals['_SECAGGADVERTS']._serialized_end=494
+  _globals['_SECAGGREVEAL']._serialized_start=496
+  _globals['_SECAGGREVEAL']._serialized_end=543
+  _globals['_SECAGGREVEALS']._serialized_start=545
+  _globals['_SECAGGREVEALS']._serialized_end=594
+  _globals['_SECAGGSHARES']._serialized_start=596
+  _globals['_SECAGGSHARES']._serialized_end=664
+  _globals['_SECAGGINBOX']._serialized_start=666
+  _globals['_SECAGGINBOX']._serialized_end=729
+  _globals['_SECAGGMASKED']._serialized_start=731
+  _globals['_SECAGGMASKED']._serialized_end=778
+  _globals['_SECAGGSURVIVORS']._serialized_start=780
+  _globals['_SECAGGSURVIVORS']._serialized_end=849
+  _globals['_SECAGGAGREEMENT']._serialized_start=851
+  _globals['_SECAGGAGREEMENT']._serialized_end=904
+  _globals['_SECAGGAGREEMENTS']._serialized_start=906
+  _globals['_SECAGGAGREEMENTS']._serialized_end=978
+  _globals['_SECAGGUNMASK']._serialized_start=980
+  _globals['_SECAGGUNMASK']._serialized_end=1047
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SecAggConfig(_message.Message):
-    __slots__ = ("task_sha256", "round", "model_sha256", "length", "bits", "bound", "maximum", "minimum", "corrupt", "dropout", "lying_server", "attempt", "noise_bound")
+    __slots__ = ("task_sha256", "round", "model_sha256", "length", "bits", "bound", "maximum", "minimum", "corrupt", "dropout", "lying_server", "attempt", "noise_bound", "roster_size")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class SecAggConfig(_message.Message):
     LYING_SERVER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     NOISE_BOUND_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_SIZE_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     model_sha256: bytes
@@ -34,7 +35,8 @@ class SecAggConfig(_message.Message):
     lying_server: bool
     attempt: int
     noise_bound: int
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., length: _Optional[int] = ..., bits: _Optional[int] = ..., bound: _Optional[int] = ..., maximum: _Optional[int] = ..., minimum: _Optional[int] = ..., corrupt: _Optional[float] = ..., dropout: _Optional[float] = ..., lying_server: _Optional[bool] = ..., attempt: _Optional[int] = ..., noise_bound: _Optional[int] = ...) -> None: ...
+    roster_size: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., length: _Optional[int] = ..., bits: _Optional[int] = ..., bound: _Optional[int] = ..., maximum: _Optional[int] = ..., minimum: _Optional[int] = ..., corrupt: _Optional[float] = ..., dropout: _Optional[float] = ..., lying_server: _Optional[bool] = ..., attempt: _Optional[int] = ..., noise_bound: _Optional[int] = ..., roster_size: _Optional[int] = ...) -> None: ...
 
 class SecAggAdvert(_message.Message):
     __slots__ = ("identity", "channel_key", "mask_key", "commitment", "signature")

@@ -15,7 +15,7 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
 from odp.task_file import render_task
 
-KEY = "ab" * 32
+KEY = "ab" * 31 + "2b"
 
 
 def task(**broadcast: str) -> odp.Task:

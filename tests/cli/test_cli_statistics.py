@@ -127,6 +127,22 @@ def test_show_of_a_task_with_noise_in_shares_names_its_graph_and_its_sharers(odp
     assert found["definition"]["cohort"]["secagg"]["sharers"] == terms.sharers
 
 
+@pytest.mark.parametrize("roster", [False, True])
+def test_show_says_what_the_noise_of_a_session_rests_on(odp: Odp, asked: Path, roster: bool) -> None:
+    """With a roster, a number of its devices; without one, an assumption; and which epsilon holds where it is wrong."""
+    named = f'roster_size = 200\nroster_sha256 = "{"ab" * 32}"\n' if roster else ""
+    asked.write_text(ASKED + f'aggregation = "secagg+"\n{named}corrupt_fraction = 0.04\n')
+    shown = odp("task", "show", asked).out
+    alone = odp("task", "show", asked, "--json").json["epsilon_if_alone"]
+    assert alone > 5
+    (line,) = [line for line in shown.splitlines() if line.startswith("# assumed: ")]
+    if roster:
+        assert "at most 8 of the 200 devices on the roster work for the server, in any session" in line
+    else:
+        assert "an assumption about whoever the host lets in, since the task names no roster" in line
+    assert line.endswith(f"if all others did, epsilon would be {alone:.4f}")
+
+
 def test_simulated_statistics_with_noise_in_shares_charge_their_event(odp: Odp, asked: Path) -> None:
     asked.write_text(ASKED + 'aggregation = "secagg+"\n')
     found = odp("simulate", asked, "--data", DATA, "--json").json

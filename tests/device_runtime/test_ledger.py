@@ -102,7 +102,7 @@ def test_the_terms_of_a_task_are_the_charges_of_its_enclave_and_come_back_from_t
 
 
 def shared(std: float) -> DistributedRelease:
-    return DistributedRelease("hours", 1.0, std, 24, sharers=90, step=std / 4000.0)
+    return DistributedRelease("hours", 1.0, std, 24, sharers=90, step=std / 4000.0, graph_delta=2.0**-38)
 
 
 def test_noise_in_shares_is_computed_on_the_device_as_in_the_ledger() -> None:

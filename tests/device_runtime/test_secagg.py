@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from crypto.secure_aggregation.test_erasure import kept_secrets
 
 import odp
+from device_runtime import secagg
 from device_runtime.assignment import Work, open_model
+from device_runtime.attempts import begin_attempt, require_new_attempt
 from device_runtime.examples import examples
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
-from device_runtime.participation import NoExamples
+from device_runtime.participation import NoExamples, Participant
 from device_runtime.schema import Participation, State
 from device_runtime.secagg import Seat, announced
 from device_runtime.services import Traffic
@@ -23,13 +27,17 @@ from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Slices
 from odp.crypto import SigningKey
+from odp.crypto.secure_aggregation.client import State as ClientState
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
+from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.errors import PrivacyError, StateError
+from odp.errors import DiskFull, PrivacyError, StateError
 from odp.privacy.mechanisms import OperatingSystemNoise
 from odp.signed_task import open_task, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1.secagg_terms_pb2 import SecAggTerms
 from trusted_aggregator.secagg_session import LiveSession, Pace
 
 DEVICES = 8
@@ -61,7 +69,7 @@ class Table:
         self.participant: Any = SimpleNamespace(
             services=SimpleNamespace(join_session=lambda *_: wire.JoinResponse(config=self.config)),
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
-            roster_for=lambda sha256: None,
+            roster_for=lambda terms: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
             examples=lambda store, model, *, round: examples(store, model.definition, now=0.0),
         )  # fmt: skip
@@ -109,6 +117,16 @@ NOISE = OperatingSystemNoise()
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table(tmp_path)
+
+
+def announce(table: Table, attempt: int) -> None:
+    """The host announces another attempt, whichever it says."""
+    config = messages.SecAggConfig.FromString(table.config)
+    config.attempt = attempt
+    table.config = config.SerializeToString(deterministic=True)
+    table.host = LiveSession(
+        Configuration.open(table.config), goal=DEVICES, patience=1.0, pace=Pace(), clock=lambda: 0.0
+    )
 
 
 def ledger(table: Table, device: int) -> list[tuple[State, object]]:
@@ -247,3 +265,114 @@ def test_a_device_that_gave_its_shares_has_sent(table: Table) -> None:
     for seat, answer in zip(seats, answers, strict=True):
         assert seat.outcome(answer) is not None
     assert ledger(table, 5) == [(State.SENT, None)]
+
+
+def test_a_task_that_counts_other_devices_on_its_roster_than_the_pinned_one_has_is_declined() -> None:
+    """The terms of another size count fewer corrupt devices, and are those of the finder all the same."""
+    roster = frozenset(SigningKey.generate().public for _ in range(30))
+    services: Any = SimpleNamespace()
+    participant = Participant(services=services, enclaves=services, roster=roster)
+    terms = SecAggTerms(roster_sha256=hash_of(roster), roster_size=30)
+    assert participant.roster_for(terms) == roster
+    terms.roster_size = 20
+    with pytest.raises(PrivacyError, match="roster_size=20 devices, and its roster has 30"):
+        participant.roster_for(terms)
+    with pytest.raises(PrivacyError, match="another roster of devices than the one pinned here"):
+        participant.roster_for(SecAggTerms(roster_sha256=bytes(32), roster_size=30))
+
+
+def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_restarts(table: Table) -> None:
+    """A lying host voids sessions and begins them again, under numbers as it likes: it sees four orders at most."""
+    revealed = 0
+    for attempt in (0, 0, 1, 0, 1, 3, 2, 3, 3):
+        announce(table, attempt)
+        with contextlib.suppress(PrivacyError):
+            table.up_to("reveal")  # new seats each time, as after a restart of all devices
+            revealed += 1
+    assert revealed == 3, "0, 1 and 3"
+    config = messages.SecAggConfig.FromString(table.config)
+    config.attempt = MOST_ATTEMPTS
+    table.config = config.SerializeToString(deterministic=True)
+    with pytest.raises(PrivacyError, match="attempt=4"):
+        announced(table.participant, table.work, Traffic())
+
+
+def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
+    for answer in ({"end": wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED)}, {"wait": wire.SecAggWait()}):
+        table.participant.services.join_session = lambda *_, answer=answer: wire.JoinResponse(**answer)
+        assert announced(table.participant, table.work, Traffic()) is None
+
+
+def test_an_attempt_is_on_the_disk_before_the_reveal_leaves(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    seats, answers = table.up_to("advert")
+
+    def full(*_: object) -> None:
+        raise DiskFull("no space left")
+
+    client = seats[0]._client
+    with monkeypatch.context() as patch:
+        patch.setattr(secagg, "begin_attempt", full)
+        with pytest.raises(DiskFull):
+            seats[0].next(answers[0])
+    assert client is not None
+    assert client.state is ClientState.ABORTED
+    with Store.open(table.paths[0]) as store:
+        require_new_attempt(store, table.work.key[0], 0, 0)
+    assert seats[1].next(answers[1]) is not None
+    with Store.open(table.paths[1]) as store, pytest.raises(PrivacyError):
+        require_new_attempt(store, table.work.key[0], 0, 0)
+
+
+def test_a_kill_between_the_attempt_and_the_reveal_costs_the_attempt_and_no_more(table: Table) -> None:
+    """Of two processes on one store, one takes part; and an attempt that was noted and never used is not used again."""
+    with Store.open(table.paths[2]) as store:
+        begin_attempt(store, table.work.key[0], 0, 0)
+    seats = table.seats()
+    with pytest.raises(PrivacyError, match="attempt 0 of round 0"):
+        seats[2].sit_down()
+    announce(table, 1)
+    assert table.seats()[2].sit_down() is not None
+
+
+def test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased(table: Table) -> None:
+    """With fresh noise, a second sum of the round would be a second release of the same data."""
+    seats, answers = table.up_to("shares")
+    assert seats[0].next(answers[0]) is not None
+    with Store.open(table.paths[0]) as store:
+        store.erase(ledger_too=True)
+        assert store.ledger() == ()
+    for attempt in range(1, MOST_ATTEMPTS):
+        announce(table, attempt)
+        with pytest.raises(PrivacyError, match="after this device took part"):
+            table.seats()[0].sit_down()
+
+
+def test_a_round_of_the_past_has_no_further_attempts(table: Table) -> None:
+    """A host cannot wipe the attempts of a round by one of the next round: a store has one number for each task."""
+    with Store.open(table.paths[0]) as store:
+        for round, attempt in ((0, 2), (1, 0), (1, 3), (5, 0)):
+            begin_attempt(store, b"t" * 32, round, attempt)
+        begin_attempt(store, b"u" * 32, 0, 0)
+        for round, attempt in ((0, 3), (1, 3), (4, 0), (5, 0)):
+            with pytest.raises(PrivacyError, match=f"attempt {attempt} of round {round}"):
+                begin_attempt(store, b"t" * 32, round, attempt)
+        assert store.all("SELECT round, attempt FROM secagg_attempts ORDER BY round") == [(0, 0), (5, 0)]
+
+
+@pytest.mark.parametrize("way", ["refusal", "end", "leave", "done"])
+def test_however_a_seat_is_left_its_secrets_are_erased(table: Table, way: str) -> None:
+    seats, answers = table.up_to("agreement" if way == "done" else "reveal")
+    seat, client = seats[0], seats[0]._client
+    assert client is not None
+    if way == "refusal":
+        with pytest.raises(PrivacyError):
+            seat.next(wire.StepResponse(reveals=messages.SecAggReveals()))
+    elif way == "end":
+        assert seat.next(wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))) is None
+    elif way == "leave":
+        assert seat.leave() is not None
+    else:
+        assert seat.next(answers[0]) is not None
+    assert kept_secrets(client, [bytes(range(32))]) == []
+    with pytest.raises(StateError):
+        seat.next(answers[0])

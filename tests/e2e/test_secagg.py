@@ -17,18 +17,25 @@ from typer.testing import CliRunner
 
 import device_runtime
 import odp
-from device_runtime import secagg
+from device_runtime import Store, secagg, secagg_sessions, store_path
 from device_runtime.provision import provision
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
+from odp.client import TaskHandle
+from odp.crypto import SigningKey
+from odp.crypto.secure_aggregation.client import Client
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of, read_roster
+from odp.crypto.secure_aggregation.session import Configuration
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.signed_task import open_task
+from odp.transport.channel import connect
 from odp.transport.state_folder import StateFolder
-from odp.v1 import common_pb2, secagg_service_pb2
+from odp.transport.tls import read_ca
+from odp.v1 import common_pb2, secagg_service_pb2, secagg_service_pb2_grpc, server_pb2
 from trusted_aggregator.secagg_session import Pace
 
 
@@ -81,9 +88,9 @@ class Vanishing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step, self.gone = "", frozenset[int]()
         self.dead: set[int] = set()
-        seat, sit_down, following = secagg.Sessions.seat, secagg.Seat.sit_down, secagg.Seat.next
+        seat, sit_down, following = secagg_sessions.Sessions.seat, secagg.Seat.sit_down, secagg.Seat.next
 
-        def numbered(owner: secagg.Sessions, session: secagg.Session, device: int) -> secagg.Seat:
+        def numbered(owner: secagg_sessions.Sessions, session: secagg.Session, device: int) -> secagg.Seat:
             made = seat(owner, session, device)
             made.device = device  # type: ignore[attr-defined]
             return made
@@ -97,7 +104,7 @@ class Vanishing:
                 self._vanish(given, self.step)
             return following(given, answer)
 
-        monkeypatch.setattr(secagg.Sessions, "seat", numbered)
+        monkeypatch.setattr(secagg_sessions.Sessions, "seat", numbered)
         monkeypatch.setattr(secagg.Seat, "sit_down", sits_down)
         monkeypatch.setattr(secagg.Seat, "next", goes_on)
 
@@ -153,10 +160,10 @@ def test_with_a_roster_only_its_devices_take_part_and_the_session_is_the_tasks(
         provision(state, members, first=0)
     answer = CliRunner().invoke(app, ["roster", str(path), "--state", str(state), "--devices", "24"])
     assert answer.exit_code == 0, answer.output
-    named = answer.output.split()[-1]
-    assert named == hash_of(read_roster(path)).hex()
+    named = hash_of(read_roster(path)).hex()
+    assert answer.output.splitlines() == ["roster_size = 24", f'roster_sha256 = "{named}"']
     world = World(tmp_path).start(stack)
-    handle = world.connection.submit(together(asked(members, bins=40), roster_sha256=named))
+    handle = world.connection.submit(together(asked(members, bins=40), roster_sha256=named, roster_size=24))
     until(lambda: bool(handle.status().rounds))  # who finds no round is told to come back much later
     strangers = world.devices(ratings.select_users(range(24)), state=tmp_path / "strangers", roster=path)
     stack.callback(strangers.stop)
@@ -167,3 +174,58 @@ def test_with_a_roster_only_its_devices_take_part_and_the_session_is_the_tasks(
     status = world.finish(handle, world.devices(members, roster=path))
     assert status.rounds[0].contributions == 24
     assert sum(entry.devices_in for entry in (*strangers.statistics(), *without.statistics())) == 0
+
+
+class Stranger:
+    """Somebody with no key but those that it makes up, who fills sessions and never reveals."""
+
+    def __init__(self, world: World, handle: TaskHandle, stack: contextlib.ExitStack) -> None:
+        channel = stack.enter_context(connect(world.aggregator.address, read_ca(world.ca)))
+        self.stub = secagg_service_pb2_grpc.SecureAggregationServiceStub(channel)
+        self.task_sha256 = handle.task_sha256
+
+    def join(self) -> secagg_service_pb2.JoinResponse:
+        return self.stub.Join(secagg_service_pb2.JoinRequest(task_sha256=self.task_sha256, round=0), timeout=20.0)
+
+    def fill(self, attempt: int) -> None:
+        """Takes every seat of an attempt, once it gathers clients."""
+        until(lambda: bool(self.join().config))
+        configuration = Configuration.open(self.join().config)
+        assert configuration.attempt == attempt
+        calls = []
+        for _ in range(configuration.ring.maximum):
+            client = Client(configuration, SigningKey.generate())
+            name = secagg_service_pb2.SecAggClient(
+                task_sha256=self.task_sha256, round=0, attempt=attempt, identity=client.advert.identity, token=bytes(32)
+            )
+            request = secagg_service_pb2.StepRequest(client=name, advert=client.advert)
+            calls.append(self.stub.Step.future(request, timeout=20.0))
+        assert {call.result().WhichOneof("answer") for call in calls} == {"adverts"}
+
+
+def test_r197_a_stranger_that_ends_every_session_ends_the_task_as_failed_and_devices_are_told(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
+) -> None:
+    world = World(tmp_path, pace=Pace(step=1.0, vector=1.0, silent=10.0)).start(stack)
+    members = ratings.select_users(range(20))
+    handle = world.connection.submit(together(asked(members, bins=40), goal=20))
+    until(lambda: bool(handle.status().rounds))
+    stranger = Stranger(world, handle, stack)
+    for attempt in range(MOST_ATTEMPTS):
+        stranger.fill(attempt)
+    until(lambda: handle.status().state == server_pb2.TaskStatus.STATE_FAILED)
+    assert "round 0 has failed: its 4 sessions ended without a sum (the last: 20 clients did not reveal" in (
+        handle.status().failure
+    )
+    assert stranger.join().end.reason == secagg_service_pb2.SecAggEnd.REASON_VOIDED
+    lines = world.logs.getvalue().splitlines()
+    assert sum("secagg_failed" in line for line in lines) == 1
+    assert sum("task_failed" in line for line in lines) == 1
+    # The next task of the population is not in its way, and the failed one is offered to nobody.
+    following = dataclasses.replace(
+        asked(members, bins=30), name="next", privacy=odp.UserLevelDP(epsilon=1.0, delta=1e-5)
+    )
+    after = world.connection.submit(following)
+    assert world.finish(after, world.devices(members)).rounds[0].contributions == 20
+    with Store.open(store_path(world.root / "devices", 3)) as store:
+        assert [line.task_sha256 for line in store.ledger()] == [after.task_sha256]

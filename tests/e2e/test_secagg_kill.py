@@ -12,6 +12,7 @@ from e2e.world import POPULATION
 
 import odp
 from device_runtime import Store, store_path
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.datasets import load
 from odp.privacy.ledger import Ledger
 from odp.v1 import common_pb2, server_pb2
@@ -94,3 +95,33 @@ def test_a_round_whose_session_dies_with_its_vectors_is_charged_once_at_most_and
         with Store.open(store_path(platform.root / DEVICE_HOST, device)) as store:
             (mine,) = store.ledger()
             assert (mine.sealed, mine.payload) == (None, None), "in the ledger, and nothing to send again"
+
+
+def test_r196_four_hosts_that_die_with_an_order_are_all_that_a_round_has_and_its_task_ends_as_failed(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    """Each death comes when the order of an attempt is known; no restart of the host, nor of the devices, adds one."""
+    platform = Platform(tmp_path, stack, armed=True)
+    platform.submit(films())  # type: ignore[arg-type]
+    platform.kill("aggregator")
+    platform.start(DEVICE_HOST)
+    for attempt in range(MOST_ATTEMPTS):
+        if attempt == 2:
+            platform.kill_and_restart(DEVICE_HOST)
+        platform.crash_through("aggregator", [f"{SESSION}._end_step:after:2"])
+    platform.start("aggregator")
+    handle = platform.handle
+    assert handle is not None
+    platform.until(lambda: handle.status().state == server_pb2.TaskStatus.STATE_FAILED, what="the end of the task")
+    assert "round 0 has failed: its 4 sessions ended without a sum" in handle.status().failure
+    platform.child(DEVICE_HOST).process.kill()
+    platform.child(DEVICE_HOST).stop()
+    attempts = set()
+    for device in range(DEVICES):
+        with Store.open(store_path(platform.root / DEVICE_HOST, device)) as store:
+            assert store.ledger() == (), "nobody made a vector"
+            attempts |= {attempt for (attempt,) in store.all("SELECT attempt FROM secagg_attempts")}
+    assert attempts <= set(range(MOST_ATTEMPTS))
+    assert attempts
+    for attempt in range(MOST_ATTEMPTS):
+        assert platform.logged("aggregator").count(f"attempt={attempt}") == 1

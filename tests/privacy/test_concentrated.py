@@ -19,7 +19,10 @@ from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD
 from odp.privacy.rendering import render_text
 from odp.privacy.report import report_of_ledger
 
-SHARED = DistributedRelease("hours", sensitivity=1.0, noise_std=5.0, coordinates=24, sharers=90, step=2.0**-9)
+GRAPHS = 2.0**-38
+SHARED = DistributedRelease(
+    "hours", sensitivity=1.0, noise_std=5.0, coordinates=24, sharers=90, step=2.0**-9, graph_delta=GRAPHS
+)
 TASK = "ab" * 32
 
 
@@ -198,7 +201,8 @@ def test_the_event_is_written_and_read_bit_for_bit() -> None:
     for change, error in (
         ({"sharers": 0}, ConfigurationError), ({"step": 0.0}, ConfigurationError), ({"norm": "l1"}, PrivacyError),
         ({"sharers": 4 * 10**6}, ConfigurationError), ({"adjacency": "replace_one"}, PrivacyError),
-        ({"mechanism": "discrete_gaussian"}, PrivacyError),
+        ({"mechanism": "discrete_gaussian"}, PrivacyError), ({"graph_delta": -1e-9}, ConfigurationError),
+        ({"graph_delta": 1.5}, ConfigurationError),
     ):  # fmt: skip
         with pytest.raises(error):
             events.from_json({**SHARED.to_json(), **change})
@@ -232,6 +236,12 @@ def test_a_ledger_charges_shares_beside_gaussians_and_refuses_what_is_over_the_b
     assert report["accountant"]["name"].startswith("concentrated")
     assert report["cross_check"]["pld"] is None
     text = render_text(report)
+    assert report["graph_delta"] == GRAPHS
+    assert f"{GRAPHS:.2e} of it for graphs of sessions that may fail" in text
+    alone = report["epsilon"]["if_alone"]
+    assert alone == accounting.epsilon_if_alone(ledger.population_events, delta=1e-6) > 10
+    assert f"{alone:.4f} if all other devices of a session worked for the server" in text
+    assert "of a task without a roster it is an assumption about whoever the host lets into a session" in text
     assert "in shares of the devices, 90 honest ones at least" in text
     assert "other noise by the enclave" in text
 
@@ -257,7 +267,47 @@ def test_the_delta_of_sampling_covers_a_million_shares_of_the_largest_size() -> 
 @pytest.mark.parametrize("rounds", [1, 10, 300])
 def test_noise_for_so_many_rounds_fits_the_budget_and_a_thousandth_less_does_not(rounds: int) -> None:
     numbers, step = 50, 2.0**-9
-    std = accounting.noise_multiplier_for_shares(epsilon=2.0, delta=1e-6, releases=rounds, coordinates=rounds * numbers)
-    event = DistributedRelease("hours", 1.0, std, numbers, sharers=20, step=step)
+    std = accounting.noise_multiplier_for_shares(
+        epsilon=2.0, delta=1e-6, graph_delta=rounds * GRAPHS, releases=rounds, coordinates=rounds * numbers
+    )
+    event = DistributedRelease("hours", 1.0, std, numbers, sharers=20, step=step, graph_delta=GRAPHS)
     assert 1.999 < accounting.epsilon({event: rounds}, delta=1e-6) <= 2.0
     assert accounting.epsilon({dataclasses.replace(event, noise_std=0.999 * std): rounds}, delta=1e-6) > 2.0
+
+
+@pytest.mark.parametrize("rounds", [1, 7])
+def test_that_the_graph_of_a_session_fails_is_charged_to_delta_in_every_round(rounds: int) -> None:
+    """By hand: what is left of delta for the noise is without the rounds' graphs, four attempts of 2^-40 each."""
+    rho, numbers = rounds * SHARED.rho, rounds * 24
+    delta = 2.0 * rounds * GRAPHS
+    left = delta - rounds * 4 * 2.0**-40 - numbers * ADDED_DELTA
+    by_hand = concentrated.epsilon_of_shares(rho, delta=left, closeness=accounting.closeness([SHARED] * rounds))
+    assert accounting.epsilon([SHARED] * rounds, delta=delta) == pytest.approx(by_hand, rel=1e-12)
+    free = dataclasses.replace(SHARED, graph_delta=0.0)
+    assert accounting.epsilon([free] * rounds, delta=delta) < 0.99 * by_hand
+    assert accounting.graph_delta([SHARED] * rounds + [GaussianRelease("counts", 3.0, 5.0, 10)]) == rounds * GRAPHS
+    with pytest.raises(PrivacyError, match="graphs of secure aggregation fail"):
+        accounting.epsilon([SHARED] * rounds, delta=1.0001 * rounds * GRAPHS)
+
+
+def test_the_graphs_of_a_round_are_charged_where_shares_meet_sampled_rounds_too() -> None:
+    draw = SampledRound((GaussianRelease("gram", 1.0, 2.0, 100),), Sampling(0.1, 10_000, 1_300))
+    free = dataclasses.replace(SHARED, graph_delta=0.0)
+    delta = 1e-8
+    with_graphs, without = (accounting.epsilon([one, draw], delta=delta) for one in (SHARED, free))
+    assert with_graphs > without
+
+
+@pytest.mark.parametrize("sharers", [1, 4, 90])
+def test_epsilon_of_a_device_whose_companions_all_lie_is_that_of_its_own_share(sharers: int) -> None:
+    """Exact, for one number: the share alone is a discrete Gaussian; the charged epsilon would be far too small."""
+    share_std, delta = 6.0, 1e-5
+    event = DistributedRelease(
+        "hours", sensitivity=12.0, noise_std=share_std * math.sqrt(sharers), coordinates=1, sharers=sharers, step=1.0,
+        graph_delta=GRAPHS,
+    )  # fmt: skip
+    alone = accounting.epsilon_if_alone([event], delta=delta)
+    share = law(share_std, math.ceil(14 * share_std))
+    assert exact_delta(share, 12, alone) <= delta
+    assert exact_delta(share, 12, 0.75 * alone) > delta
+    assert (alone == accounting.epsilon([event], delta=delta)) == (sharers == 1)

@@ -118,6 +118,46 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "crypto/secure_aggregation/test_masked.py::"
          "test_a_host_that_moves_the_sum_to_where_numbers_wrap_learns_nothing_but_the_noisy_sum"),
     ],
+    "sessions of clients": [
+        ("R190", "an honest client's key in another spelling",
+         "security/test_secure_aggregation.py::"
+         "test_r190_a_mask_key_in_another_spelling_ends_the_session_before_anybody_reveals"),
+        ("R191", "a key plus a point of low order: another key, the same shared secret",
+         "security/test_secure_aggregation.py::"
+         "test_r191_masks_with_two_keys_of_one_shared_secret_do_not_cancel"),
+        ("R192", "a session of all corrupt devices of a roster and one honest one",
+         "security/test_secure_aggregation.py::"
+         "test_r192_a_session_of_the_corrupt_devices_of_a_roster_and_one_honest_one_is_never_held"),
+        ("R192", "any session that a host can make of a roster",
+         "security/test_secure_aggregation.py::"
+         "test_r192_epsilon_is_not_above_the_charge_in_any_session_that_a_host_can_make_of_a_roster"),
+        ("R195", "reading a client's memory after a session",
+         "crypto/secure_aggregation/test_erasure.py::test_a_client_whose_part_is_done_keeps_nothing_secret"),
+        ("R196", "attempts begun again, until an order serves the server",
+         "device_runtime/test_secagg.py::"
+         "test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_restarts"),
+        ("R196", "a second vector after the person erased the ledger",
+         "device_runtime/test_secagg.py::"
+         "test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased"),
+        ("R197", "a stranger that ends every session",
+         "e2e/test_secagg.py::"
+         "test_r197_a_stranger_that_ends_every_session_ends_the_task_as_failed_and_devices_are_told"),
+        ("R198", "silent clients on every seat",
+         "trusted_aggregator/test_secagg_limits.py::"
+         "test_r198_silent_clients_take_no_seat_from_those_that_come_after_them"),
+        ("R198", "many clients of one address",
+         "trusted_aggregator/test_secagg_limits.py::"
+         "test_r198_clients_of_one_address_have_few_seats_and_others_come_in"),
+        ("R198", "more sessions than there is memory for",
+         "trusted_aggregator/test_secagg_limits.py::"
+         "test_r198_sessions_begin_where_there_is_memory_and_gather_on_until_there_is"),
+        ("R193", "an order that does not protect everybody, chosen among four",
+         "privacy/test_concentrated.py::"
+         "test_that_the_graph_of_a_session_fails_is_charged_to_delta_in_every_round"),
+        ("R190", "signatures by nobody, under a key of low order",
+         "crypto/test_public_keys.py::"
+         "test_the_library_takes_signatures_by_nobody_under_such_a_key_and_we_do_not"),
+    ],
     "cohort": [
         ("R21", "n - 1 cohort below the minimum",
          "security/test_cohort.py::test_r21_all_but_one_of_the_minimum_is_too_few_and_a_refused_one_does_not_count"),

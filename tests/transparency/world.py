@@ -68,8 +68,8 @@ def enclave(role: str, *, image: str | None = None, policy: EnclavePolicy | None
     """What attestation would give."""
     return VerifiedEnclave(
         role=role,  # type: ignore[arg-type]  # one of the two roles
-        hpke_key=bytes(32),
-        signing_key=bytes(32),
+        hpke_key=b"h" * 32,
+        signing_key=b"s" * 32,
         policy=policy or POLICIES[role],
         image_digest=image or IMAGES[role],
         expires=NOW + 3600,

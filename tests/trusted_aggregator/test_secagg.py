@@ -21,9 +21,10 @@ from odp.algorithms.registry import algorithm_for
 from odp.cli.services import aggregator_app
 from odp.crypto import SigningKey, domains
 from odp.crypto.secure_aggregation.client import Client
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.roster import hash_of
-from odp.crypto.secure_aggregation.session import MOST_ATTEMPTS, Configuration
-from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.crypto.secure_aggregation.session import Configuration
+from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceError
 from odp.signed_task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
 from odp.transport.logs import Log
@@ -32,7 +33,10 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
 from odp.v1 import secagg_service_pb2 as wire
-from trusted_aggregator.secagg_rounds import SecAggRounds
+from trusted_aggregator import secagg_rounds
+from trusted_aggregator.secagg_admission import Admission
+from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
+from trusted_aggregator.secagg_rounds import SecAggRounds, kept
 from trusted_aggregator.secagg_servicer import NAME, SecureAggregationService, secagg_servicer
 from trusted_aggregator.secagg_session import Pace, Phase
 
@@ -65,7 +69,10 @@ class Host:
         task: odp.Statistics,
         *,
         rosters: Sequence[Collection[bytes]] = (),
+        admission: Admission | None = None,
+        limits: SessionLimits | None = None,
     ) -> None:
+        self.limits = limits
         self.now = 0.0
         self.rosters = rosters
         self.root = root
@@ -79,9 +86,11 @@ class Host:
         data, signature = sign_order(order, developer, domains.OPEN)
         self.request = aggregator_pb2.OpenRoundRequest(task=signed, order=data, signature=signature)
         self.length = algorithm_for(definition).query(0).grid.size
+        self.log = io.StringIO()
         self.rounds = self.begin()
-        assert self.rounds.keep(self.key, self.request)
-        service = SecureAggregationService(self.rounds, wait=0.0)
+        with kept(self.rounds, self.request):
+            assert self.rounds.join(self.key) is None, "no session before the enclave has opened the round"
+        service = SecureAggregationService(self.rounds, admission=admission, wait=0.0)
         tls = identity_for(self.state, certificate=None, key=None, ca=None, ca_folder=None)
 
         def add(server: grpc.Server) -> None:
@@ -95,14 +104,23 @@ class Host:
         self.address = server.address
 
     def begin(self) -> SecAggRounds:
-        log = Log("aggregator", stream=io.StringIO())
-        return SecAggRounds(self.state, log, pace=PACE, clock=lambda: self.now, rosters=self.rosters)
+        return SecAggRounds(
+            self.state,
+            Log("aggregator", stream=self.log),
+            pace=PACE,
+            clock=lambda: self.now,
+            rosters=self.rosters,
+            limits=self.limits,
+        )
 
     def call(self, method: Callable[..., Any], request: object) -> Any:
         return call(method, request, timeout=20.0, what="ask", address=self.address)
 
+    def join(self) -> wire.JoinResponse:
+        return self.call(self.stub.Join, wire.JoinRequest(task_sha256=self.key[0], round=0))
+
     def config(self) -> bytes:
-        reply = self.call(self.stub.Join, wire.JoinRequest(task_sha256=self.key[0], round=0))
+        reply = self.join()
         return reply.config if reply.WhichOneof("answer") == "config" else b""
 
     def total(self) -> np.ndarray:
@@ -114,14 +132,15 @@ class Host:
 class Clients:
     """Clients of one session, by number; their vectors are random."""
 
-    def __init__(self, host: Host, clients: int = CLIENTS, *, seed: int = 1) -> None:
+    def __init__(
+        self, host: Host, clients: int = CLIENTS, *, seed: int = 1, members: Sequence[SigningKey] = ()
+    ) -> None:
         self.host = host
         rng = np.random.default_rng(seed)
         self.configuration = Configuration.open(host.config())
-        self.clients = [
-            Client(self.configuration, SigningKey.from_bytes(rng.bytes(32)), random_bytes=rng.bytes)
-            for _ in range(clients)
-        ]
+        keys = members or [SigningKey.from_bytes(rng.bytes(32)) for _ in range(clients)]
+        roster = frozenset(key.public for key in members) if members else None
+        self.clients = [Client(self.configuration, key, roster=roster, random_bytes=rng.bytes) for key in keys]
         self.names = [
             wire.SecAggClient(
                 task_sha256=host.key[0], round=0, attempt=self.configuration.attempt, identity=client.advert.identity,
@@ -129,8 +148,8 @@ class Clients:
             )
             for client in self.clients
         ]  # fmt: skip
-        self.vectors = rng.integers(-1000, 1000, (clients, host.length))
-        self.here = set(range(clients))
+        self.vectors = rng.integers(-1000, 1000, (len(keys), host.length))
+        self.here = set(range(len(keys)))
         self.told: dict[int, Any] = {}
 
     def step(self, number: int, **message: Any) -> wire.StepResponse:
@@ -400,8 +419,82 @@ def test_a_host_that_starts_again_never_uses_the_number_of_an_attempt_twice(host
         host.rounds = host.begin()
         host.rounds.restore(host.key)
     assert host.rounds.join(host.key) is None
+    with pytest.raises(PrivacyError, match="its 4 sessions ended without a sum; nothing of it is released"):
+        host.rounds.survivors(host.key)
     host.rounds.keep_only([])
     assert not list(host.root.glob("secagg-*"))
+
+
+def test_r197_a_stranger_that_ends_every_session_ends_the_round_with_its_reason_and_few_lines(host: Host) -> None:
+    """It fills each session, and never reveals. Nobody polls for ever, and polls leave no line in the log."""
+    for attempt in range(MOST_ATTEMPTS):
+        stranger = Clients(host, seed=attempt)
+        assert stranger.configuration.attempt == attempt
+        assert host.rounds.survivors(host.key) == 0
+        stranger.send("advertise")
+        host.now += PACE.step
+        assert stranger.step(0).end.reason == END.REASON_VOIDED
+    reason = r"its 4 sessions ended without a sum \(the last: 30 clients did not reveal"
+    for _ in range(50):
+        with pytest.raises(PrivacyError, match=reason):
+            host.rounds.survivors(host.key)
+        assert host.join().end.reason == END.REASON_VOIDED
+        assert stranger.step(0).end.reason == END.REASON_VOIDED
+    lines = host.log.getvalue().splitlines()
+    assert sum("secagg_void" in line for line in lines) == MOST_ATTEMPTS
+    assert sum("secagg_failed" in line for line in lines) == 1
+    assert len(lines) == 2 * MOST_ATTEMPTS + 1, "and one for each that began to gather"
+    host.rounds = host.begin()
+    host.rounds.restore(host.key)
+    with pytest.raises(PrivacyError, match="its 4 sessions ended without a sum"):
+        host.rounds.survivors(host.key)
+
+
+def test_r198_a_goal_that_no_session_could_ever_reach_fails_the_round_at_once(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    host = Host(tmp_path, stack, asked(goal=200), limits=SessionLimits(memory=4 * MEBIBYTE))
+    assert host.join().end.reason == END.REASON_VOIDED
+    with pytest.raises(PrivacyError, match=r"needs \d+ MiB of memory, and this host has 2 for one session"):
+        host.rounds.survivors(host.key)
+
+
+def test_r198_a_host_takes_few_rounds_at_once_and_goes_on_when_one_is_over(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secagg_rounds, "MOST_ROUNDS", 3)
+    keys = [(bytes([number]) * 32, 0) for number in range(5)]
+    for key in keys[:2]:
+        assert host.rounds.keep(key, host.request)
+    with pytest.raises(Busy, match="3 rounds of SecAgg\\+ are open here"):
+        host.rounds.keep(keys[2], host.request)
+    assert not host.rounds.keep(keys[0], host.request), "one that is open already"
+    host.rounds.forget(keys[0])
+    assert host.rounds.keep(keys[3], host.request)
+
+
+def test_a_client_is_admitted_once_and_before_the_host_holds_anything_of_it(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    asked_for: list[bytes] = []
+
+    class Picky:
+        def require(self, request: wire.StepRequest) -> None:
+            asked_for.append(request.client.identity)
+            if len(asked_for) == 2:
+                raise PrivacyError("no token")
+
+    host = Host(tmp_path, stack, asked(), admission=Picky())
+    clients = Clients(host)
+    clients.step(0, **clients.message(0, "advertise"))
+    clients.step(0, **clients.message(0, "advertise"))
+    clients.step(0)
+    with pytest.raises(ServiceError, match="no token"):
+        clients.step(1, **clients.message(1, "advertise"))
+    session = host.rounds.session(host.key, 0)
+    assert session is not None
+    assert [session.holds(client.advert.identity) for client in clients.clients[:2]] == [True, False]
+    assert asked_for == [client.advert.identity for client in clients.clients[:2]]
 
 
 def test_a_stranger_cannot_join_and_end_a_session_of_a_task_that_names_the_hosts_roster(
@@ -410,23 +503,27 @@ def test_a_stranger_cannot_join_and_end_a_session_of_a_task_that_names_the_hosts
     rng = np.random.default_rng(1)
     members = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(CLIENTS)]
     roster = {member.public for member in members}
-    host = Host(tmp_path, stack, asked(roster_sha256=hash_of(roster).hex()), rosters=[{bytes(32)}, roster])
-    strangers, clients = Clients(host, 2, seed=3), Clients(host)
+    host = Host(
+        tmp_path, stack, asked(roster_sha256=hash_of(roster).hex(), roster_size=CLIENTS), rosters=[{bytes(32)}, roster]
+    )
+    strangers = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(2)]
     with pytest.raises(ServiceError, match="not on the roster"):
-        strangers.send("advertise")
-    for number, member in enumerate(members):
-        clients.clients[number] = Client(clients.configuration, member, roster=roster)
-        clients.names[number].identity = member.public
+        Clients(host, seed=3, members=strangers).send("advertise")
+    clients = Clients(host, members=members)
     clients.through("unmask")
     np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
 
 
-@pytest.mark.parametrize("named", [b"", b"r" * 32], ids=["no roster", "one that the host does not hold"])
+@pytest.mark.parametrize("named", [False, True], ids=["no roster", "one that the host does not hold"])
 def test_a_host_leaves_the_choice_to_the_devices_where_it_holds_no_roster_of_the_task(
-    tmp_path: Path, stack: contextlib.ExitStack, named: bytes
+    tmp_path: Path, stack: contextlib.ExitStack, named: bool
 ) -> None:
-    host = Host(tmp_path, stack, asked(**({"roster_sha256": named.hex()} if named else {})), rosters=[{bytes(32)}])
-    clients = Clients(host)
+    rng = np.random.default_rng(5)
+    members = [SigningKey.from_bytes(rng.bytes(32)) for _ in range(CLIENTS)]
+    roster = frozenset(member.public for member in members)
+    task = asked(roster_sha256=hash_of(roster).hex(), roster_size=CLIENTS) if named else asked()
+    host = Host(tmp_path, stack, task, rosters=[{bytes(32)}])
+    clients = Clients(host, members=members if named else ())
     clients.through("unmask")
     np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
 

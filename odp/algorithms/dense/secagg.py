@@ -48,6 +48,7 @@ def secagg_config(
         lying_server=terms.lying_server,
         corrupt=terms.corrupt,
         dropout=terms.dropout,
+        roster_size=terms.roster_size,
         attempt=attempt,
     ).SerializeToString(deterministic=True)
 

@@ -185,6 +185,7 @@ def resolve(
       PrivacyError: so many numbers are noised that sampling alone uses up delta.
     """
     from odp.algorithms.dense.grid import Grid
+    from odp.crypto.secure_aggregation.parameters import graph_delta
     from odp.privacy.accounting import mu_for, mu_for_shares
     from odp.v1 import statistics_pb2
 
@@ -193,7 +194,13 @@ def resolve(
     for query in asked:
         query.share /= total
     size = sum(query.histogram.bins if query.HasField("histogram") else 2 for query in asked)
-    noise_std = 1.0 / (mu_for_shares if sharers else mu_for)(epsilon=epsilon, delta=delta, coordinates=size)
+    budget = {"epsilon": epsilon, "delta": delta}
+    largest = (
+        mu_for_shares(**budget, coordinates=size, graph_delta=graph_delta())
+        if sharers
+        else mu_for(**budget, coordinates=size)
+    )
+    noise_std = 1.0 / largest
     maximum = min(goal if sharers else _ROOM * goal, _MOST_CONTRIBUTIONS)
     grid = Grid.chosen(size=size, clip=1.0, noise_std=noise_std, maximum=maximum, sharers=sharers)
     return statistics_pb2.Statistics(

@@ -14,9 +14,11 @@ DONE        none                            everything: a second request to unma
 ABORTED     none                            everything
 ==========  ==============================  =================================================================
 
-Whatever is refused aborts the session and erases its secrets. About a neighbour, a client gives away a share of the
-self mask's seed *or* of the mask key, never both; with the threshold of ``parameters`` this keeps both secrets of an
-honest client from a server that tells its clients different stories.
+Whatever is refused aborts the session. Every way out erases all that is secret: after an answer, a refusal or
+``leave`` the client holds no key, seed, share or reveal, and once its vector is masked, none of its own any more.
+About a neighbour, a client gives away a share of the self mask's seed *or* of the mask key, never both; with the
+threshold of ``parameters`` this keeps both secrets of an honest client from a server that tells its clients different
+stories.
 
 Who agrees is the same committee for everybody (``graph.committee``), so that no two parts of a session unmask two
 different sets of survivors.
@@ -31,6 +33,7 @@ import enum
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +43,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from odp.crypto import domains, signing
 from odp.crypto.secure_aggregation import graph, keystream, shamir
+from odp.crypto.secure_aggregation.agreement import channel_key, mask_seed
 from odp.crypto.secure_aggregation.keystream import RingArray
 from odp.crypto.secure_aggregation.session import (
     BoolArray,
     Configuration,
     Session,
-    channel_key,
-    mask_seed,
     seed_sha256,
     sign_advert,
     survivors_bytes,
@@ -69,6 +71,25 @@ class State(enum.Enum):
     ABORTED = 90
 
 
+@dataclass(frozen=True)
+class _Own:
+    """What a client draws for one session, and tells nobody. Its ``repr`` shows nothing of it."""
+
+    channel: X25519PrivateKey = field(repr=False)
+    mask_key: X25519PrivateKey = field(repr=False)
+    self_seed: bytes = field(repr=False)
+    reveal: bytes = field(repr=False)
+
+    @classmethod
+    def drawn(cls, random_bytes: Callable[[int], bytes]) -> _Own:
+        return cls(
+            X25519PrivateKey.from_private_bytes(random_bytes(32)),
+            X25519PrivateKey.from_private_bytes(random_bytes(32)),
+            random_bytes(keystream.SEED_BYTES),
+            random_bytes(graph.REVEAL_BYTES),
+        )
+
+
 class Client:
     """One client in one session. Not thread-safe.
 
@@ -77,6 +98,9 @@ class Client:
         identity: the client's long-lived key.
         roster: identities that may take part; None accepts any (see ``Session.open``).
         random_bytes: where secrets come from.
+
+    Raises:
+        PrivacyError: the configuration counts on a roster, and none is given.
     """
 
     def __init__(
@@ -87,22 +111,20 @@ class Client:
         roster: Collection[bytes] | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        if configuration.threat.roster and roster is None:
+            raise PrivacyError("the session counts the corrupt devices of a roster that is not pinned here")
         self._configuration = configuration
-        self._identity = identity
+        self._identity: signing.SigningKey | None = identity
         self._roster = roster
         self._random_bytes = random_bytes
-        self._channel = X25519PrivateKey.from_private_bytes(random_bytes(32))
-        self._mask_secret = random_bytes(32)
-        self._mask_key = X25519PrivateKey.from_private_bytes(self._mask_secret)
-        self._self_seed = random_bytes(keystream.SEED_BYTES)
-        self._reveal = random_bytes(graph.REVEAL_BYTES)
+        self._own: _Own | None = _Own.drawn(random_bytes)
         self.state = State.CREATED
         self.advert = sign_advert(
             identity,
             configuration=configuration,
-            channel_key=self._channel.public_key().public_bytes_raw(),
-            mask_key=self._mask_key.public_key().public_bytes_raw(),
-            commitment=graph.commitment(self._reveal),
+            channel_key=self._own.channel.public_key().public_bytes_raw(),
+            mask_key=self._own.mask_key.public_key().public_bytes_raw(),
+            commitment=graph.commitment(self._own.reveal),
         )
         self._session: Session
         self._number = -1
@@ -129,30 +151,29 @@ class Client:
                 raise PrivacyError("the session does not list this client's own keys exactly once")
             self._session = Session.open(self._configuration, adverts.adverts, roster=self._roster)
             self._number = places[0]
-            return messages.SecAggReveal(session=self._session.id, reveal=self._reveal)
+            return messages.SecAggReveal(session=self._session.id, reveal=self._secrets.reveal)
 
     def share(self, reveals: messages.SecAggReveals) -> messages.SecAggShares:
         """Answers everybody's reveals with shares of the own secrets for each neighbour."""
         with self._step(State.REVEALED, State.SHARED):
-            session = self._require_session(reveals.session)
+            session, own = self._require_session(reveals.session), self._secrets
             seed = graph.graph_seed(session.id, [advert.commitment for advert in session.adverts], reveals.reveals)
             order, neighbours = graph.order(session.clients, seed), session.parameters.neighbours
             self._neighbours = graph.neighbours_of(self._number, order=order, neighbours=neighbours)
             self._committee = graph.committee(order, neighbours=neighbours)
             shares = shamir.share(
-                [self._mask_secret, self._self_seed],
+                [own.mask_key.private_bytes_raw(), own.self_seed],
                 points=[neighbour + 1 for neighbour in self._neighbours],
                 threshold=session.parameters.threshold,
                 random_bytes=self._random_bytes,
             )
             sealed = []
             for place, neighbour in enumerate(self._neighbours):
-                key = channel_key(self._channel, session.adverts[neighbour].channel_key, session.id)
-                self._ciphers[neighbour] = AESGCM(key)
+                self._ciphers[neighbour] = AESGCM(channel_key(own.channel, session, self._number, neighbour))
                 plaintext = shamir.to_bytes(shares[0, place]) + shamir.to_bytes(shares[1, place])
                 sealed.append(self._ciphers[neighbour].encrypt(_nonce(self._number, neighbour), plaintext, session.id))
             return messages.SecAggShares(
-                session=session.id, sealed=sealed, seed_sha256=seed_sha256(self._self_seed, session.id)
+                session=session.id, sealed=sealed, seed_sha256=seed_sha256(own.self_seed, session.id)
             )
 
     def mask(self, inbox: messages.SecAggInbox, vector: npt.NDArray[np.int64]) -> messages.SecAggMasked:
@@ -189,6 +210,7 @@ class Client:
             if len(vector) != self._configuration.length:
                 raise ConfigurationError(f"Expected a vector of {self._configuration.length}, got {len(vector)}")
             masked = self._masked(vector, senders)
+            self._own, self._ciphers = None, {}
             return messages.SecAggMasked(
                 session=session.id, vector=masked.astype(masked.dtype.newbyteorder("<")).tobytes()
             )
@@ -203,7 +225,7 @@ class Client:
             self._told = survivors
             signed = survivors_bytes(session.id, survivors.shared, survivors.survivors)
             return messages.SecAggAgreement(
-                session=session.id, signature=self._identity.sign(domains.SECAGG_SURVIVORS, signed)
+                session=session.id, signature=self._signer.sign(domains.SECAGG_SURVIVORS, signed)
             )
 
     def unmask(self, agreements: messages.SecAggAgreements) -> messages.SecAggUnmask:
@@ -221,13 +243,29 @@ class Client:
             self._erase()
             return messages.SecAggUnmask(session=session.id, neighbours=neighbours, shares=shares)
 
+    def leave(self) -> None:
+        """Goes on no further, and erases all that is secret. Idempotent, in any state."""
+        self._abort()
+
+    @property
+    def _secrets(self) -> _Own:
+        if self._own is None:
+            raise StateError("the session's secrets are erased")
+        return self._own
+
+    @property
+    def _signer(self) -> signing.SigningKey:
+        if self._identity is None:
+            raise StateError("the session's secrets are erased")
+        return self._identity
+
     def _masked(self, vector: npt.NDArray[np.int64], partners: list[int]) -> RingArray:
-        session = self._session
+        session, own = self._session, self._secrets
         residues = self._configuration.ring.encode(vector)
-        seeds = {partner: mask_seed(self._mask_key, session.adverts[partner].mask_key) for partner in partners}
+        seeds = {partner: mask_seed(own.mask_key, session, self._number, partner) for partner in partners}
         keystream.add_masks(
             residues,
-            plus=[self._self_seed, *(seed for partner, seed in seeds.items() if partner > self._number)],
+            plus=[own.self_seed, *(seed for partner, seed in seeds.items() if partner > self._number)],
             minus=[seed for partner, seed in seeds.items() if partner < self._number],
             info=session.id,
         )
@@ -310,7 +348,7 @@ class Client:
 
     def _erase(self) -> None:
         self._inbox, self._ciphers = {}, {}
-        self._mask_secret = self._self_seed = self._reveal = b""
+        self._own = self._identity = None
 
 
 def _nonce(sender: int, receiver: int) -> bytes:

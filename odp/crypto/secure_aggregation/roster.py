@@ -10,14 +10,18 @@ import hashlib
 from collections.abc import Collection
 from pathlib import Path
 
+from odp.crypto.public_keys import KEY_BYTES, require_ed25519
 from odp.errors import ConfigurationError
 
-KEY_BYTES = 32
 _LARGEST_FILE = 2**27
 
 
 def read_roster(path: Path) -> frozenset[bytes]:
-    """The keys of a file. Raises ConfigurationError where it is missing, empty, or a line is no key or comes twice."""
+    """The keys of a file.
+
+    Raises:
+        ConfigurationError: it is missing or empty, or a line is no key (``odp.crypto.public_keys``) or comes twice.
+    """
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise ConfigurationError(f"roster {path} is larger than {_LARGEST_FILE} bytes")
@@ -37,6 +41,7 @@ def read_roster(path: Path) -> frozenset[bytes]:
             raise ConfigurationError(
                 f"roster {path}, line {number}: Expected one key of {2 * KEY_BYTES} hexadecimal digits, each once"
             )
+        require_ed25519(key, name=f"the key of roster {path}, line {number},")
         keys.add(key)
     if not keys:
         raise ConfigurationError(f"roster {path} names nobody")

@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from odp.crypto import domains
 from odp.crypto.secure_aggregation import graph, keystream, shamir
+from odp.crypto.secure_aggregation.agreement import mask_seed
 from odp.crypto.secure_aggregation.session import (
     HASH_BYTES,
     BoolArray,
     Configuration,
     Session,
     check_advert,
-    mask_seed,
     pack,
     require_length,
     seed_sha256,
@@ -267,7 +267,7 @@ class Server:
                 for partner in self._edges[number]:
                     if partner in self._alive:
                         # The survivor added the mask where the dropped client's number is the larger one.
-                        seed = mask_seed(key, session.adverts[partner].mask_key)
+                        seed = mask_seed(key, session, number, partner)
                         (minus if number > partner else plus).append(seed)
             with futures.ThreadPoolExecutor(max(self._threads, 1)) as pool:
                 keystream.add_masks(

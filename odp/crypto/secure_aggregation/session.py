@@ -15,38 +15,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from google.protobuf.message import DecodeError
 
 from odp import _validate
 from odp.crypto import domains, signing
+from odp.crypto.public_keys import require_ed25519, require_x25519
 from odp.crypto.secure_aggregation.graph import REVEAL_BYTES
-from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, fewest_survivors, find
+from odp.crypto.secure_aggregation.parameters import (
+    MOST_ATTEMPTS,
+    Adversary,
+    Parameters,
+    Threat,
+    fewest_survivors,
+    find,
+)
 from odp.crypto.secure_aggregation.ring import Ring
 from odp.errors import ConfigurationError, PrivacyError
 from odp.v1 import secure_aggregation_pb2 as messages
 
-KEY_BYTES = 32
 HASH_BYTES = 32
 #: Length of every advert: four keys and hashes of 32 bytes, a signature of 64, and two bytes before each.
 ADVERT_BYTES = 4 * (2 + 32) + 2 + 64
-#: So often may one round be started again: each attempt lets the server choose between two orders at most.
-MOST_ATTEMPTS = 4
-# Every encoding of a point whose order divides 8, on the curve or its twist (RFC 7748, section 6.1, warns of them).
-_LOW_ORDER = frozenset(
-    bytes.fromhex(point)
-    for point in (
-        "00" * 32,
-        "01" + "00" * 31,
-        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
-        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
-        "ec" + "ff" * 30 + "7f",
-        "ed" + "ff" * 30 + "7f",
-        "ee" + "ff" * 30 + "7f",
-    )
-)
 LARGEST_CONFIG = 4096
 LARGEST_LENGTH = 2**28
 
@@ -97,7 +86,7 @@ class Configuration:
         ring = Ring(bits=given.bits, bound=given.bound, maximum=given.maximum, noise=given.noise_bound)
         _validate.integer(low=2, high=ring.maximum, minimum=given.minimum)
         adversary = Adversary.LYING if given.lying_server else Adversary.SEMI_HONEST
-        threat = Threat(adversary=adversary, corrupt=given.corrupt, dropout=given.dropout)
+        threat = Threat(adversary=adversary, corrupt=given.corrupt, dropout=given.dropout, roster=given.roster_size)
         return cls(
             data, given.task_sha256, given.model_sha256, given.round, given.length, ring, threat, given.minimum,
             given.attempt,
@@ -123,8 +112,8 @@ class Session:
         stops a lying server from playing all other clients itself (docs/secure-aggregation.md).
 
         Raises:
-            PrivacyError: a key is malformed, of low order, repeated, unsigned or of nobody on the roster, or the
-                clients are too few or too many.
+            PrivacyError: a key is none (``odp.crypto.public_keys``), repeated, unsigned or of nobody on the roster, the
+                roster is not as large as the configuration says, or the clients are too few or too many.
         """
         clients = len(adverts)
         if not max(3, configuration.minimum) <= clients <= configuration.ring.maximum:
@@ -132,6 +121,9 @@ class Session:
                 f"Expected {max(3, configuration.minimum)} to {configuration.ring.maximum} clients in a session, got "
                 f"{clients}"
             )
+        listed = configuration.threat.roster
+        if roster is not None and listed and len(roster) != listed:
+            raise PrivacyError(f"Expected a roster of {listed} clients, got {len(roster)}: the task counts on another")
         config_sha256 = hashlib.sha256(configuration.data).digest()
         seen: set[bytes] = set()
         for place, advert in enumerate(adverts):
@@ -180,18 +172,15 @@ def sign_advert(
 def check_advert(advert: messages.SecAggAdvert, config_sha256: bytes, *, name: str) -> None:
     """Raises PrivacyError unless keys and signature of ``advert`` are good for this configuration."""
     try:
-        require_length("identity", advert.identity, KEY_BYTES)
-        require_length("channel_key", advert.channel_key, KEY_BYTES)
-        require_length("mask_key", advert.mask_key, KEY_BYTES)
+        require_ed25519(advert.identity, name="identity")
+        require_x25519(advert.channel_key, name="channel_key")
+        require_x25519(advert.mask_key, name="mask_key")
         require_length("commitment", advert.commitment, HASH_BYTES)
         if advert.ByteSize() != ADVERT_BYTES:  # fields that nobody knows are handed on, too
             raise ConfigurationError(f"Expected {ADVERT_BYTES} bytes, got {advert.ByteSize()}")
         verify(advert.identity, advert.signature, domains.SECAGG_ADVERT, config_sha256 + _signed_part(advert))
     except (ConfigurationError, signing.SignatureError) as error:
         raise PrivacyError(f"the keys of {name} are refused: {error}") from None
-    for key in (advert.channel_key, advert.mask_key):
-        if not _full_order(key):
-            raise PrivacyError(f"the keys of {name} are refused: a point of low order gives a secret that all know")
 
 
 def advert_bytes(advert: messages.SecAggAdvert) -> bytes:
@@ -203,11 +192,6 @@ def _signed_part(advert: messages.SecAggAdvert) -> bytes:
     return advert.channel_key + advert.mask_key + advert.commitment
 
 
-def _full_order(key: bytes) -> bool:
-    # X25519 ignores the highest bit.
-    return key[:31] + bytes([key[31] & 0x7F]) not in _LOW_ORDER
-
-
 @functools.lru_cache(maxsize=4096)
 def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
     """As ``signing.verify``; what was verified once in a process is not verified again for each of its clients.
@@ -215,17 +199,6 @@ def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
     Raises SignatureError, which is not remembered.
     """
     signing.verify(public, signature, domain, data)
-
-
-def channel_key(own: X25519PrivateKey, other: bytes, session: bytes) -> bytes:
-    """AES-256 key (32 bytes) between two clients of one session."""
-    shared = own.exchange(X25519PublicKey.from_public_bytes(other))
-    return HKDF(hashes.SHA256(), length=32, salt=None, info=domains.SECAGG_CHANNEL + session).derive(shared)
-
-
-def mask_seed(own: X25519PrivateKey, other: bytes) -> bytes:
-    """Seed (32 bytes) of the mask between two clients; the keystream binds it to the session."""
-    return own.exchange(X25519PublicKey.from_public_bytes(other))
 
 
 def seed_sha256(seed: bytes, session: bytes) -> bytes:

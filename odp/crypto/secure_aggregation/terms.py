@@ -2,6 +2,9 @@
 
 Guarantee: a definition that ``check`` accepts has the neighbours and the threshold of the exact finder, and noise
 shares for no more sharers than any sum surely has. A developer who signs lower numbers is refused by every device.
+
+With a roster, the corrupt clients are a fraction of it, and all of them are counted into every session: the host picks
+who is in one, so no fraction of a session follows from a fraction of the roster.
 """
 
 from __future__ import annotations
@@ -20,11 +23,20 @@ THREATS = {"lying": Adversary.LYING, "semi-honest": Adversary.SEMI_HONEST}
 def resolve(threat: Threat, *, minimum: int, goal: int, roster_sha256: bytes = b"") -> secagg_terms_pb2.SecAggTerms:
     """Every number of the terms of a task whose sessions have from ``minimum`` to ``goal`` clients.
 
+    ``roster_sha256`` names the roster of ``threat.roster`` clients; neither goes without the other.
+
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a number is out of range, or the roster is smaller than ``goal``.
         PrivacyError: no graph keeps the promise for ``minimum`` or ``goal`` clients, or no honest client is sure to be
             in a sum.
     """
+    if bool(roster_sha256) != bool(threat.roster):
+        raise ConfigurationError(
+            f"Expected roster_size={threat.roster} with roster_sha256, and neither without the other: "
+            "`odp device roster` prints both"
+        )
+    if threat.roster and goal > threat.roster:
+        raise ConfigurationError(f"Expected goal={goal} to be at most roster_size={threat.roster}")
     find(clients=minimum, threat=threat)
     found = find(clients=goal, threat=threat)
     return secagg_terms_pb2.SecAggTerms(
@@ -35,6 +47,7 @@ def resolve(threat: Threat, *, minimum: int, goal: int, roster_sha256: bytes = b
         threshold=found.threshold,
         sharers=fewest_honest(minimum=minimum, maximum=goal, threat=threat),
         roster_sha256=roster_sha256,
+        roster_size=threat.roster,
     )
 
 
@@ -46,7 +59,7 @@ def is_secagg(definition: common_pb2.TaskDefinition) -> bool:
 def threat_of(terms: secagg_terms_pb2.SecAggTerms) -> Threat:
     """What the terms withstand. Raises ConfigurationError or PrivacyError as ``Threat``."""
     adversary = Adversary.LYING if terms.lying_server else Adversary.SEMI_HONEST
-    return Threat(adversary=adversary, corrupt=terms.corrupt, dropout=terms.dropout)
+    return Threat(adversary=adversary, corrupt=terms.corrupt, dropout=terms.dropout, roster=terms.roster_size)
 
 
 def check(cohort: common_pb2.CohortTerms) -> None:

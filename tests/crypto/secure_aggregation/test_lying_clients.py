@@ -101,6 +101,17 @@ def test_an_advert_with_anything_more_than_its_keys_is_refused(make_round: Any) 
     run.server.advertise(advert)
 
 
+@pytest.mark.parametrize("name", ["identity", "channel_key", "mask_key"])
+def test_an_advert_with_a_key_in_another_spelling_is_refused_by_the_host_too(make_round: Any, name: str) -> None:
+    """It would end the session for every client that was told of it."""
+    run = make_round(8, corrupt=0.0, dropout=0.25)
+    advert = messages.SecAggAdvert.FromString(run.clients[0].advert.SerializeToString())
+    key = int.from_bytes(getattr(run.clients[1].advert, name), "little")
+    setattr(advert, name, (2**255 - 1 if name == "identity" else key | 1 << 255).to_bytes(32, "little"))
+    with pytest.raises(PrivacyError, match=f"{name} in its canonical encoding"):
+        run.server.advertise(advert)
+
+
 def test_who_commits_to_another_seed_than_it_shares_is_found_before_its_mask_spoils_the_sum(make_round: Any) -> None:
     run = make_round(10, corrupt=0.0, dropout=0.25).until("share")
     for number, client in enumerate(run.clients):

@@ -13,25 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.crypto.public_keys import PRIME
 from odp.crypto.secure_aggregation import graph, shamir
+from odp.crypto.secure_aggregation.agreement import channel_key, mask_seed
 from odp.crypto.secure_aggregation.client import Client, State
 from odp.crypto.secure_aggregation.parameters import Parameters
-from odp.crypto.secure_aggregation.session import Configuration, _full_order, pack, sign_advert, unpack
+from odp.crypto.secure_aggregation.session import Configuration, check_advert, pack, sign_advert, unpack
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
 
-# From the low-order points of RFC 7748's curve, one of each order, and one with the bit that X25519 ignores.
+# Of the points of low order of RFC 7748's curve and its twist, one of each order.
 LOW_ORDER = [
     bytes(32),
     b"\x01" + bytes(31),
     bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
     b"\xec" + b"\xff" * 30 + b"\x7f",
-    b"\xee" + b"\xff" * 31,
 ]
 
 
@@ -39,7 +39,8 @@ def refused(client: Client, call: Callable[[], object], match: str, error: type[
     with pytest.raises(error, match=match):
         call()
     assert client.state is State.ABORTED
-    assert vars(client)["_mask_secret"] == vars(client)["_self_seed"] == b""
+    assert client._own is client._identity is None
+    assert not client._inbox
 
 
 def a_round(make_round: Any, step: str, **changes: Any) -> Any:
@@ -96,6 +97,46 @@ def test_points_of_low_order_are_refused(make_round: Any, key: bytes, name: str)
     refused(client, lambda: client.reveal(_resigned(run, 3, **{name: key})), "low order")
 
 
+@pytest.mark.parametrize("name", ["identity", "channel_key", "mask_key"])
+@pytest.mark.parametrize("whose", ["another's", "its own"])
+def test_another_spelling_of_any_kind_of_key_is_refused(make_round: Any, name: str, whose: str) -> None:
+    """Of an identity, a number beyond the field: a key that somebody drew has no second spelling."""
+    run = a_round(make_round, "reveal")
+    client = run.clients[0]
+    client._roster = None
+    listed = run.adverts.adverts
+    if name == "identity":
+        listed[3].identity = (PRIME + 3).to_bytes(32, "little")
+    else:
+        key = getattr(listed[4 if whose == "another's" else 3], name)
+        listed[3].CopyFrom(_resigned(run, 3, **{name: key[:31] + bytes([key[31] | 0x80])}).adverts[3])
+    refused(client, lambda: client.reveal(run.adverts), f"{name} in its canonical encoding")
+
+
+@pytest.mark.parametrize("y", [0, 1, PRIME - 1])
+def test_an_identity_that_is_its_own_negation_or_under_which_anybody_can_sign_is_refused(
+    make_round: Any, y: int
+) -> None:
+    run = a_round(make_round, "reveal")
+    client = run.clients[0]
+    client._roster = None
+    for sign in (0, 1):
+        run.adverts.adverts[3].identity = (y | sign << 255).to_bytes(32, "little")
+        with pytest.raises(PrivacyError, match="low order"):
+            check_advert(run.adverts.adverts[3], bytes(32), name="client 3")
+    refused(client, lambda: client.reveal(run.adverts), "low order")
+
+
+@pytest.mark.parametrize("of", ["itself", "another"])
+def test_one_key_in_both_roles_is_refused(make_round: Any, of: str) -> None:
+    """A mask key that is a channel key, of the same client or of another one."""
+    run = a_round(make_round, "reveal")
+    client = run.clients[0]
+    client._roster = None
+    key = run.adverts.adverts[3 if of == "itself" else 5].channel_key
+    refused(client, lambda: client.reveal(_resigned(run, 3, mask_key=key)), "repeats a key of another")
+
+
 @pytest.mark.parametrize("change", ["missing", "other", "twice"])
 def test_a_client_whose_own_keys_are_not_listed_once_leaves(make_round: Any, change: str) -> None:
     run = a_round(make_round, "reveal")
@@ -132,19 +173,6 @@ def test_clients_of_different_models_are_in_different_sessions(make_round: Any, 
     client = run.clients[0]
     client._roster = None
     refused(client, lambda: client.reveal(run.adverts), "the keys of client 3 are refused: the signature")
-
-
-def test_every_point_that_the_library_refuses_to_multiply_is_refused_by_its_encoding() -> None:
-    """The list of encodings is complete: the library's all-zero check finds no other among small and large numbers."""
-    own = X25519PrivateKey.generate()
-    candidates = [number.to_bytes(32, "little") for number in (*range(64), *range(2**255 - 64, 2**255 + 64))]
-    for candidate in [*candidates, *LOW_ORDER]:
-        try:
-            own.exchange(X25519PublicKey.from_public_bytes(candidate))
-        except ValueError:
-            assert not _full_order(candidate)
-        else:
-            assert _full_order(candidate)
 
 
 # The order
@@ -397,6 +425,35 @@ def test_a_message_out_of_turn_aborts(make_round: Any, step: str) -> None:
     if step == "reveal":
         fresh.state = State.MASKED
     refused(fresh, lambda: getattr(fresh, step)(*arguments[step]), "cannot go on", StateError)
+
+
+def test_the_keys_of_an_earlier_session_give_other_secrets_in_the_next_one(make_round: Any) -> None:
+    """Two clients that advertise the keys of an earlier session again share another mask and another channel."""
+    first, second = a_round(make_round, "share"), a_round(make_round, "share", attempt=1)
+    one, two = first.clients[0], second.clients[0]
+    made = []
+    for run in (first, second):
+        session = run.server.session
+        assert session.adverts[0].mask_key == one.advert.mask_key == two.advert.mask_key
+        own = run.clients[0]._own
+        made.append(mask_seed(own.mask_key, session, 0, 1))
+        made.append(channel_key(own.channel, session, 0, 1))
+    assert len(set(made)) == 4
+
+
+def test_a_seed_and_a_channel_key_belong_to_one_pair_and_both_ends_derive_them(make_round: Any) -> None:
+    run = a_round(make_round, "share")
+    session, clients = run.server.session, run.clients
+    for derive, name in ((mask_seed, "mask_key"), (channel_key, "channel")):
+        keys = [getattr(client._own, name) for client in clients]
+        pairs = {
+            frozenset((one, two)): derive(keys[one], session, one, two)
+            for one in range(8) for two in range(8) if one != two
+        }  # fmt: skip
+        assert len(set(pairs.values())) == len(pairs) == 28
+        assert all(
+            derive(keys[two], session, two, one) == pairs[frozenset((one, two))] for one, two in ((0, 5), (7, 2))
+        )
 
 
 def test_two_sessions_with_one_identity_share_no_mask(make_round: Any) -> None:

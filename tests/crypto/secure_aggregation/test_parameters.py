@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, find, holds
+from odp.crypto.secure_aggregation import graph
+from odp.crypto.secure_aggregation.parameters import Adversary, Parameters, Threat, find, holds, is_withstood
 from odp.errors import ConfigurationError, PrivacyError
 
 COHORTS = (100, 1_000, 3_000, 10_000, 1_000_000)
 HONEST, LYING = Adversary.SEMI_HONEST, Adversary.LYING
 # (neighbours, threshold) for the cohorts above; against a server that does not lie, and for 100 clients, as in the unit
-# tests of an independent implementation. Above, that one has fewer neighbours against a lying one: it does not count a
-# server that sees the order before it says who dropped out.
+# tests of an independent implementation, but for 52 neighbours of 3,000 clients, where that one has 50: it draws the
+# neighbours from all clients, the client itself among them. Above 100, that one has fewer neighbours against a lying
+# server: it does not count one that sees the order before it says who dropped out.
 PUBLISHED = {
     (HONEST, 0.05, 0.05): [(12, 6), (30, 17), (32, 19), (34, 20), (38, 22)],
-    (HONEST, 0.10, 0.10): [(22, 11), (48, 27), (50, 29), (54, 31), (64, 36)],
+    (HONEST, 0.10, 0.10): [(22, 11), (48, 27), (52, 29), (54, 31), (64, 36)],
     (HONEST, 0.10, 0.33): [(36, 11), (98, 38), (110, 43), (120, 47), (144, 55)],
     (HONEST, 0.33, 0.33): [(68, 34), (286, 150), (368, 193), (422, 221), (518, 270)],
     (LYING, 0.05, 0.05): [(16, 11), (54, 39), (64, 46), (68, 49), (84, 60)],
@@ -36,23 +41,28 @@ def test_parameters_are_the_published_ones(adversary: Adversary, corrupt: float,
 def _tail(total: int, marked: int, draws: int, at_least: int) -> Fraction:
     """P[at least so many marked among the draws], exactly."""
     ways = sum(
-        math.comb(marked, count) * math.comb(total - marked, draws - count) for count in range(at_least, draws + 1)
+        math.comb(marked, count) * math.comb(total - marked, draws - count)
+        for count in range(max(at_least, draws - (total - marked), 0), draws + 1)
     )
     return Fraction(ways, math.comb(total, draws))
 
 
+def _corrupt_that_break(found: Parameters, adversary: Adversary) -> int:
+    """Neighbours of a client that, all corrupt, learn both of its secrets."""
+    return found.threshold if adversary is HONEST else max(2 * found.threshold - found.neighbours, 0)
+
+
 @pytest.mark.parametrize("adversary", Adversary)
-@pytest.mark.parametrize("clients", [20, 60, 200, 500])
+@pytest.mark.parametrize(("clients", "roster"), [(20, 0), (60, 0), (75, 250), (200, 0), (200, 250), (500, 0)])
 def test_both_probabilities_are_within_the_promise_and_one_neighbour_pair_less_breaks_it(
-    adversary: Adversary, clients: int
+    adversary: Adversary, clients: int, roster: int
 ) -> None:
-    threat = Threat(adversary=adversary, corrupt=0.1, dropout=0.1)
+    threat = Threat(adversary=adversary, corrupt=0.1, dropout=0.1, roster=roster)
     found = find(clients=clients, threat=threat)
-    bad, gone = clients // 10, clients // 10
+    bad, gone = (roster or clients) // 10, clients // 10
     k, t = found.neighbours, found.threshold
-    fewest = t if adversary is HONEST else 2 * t - k  # corrupt neighbours that break a client
-    assert clients * _tail(clients, bad, k, max(fewest, 0)) <= Fraction(1, 2**41)
-    assert clients * _tail(clients, gone, k, k - t + 1) <= Fraction(1, 2**20)
+    assert clients * _tail(clients - 1, bad, k, _corrupt_that_break(found, adversary)) <= Fraction(1, 2**41)
+    assert clients * _tail(clients - 1, gone, k, k - t + 1) <= Fraction(1, 2**20)
     assert holds(found, clients=clients, threat=threat)
     assert not holds(Parameters(k, t - 1), clients=clients, threat=threat)
     fewer = range(2, k, 2)
@@ -61,6 +71,52 @@ def test_both_probabilities_are_within_the_promise_and_one_neighbour_pair_less_b
         for less in fewer
         for threshold in range(1, less + 1)
     )
+
+
+#: Where drawing the neighbours from all clients, the client itself among them, takes more than the share.
+EXCEEDED = [(HONEST, 0.3, 0.2, 300), (LYING, 0.05, 0.33, 200), (LYING, 0.05, 0.33, 500), (HONEST, 0.1, 0.1, 3000)]
+GRID = [
+    (adversary, corrupt, dropout, clients)
+    for adversary in Adversary
+    for corrupt, dropout in ((0.02, 0.05), (0.1, 0.1), (0.2, 0.1), (0.1, 0.3), (0.3, 0.2))
+    for clients in (20, 30, 50, 75, 100, 150, 300)
+]
+
+
+@pytest.mark.parametrize(("adversary", "corrupt", "dropout", "clients"), [*EXCEEDED, *GRID])
+def test_no_client_takes_more_than_its_share_of_either_probability(
+    adversary: Adversary, corrupt: float, dropout: float, clients: int
+) -> None:
+    """In whole numbers: neighbours of an honest client are drawn from the others; the committee is as one client."""
+    threat = Threat(adversary=adversary, corrupt=corrupt, dropout=dropout)
+    try:
+        found = find(clients=clients, threat=threat)
+    except PrivacyError:
+        assert clients < 30, "only few clients withstand so little"
+        return
+    bad, gone = (math.floor(fraction * clients + 1e-6) for fraction in (corrupt, dropout))
+    breaking = _corrupt_that_break(found, adversary)
+    share = _tail(clients - 1, bad, found.neighbours, breaking)
+    committee = _tail(clients, bad, found.neighbours, breaking)
+    assert clients * share <= Fraction(1, 2**41)
+    assert (clients - bad) * share + committee <= Fraction(1, 2**41)
+    assert clients * _tail(clients - 1, gone, found.neighbours, found.neighbours - found.threshold + 1) <= Fraction(
+        1, 2**20
+    )
+
+
+@pytest.mark.parametrize(("clients", "corrupt", "neighbours"), [(8, 3, 4), (8, 4, 2), (7, 2, 6)])
+def test_the_neighbours_of_an_honest_client_are_drawn_from_the_others(
+    clients: int, corrupt: int, neighbours: int
+) -> None:
+    """Every order of the ring once, client 0 honest: how many of its neighbours are corrupt."""
+    seen: Counter[int] = Counter()
+    for order in itertools.permutations(range(clients)):
+        beside = graph.neighbours_of(0, order=np.array(order), neighbours=neighbours)
+        seen[sum(0 < one <= corrupt for one in beside)] += 1
+    for least in range(corrupt + 1):
+        often = sum(times for count, times in seen.items() if count >= least)
+        assert Fraction(often, math.factorial(clients)) == _tail(clients - 1, corrupt, neighbours, least)
 
 
 @pytest.mark.parametrize("clients", [20, 60, 200, 500, 1000])
@@ -73,8 +129,24 @@ def test_a_lying_server_that_drops_whom_it_likes_cannot_cut_the_ring(
     found = find(clients=clients, threat=Threat(adversary=LYING, corrupt=corrupt, dropout=dropout))
     bad, gone = math.floor(corrupt * clients + 1e-9), math.floor(dropout * clients + 1e-9)
     k, t = found.neighbours, found.threshold
-    one = _tail(clients, bad, k // 2, t - k // 2)
+    one = _tail(clients - 2, bad, k // 2, t - k // 2)
     assert k > bad + gone or clients**2 * one**2 / 2 <= Fraction(1, 2**41)
+
+
+@pytest.mark.parametrize("adversary", Adversary)
+@pytest.mark.parametrize("roster", [0, 40, 300])
+def test_some_graph_serves_where_the_complete_one_does_and_nowhere_else(adversary: Adversary, roster: int) -> None:
+    """What a session asks while it gathers clients, and what a refusal names as feasible."""
+    for corrupt, dropout in itertools.product((0.0, 0.1, 0.33), (0.0, 0.1, 0.28)):
+        threat = Threat(adversary=adversary, corrupt=corrupt, dropout=dropout, roster=roster)
+        for clients in range(3, 30):
+            graphs = [
+                (neighbours, threshold)
+                for neighbours in [*range(2, clients - 1, 2), clients - 1]
+                for threshold in range(2, neighbours + 1)
+                if holds(Parameters(neighbours, threshold), clients=clients, threat=threat)
+            ]
+            assert bool(graphs) == is_withstood(clients=clients, threat=threat)
 
 
 def test_a_cohort_that_no_sparse_graph_protects_gets_the_complete_one() -> None:
@@ -93,7 +165,7 @@ def test_what_no_graph_withstands_is_refused_and_not_clamped(
 
 def test_a_definition_that_needs_thousands_of_neighbours_is_found_out_in_a_second_or_so() -> None:
     """Every device recomputes what a developer signed: the dearest definitions must not cost it minutes."""
-    assert find(clients=10_000, threat=Threat(corrupt=0.3, dropout=0.3)) == Parameters(5532, 3728)
+    assert find(clients=10_000, threat=Threat(corrupt=0.3, dropout=0.3)) == Parameters(5542, 3735)
 
 
 def test_too_few_clients_are_refused() -> None:

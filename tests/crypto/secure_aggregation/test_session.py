@@ -84,12 +84,3 @@ def test_a_masked_vector_looks_uniform_and_shows_no_trace_of_zeros(make_round: A
     counts = np.bincount(np.frombuffer(masked, dtype=np.uint8), minlength=256)
     expected = len(masked) / 256
     assert ((counts - expected) ** 2 / expected).sum() < 375
-
-
-def test_a_client_erases_its_secrets_when_it_is_done(make_round: Any) -> None:
-    run = make_round(5, corrupt=0.0, dropout=0.2)
-    run.sum()
-    held = vars(run.clients[0])
-    assert held["_inbox"] == {}
-    assert held["_ciphers"] == {}
-    assert held["_mask_secret"] == held["_self_seed"] == b""

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from crypto.secure_aggregation.vectors import make
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from odp.crypto import domains
 from odp.crypto.secure_aggregation import graph, shamir
@@ -237,7 +239,12 @@ def test_the_masked_vectors_of_the_transcript_by_another_way() -> None:
         total = [sum(pair) for pair in zip(told["vectors"][number], masks(secrets[number][1]), strict=True)]
         for other in inbox.senders:
             sign = 1 if other > number else -1
-            pair = masks(keys[number].exchange(keys[other].public_key()))
+            low, high = sorted((number, other))
+            ends = b"".join(one.to_bytes(4, "big") for one in (low, high))
+            publics = b"".join(keys[one].public_key().public_bytes_raw() for one in (low, high))
+            info = b"odp/v1/secagg/pair-mask" + session + ends + publics
+            shared = keys[number].exchange(keys[other].public_key())
+            pair = masks(HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(shared))
             total = [one + sign * two for one, two in zip(total, pair, strict=True)]
         said = _message(messages.SecAggMasked, told["messages"][f"masked {number}"]).vector
         assert np.frombuffer(said, "<u4").tolist() == [each % 2**32 for each in total]

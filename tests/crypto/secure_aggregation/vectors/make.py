@@ -296,12 +296,20 @@ def refused(told: dict[str, Any]) -> list[dict[str, Any]]:
 
     substituted = message(messages.SecAggAdverts, "adverts")
     substituted.adverts[1].mask_key = bytes.fromhex(said["advert 2"])[34:66]
-    low_order = message(messages.SecAggAdverts, "adverts")
     key = SigningKey.from_bytes(bytes.fromhex(told["identities"][1]))
-    low = low_order.adverts[1]
-    low.mask_key = bytes(32)
-    signed = hashlib.sha256(low_order.config).digest() + low.channel_key + low.mask_key + low.commitment
-    low.signature = key.sign(b"odp/v1/secagg/advert", signed)
+
+    def advertised(mask_key: bytes) -> Any:
+        """The list with another mask key of client 1, under its own signature."""
+        changed = message(messages.SecAggAdverts, "adverts")
+        one = changed.adverts[1]
+        one.mask_key = mask_key
+        signed = hashlib.sha256(changed.config).digest() + one.channel_key + one.mask_key + one.commitment
+        one.signature = key.sign(b"odp/v1/secagg/advert", signed)
+        return changed
+
+    honest = bytes.fromhex(said["advert 2"])[70:102]
+    assert honest == messages.SecAggAdvert.FromString(bytes.fromhex(said["advert 2"])).mask_key
+    alias = honest[:31] + bytes([honest[31] | 0x80])
     twice = message(messages.SecAggAdverts, "adverts")
     twice.adverts.add().CopyFrom(twice.adverts[1])
     model = message(messages.SecAggAdverts, "adverts")
@@ -330,7 +338,10 @@ def refused(told: dict[str, Any]) -> list[dict[str, Any]]:
     del silent.signers[:], silent.signatures[:]
     return [
         case("substituted key", "reveal", "adverts", substituted, "refused"),
-        case("point of low order", "reveal", "adverts", low_order, "low order"),
+        case("point of low order", "reveal", "adverts", advertised(bytes(32)), "low order"),
+        case("another's key with its highest bit set", "reveal", "adverts", advertised(alias), "canonical"),
+        case("number beyond the field", "reveal", "adverts", advertised(b"\xef" + b"\xff" * 30 + b"\x7f"), "canonical"),
+        case("another's key", "reveal", "adverts", advertised(honest), "repeats a key"),
         case("one client twice", "reveal", "adverts", twice, "repeats a key"),
         case("another model", "reveal", "adverts", model, "another configuration"),
         case("reveals swapped", "shares", "reveals", swapped, "does not belong to its commitment"),

@@ -1,0 +1,98 @@
+"""What sessions of SecAgg+ may take of a host: memory of all of them together, and seats of one address.
+
+A session holds little while it gathers clients, and a share for every pair of neighbours once it has begun. So memory
+is reserved when a session begins; where none is left, it goes on gathering until another one ends.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from dataclasses import dataclass
+
+from odp import _validate
+from odp.crypto.secure_aggregation.parameters import find
+from odp.crypto.secure_aggregation.session import Configuration
+
+MEBIBYTE = 2**20
+# Of a pair of neighbours: a sealed share as it came and as it is handed on, and the share that is given back; with what
+# Python adds to each.
+_PAIR_BYTES = 640
+# Of a client: its advert, its seat, and what it said.
+_CLIENT_BYTES = 6 * 1024
+# The sum, and a vector that is added to it.
+_VECTORS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionLimits:
+    """Limits of a host.
+
+    Attributes:
+        memory: bytes of all sessions together that have begun; one of them may take half.
+        seats_per_address: seats of one session that clients of one address may take. Addresses of this machine have no
+            limit: a device host plays many devices, and whoever runs it could play them from many addresses.
+
+    Raises:
+        ConfigurationError: a limit is out of range.
+    """
+
+    memory: int = 2048 * MEBIBYTE
+    seats_per_address: int = 256
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=MEBIBYTE, high=2**50, secagg_memory=self.memory)
+        _validate.integer(low=1, high=2**31, secagg_seats=self.seats_per_address)
+
+    @property
+    def session_memory(self) -> int:
+        """Bytes of one session, at most: no task keeps all others waiting."""
+        return self.memory // 2
+
+    def seats(self, address: str) -> int | None:
+        """Seats of one session for clients of ``address``; None for any number."""
+        try:
+            return None if ipaddress.ip_address(address).is_loopback else self.seats_per_address
+        except ValueError:  # a socket of this machine, or a test's
+            return None
+
+
+class Memory:
+    """Bytes that sessions reserve. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, amount: int) -> bool:
+        """Reserves ``amount``, if so much is left; whether it was."""
+        with self._lock:
+            if self._taken + amount > self.most:
+                return False
+            self._taken += amount
+            return True
+
+    def give(self, amount: int) -> None:
+        """Gives back what was reserved."""
+        with self._lock:
+            self._taken -= amount
+
+
+def session_bytes(configuration: Configuration, clients: int) -> int:
+    """Bytes that a session of so many clients may come to hold, at most.
+
+    Raises:
+        PrivacyError: no graph serves so many clients.
+    """
+    neighbours = find(clients=clients, threat=configuration.threat).neighbours
+    vector = configuration.length * configuration.ring.dtype.itemsize
+    return _VECTORS * vector + clients * (_CLIENT_BYTES + neighbours * _PAIR_BYTES)
+
+
+def address_of(peer: str) -> str:
+    """The address in what gRPC calls a peer (``ipv4:192.0.2.1:50051``, ``ipv6:%5B2001:db8::1%5D:50051``)."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    return rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
