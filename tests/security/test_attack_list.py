@@ -29,6 +29,15 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R123", "hiding private data in memory for a call whose answer leaves",
          "device_runtime/isolated/test_escapes.py::"
          "test_nothing_that_a_handler_leaves_in_memory_is_there_in_the_next_call"),
+        ("R210", "hiding private data in the kernel for a call whose answer leaves: pages, page faults, their times, "
+         "free memory, inode numbers, words of shared code", "security/test_isolated_channels.py::"
+         "test_a_private_handler_hides_nothing_in_the_kernel_that_a_public_one_finds"),
+        ("R210", "by inherited descriptors",
+         "device_runtime/isolated/test_escapes.py::test_it_has_its_channel_and_no_other_descriptor"),
+        ("R123", "by numbers of processes",
+         "device_runtime/isolated/test_escapes.py::test_its_process_number_does_not_count_the_calls"),
+        ("R210", "by pages of files that all processes map",
+         "device_runtime/isolated/test_escapes.py::test_no_page_of_a_file_is_mapped_in_it"),
     ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
