@@ -39,6 +39,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R210", "by pages of files that all processes map",
          "device_runtime/isolated/test_escapes.py::test_no_page_of_a_file_is_mapped_in_it"),
     ],
+    "the person's page": [
+        ("R211", "64 connections that say nothing, drip, or never read",
+         "security/test_view_sockets.py::test_the_persons_page_answers_beside_64_slow_connections"),
+        ("R211", "requests without end, with two lengths or none",
+         "device_runtime/view/test_server.py::test_what_is_no_request_is_answered_once_and_repeats_nothing"),
+    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",
