@@ -105,12 +105,12 @@ _THREAD_ENDS = tuple(
     for operation in (_FUTEX_WAIT, _FUTEX_WAIT_BITSET)
     for clock in (0, _FUTEX_CLOCK_REALTIME)
 )  # fmt: skip
-_GRND_NONBLOCK = 1
+_GRND_NONBLOCK, _GRND_INSECURE = 1, 4
 
 _COMMON: Mapping[str, Condition] = {
     "mmap": _NEW_MEMORY,
     "sendto": Zero(4),  # to whom the socket is connected
-    "getrandom": OneOf(2, (0, _GRND_NONBLOCK)),
+    "getrandom": OneOf(2, (0, _GRND_NONBLOCK, _GRND_INSECURE)),
     "clock_gettime": OneOf(0, _CLOCKS),
     "clock_getres": OneOf(0, _CLOCKS),
     "clock_nanosleep": OneOf(0, (_REALTIME, _MONOTONIC)),

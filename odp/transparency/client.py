@@ -27,6 +27,7 @@ from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE, Frontier, root_of
 from odp.transparency.note import Note
 from odp.transparency.policy import LogPolicy
 from odp.transparency.reasons import LogReason, refused
+from odp.transport.private_files import open_private, read_private
 from odp.transport.state_folder import state_errors, write_atomically
 
 TILE_LEVEL = 8
@@ -252,7 +253,7 @@ class LogMemory:
                 yield self._view
                 return
             with state_errors(self._file.parent):
-                lock = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                lock = open_private(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self._view = self._load(self._file)
@@ -263,7 +264,7 @@ class LogMemory:
     def _load(self, file: Path) -> LogView:
         with state_errors(file.parent):
             try:
-                data = file.read_bytes()
+                data = read_private(file)
             except FileNotFoundError:
                 return LogView()
         try:

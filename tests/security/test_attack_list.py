@@ -45,6 +45,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R211", "requests without end, with two lengths or none",
          "device_runtime/view/test_server.py::test_what_is_no_request_is_answered_once_and_repeats_nothing"),
     ],
+    "state folders": [
+        ("R212", "a umask of 0 in a folder that everybody may write to",
+         "security/test_state_folders.py::test_nothing_that_a_program_keeps_is_open_to_other_users"),
+        ("R212", "limits of another user, by a link to a file or a folder",
+         "security/test_state_folders.py::test_limits_that_another_user_could_have_replaced_are_not_used"),
+    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",
