@@ -51,6 +51,19 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R212", "limits of another user, by a link to a file or a folder",
          "security/test_state_folders.py::test_limits_that_another_user_could_have_replaced_are_not_used"),
     ],
+    "what a device remembers of a log": [
+        ("R213", "more endorsements in ten years than a device ever watches",
+         "transparency/test_client.py::"
+         "test_over_ten_years_of_monthly_endorsements_a_device_remembers_little_and_misses_no_withdrawal"),
+        ("R213", "a checkpoint of the future, to have a withdrawal forgotten",
+         "transparency/test_client.py::test_a_log_prunes_nothing_by_a_time_that_the_device_does_not_share"),
+        ("R213", "a clock that was wrong together with the log's",
+         "transparency/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
+    ],
+    "retrieval by lattices": [
+        ("R214", "primal, dual and hybrid dual attack",
+         "crypto/pir/test_lwe_parameters.py::test_every_attack_on_our_parameters_costs_at_least_128_bits"),
+    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",
