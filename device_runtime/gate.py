@@ -14,6 +14,7 @@ from device_runtime.limits import Limits, limits_from_json
 from device_runtime.sensors import MachineSensors, Sensors
 from device_runtime.store import Store
 from odp.errors import OdpError, StateError
+from odp.transport.private_files import read_private
 
 #: A host writes down what holds for its devices, so that others can explain what they do.
 FILE = "gate.json"
@@ -87,11 +88,13 @@ class Gate:
     def load(cls, folder: Path) -> Gate:
         """The gate of the host whose state folder this is; the defaults where none ever ran. Raises StateError."""
         try:
-            values = json.loads((folder / FILE).read_bytes())
+            values = json.loads(read_private(folder / FILE))
             conditions = {**values["conditions"], "windows": tuple(values["conditions"]["windows"])}
             return cls(limits=limits_from_json(values["limits"]), conditions=Conditions(**conditions))
         except FileNotFoundError:
             return cls()
+        except StateError:
+            raise
         except (OSError, OdpError, ValueError, TypeError, KeyError) as error:
             raise StateError(f"{folder / FILE} is damaged; start the device host again to have it written") from error
 

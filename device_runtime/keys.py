@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_runtime.locking import folder_lock
 from odp.errors import StateError
+from odp.transport.private_files import make_folders, read_private
 from odp.transport.state_folder import state_errors, write_atomically
 
 VARIABLE = "ODP_DEVICE_KEY_FILE"
@@ -157,7 +158,7 @@ def host_key(
     descriptor = _descriptor(folder)
     if descriptor is None:
         with state_errors(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder)
         with folder_lock(folder):
             descriptor = _descriptor(folder)
             if descriptor is None:
@@ -276,7 +277,7 @@ def _descriptor(folder: Path) -> tuple[str, str, str] | None:
     """(source, where, check), or None where the folder has no key yet."""
     path = folder / DESCRIPTOR
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_private(path))
         found = values["source"], values["where"], values["check"]
         if values["format"] != _FORMAT or not all(isinstance(one, str) for one in found):
             raise ValueError("another format")

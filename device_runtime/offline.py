@@ -26,6 +26,7 @@ from odp.crypto.signing import SignatureError
 from odp.errors import CertificateError, ConfigurationError, ServiceUnavailable, StaleModel
 from odp.tables import broadcast_from
 from odp.transparency.proofs import LogGuard
+from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2
 
@@ -93,7 +94,7 @@ def _newest(
     )
     # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
     with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder)
         kept = server_pb2.GetModelResponse(task=offer.task, model=offer.model)
         write_atomically(_path(folder, population), kept.SerializeToString())
     return Available(downloaded)

@@ -19,6 +19,7 @@ from device_runtime.database import Database, errors
 from odp import _validate
 from odp._settings_file import load_settings
 from odp.errors import ConfigurationError, StateError
+from odp.transport.private_files import read_private
 
 #: A host writes down how long it keeps rows, so that others can show it.
 FILE = "retention.json"
@@ -78,7 +79,7 @@ class Retention:
     def kept(cls, folder: Path) -> Retention | None:
         """That of the host whose state folder this is; None where none says. Raises StateError."""
         try:
-            return cls(**json.loads((folder / FILE).read_bytes()))
+            return cls(**json.loads(read_private(folder / FILE)))
         except FileNotFoundError:
             return None
         except (OSError, ConfigurationError, ValueError, TypeError) as error:

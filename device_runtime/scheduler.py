@@ -27,6 +27,7 @@ from types import TracebackType
 
 from odp import _validate
 from odp.errors import ConfigurationError, DiskFull, StateError
+from odp.transport.private_files import make_private
 
 #: A clock that is set by so little is no jump: networks correct clocks all the time.
 JUMP_SECONDS = 60.0
@@ -241,9 +242,11 @@ class Scheduler:
     def _open(self) -> sqlite3.Connection:
         place = ":memory:" if self._path is None else self._path
         try:
+            if self._path is not None:
+                make_private(self._path)  # SQLite gives its journal the mode of the file
             # One thread at a time, not always the same one: a host is made in one and runs in another.
             connection = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OSError) as error:
             raise self._unusable(error) from error
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -283,7 +286,7 @@ class Scheduler:
         except sqlite3.DatabaseError as error:
             raise self._unusable(error) from error
 
-    def _unusable(self, error: sqlite3.DatabaseError) -> StateError:
+    def _unusable(self, error: sqlite3.DatabaseError | OSError) -> StateError:
         if "full" in str(error).lower():
             return DiskFull(f"the jobs {self._path}: disk full; free some space, nothing was lost")
         return StateError(f"the jobs {self._path} cannot be used ({error}); remove the file, jobs are planned anew")

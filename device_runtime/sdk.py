@@ -33,7 +33,7 @@ from device_runtime.examples import asks_for
 from device_runtime.gate import FILE as GATE_FILE
 from device_runtime.gate import Gate, machine_sensors
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
-from device_runtime.keys import HostKey, host_key, no_keyring, os_keyring
+from device_runtime.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
 from device_runtime.overview import explain, overview
 from device_runtime.participation import NoExamples
@@ -50,7 +50,8 @@ from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
 from odp.isolated import Declined, Handler
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
-from odp.transport.state_folder import write_atomically
+from odp.transport.private_files import private_folder
+from odp.transport.state_folder import state_errors, write_atomically
 
 #: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
 RECOMMENDED = "odp.recommended"
@@ -124,7 +125,8 @@ class Device:
             raise StateError(f"device store {path} does not exist; check --state and --device")
         self._sensors, self._clock = sensors, clock
         self._key_file, self._keyring = key_file, keyring
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with state_errors(self.state):
+            private_folder(self.state, marker=DESCRIPTOR)
         self._key: HostKey = host_key(self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring)
         Store.open_or_create(path, key=self._key).close()
         kept = Gate.load(self.state)

@@ -45,6 +45,7 @@ from device_runtime.schema import (
 )
 from odp.algorithms.seam import LocalRatings
 from odp.errors import OdpError, Refusal, StateError
+from odp.transport.private_files import make_folders, make_private
 from odp.v1 import common_pb2
 
 _SHARDS = 256
@@ -96,18 +97,17 @@ class Store(Database):
           StateError: as ``open``, and when the disk is full or the folder cannot be written.
         """
         with errors(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(path.parent)
             if not path.exists():
                 refuse_set_aside(path)
-                # SQLite gives its journal the mode of the database, so the file exists with the right one first. One
-                # that is there is not opened: closing it would free the locks that other threads hold on it.
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                make_private(path)  # SQLite gives its journal the mode of the database
         store = cls._connect(path, durable, key)
         return store if store is not None else cls._create(path, durable, key, random_bytes)
 
     @classmethod
     def _connect(cls, path: Path, durable: bool, key: HostKey | None) -> Store | None:
         with errors(path):
+            make_private(path)
             if path.stat().st_size == 0:
                 return None
         own = _key_of(path, key)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from odp import _validate
+from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import write_atomically
 
 #: Room for tables unless told otherwise.
@@ -66,7 +67,7 @@ class TableCache:
             self._path(sha256, _PART).unlink(missing_ok=True)
             if len(data) <= self._most_bytes:
                 self._make_room(len(data))
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folders(self._folder)
                 write_atomically(self._path(sha256, _WHOLE), data)
 
     def started(self, sha256: bytes, chunk_bytes: int) -> bytes:
@@ -88,8 +89,10 @@ class TableCache:
             file = None
             with contextlib.suppress(OSError):
                 if size <= self._most_bytes:
-                    self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    file = stack.enter_context(self._path(sha256, _PART).open("ab"))
+                    make_folders(self._folder)
+                    part = self._path(sha256, _PART)
+                    opened = open_private(part, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                    file = stack.enter_context(os.fdopen(opened, "ab"))
                     file.truncate(len(held))
             for chunk in chunks:
                 try:

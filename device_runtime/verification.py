@@ -33,6 +33,7 @@ from odp.transparency.checkpoint import check_age, verify_checkpoint
 from odp.transparency.entries import ManifestEntry, TaskEntry
 from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import endorsements_in
+from odp.transport.private_files import make_folders
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2, log_pb2
 
@@ -99,7 +100,7 @@ class Records:
         digest = hashlib.sha256(data).digest()
         path = record_path(self._folder, digest)
         with state_errors(self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(self._folder)
             if not path.exists():
                 write_atomically(path, data)
         return digest

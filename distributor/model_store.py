@@ -29,6 +29,7 @@ from google.protobuf.message import DecodeError
 
 from odp.blocks import BLOCK_BYTES
 from odp.errors import ConfigurationError, DiskFull, StateError
+from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import state_errors
 from odp.v1 import common_pb2
 
@@ -63,7 +64,7 @@ class ModelStore:
         self._root = root
         self._free_bytes = free_bytes
         with state_errors(root):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(root)
             for path in sorted(root.iterdir()):
                 if path.name.startswith((_INCOMING, _REMOVED)):
                     shutil.rmtree(path)
@@ -188,7 +189,7 @@ class IncomingModel:
         """
         path = _table_path(self.folder, self._tables)
         with state_errors(self.folder.parent):
-            file = path.open("xb")
+            file = _new(path)
         with file:
             for piece in pieces:
                 # Not around the loop: an error of the stream that yields the pieces is not one of the disk.
@@ -240,8 +241,12 @@ def _block(file: BinaryIO, number: int) -> bytes:
     return file.read(BLOCK_BYTES)
 
 
+def _new(path: Path) -> BinaryIO:
+    return os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+
+
 def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
+    with _new(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

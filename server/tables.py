@@ -24,6 +24,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.public_table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.signed_task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
 from odp.transport.logs import Log, short
+from odp.transport.private_files import make_folders
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
@@ -45,7 +46,7 @@ class TableBook:
         self._key = key
         self._lock = threading.Lock()
         with state_errors(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder)
 
     def sign(self, request: table_pb2.SignTableRequest) -> table_pb2.TableRecord:
         """Signs the next version; content that was signed last gets its version again.

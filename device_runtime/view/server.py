@@ -2,13 +2,16 @@
 
 Every path starts with a random token; without it there is nothing, and the server says so in the same words for every
 wrong path. A rendered page lies under a token of its own, so that it does not know the address of the person's pages.
+Who may be connected, and for how long, ``device_runtime.view.connections`` says.
 """
 
 from __future__ import annotations
 
 import hmac
+import io
 import re
 import secrets
+import socket
 import threading
 import time
 from collections import OrderedDict
@@ -19,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from device_runtime.view import pages
+from device_runtime.view.connections import REQUEST_SECONDS, Connections, RequestReader
 from device_runtime.view.headers import page_headers, rendered_headers
 from device_runtime.view.privacy_page import Controls
 from device_runtime.view.sanitizer import sanitized
@@ -28,18 +32,15 @@ from odp.errors import OdpError
 HOST = "127.0.0.1"
 _MOST_BODY = 2**12
 _MOST_FIELDS = 16
-#: At one time; those beyond are hung up on, so that nobody on this machine makes the process start ever more threads.
-MOST_CONNECTIONS = 32
 _MOST_OPEN_PAGES = 256
 _LENGTH = re.compile("[0-9]{1,9}")
 _EVENT = re.compile(r"event/([a-z][a-z0-9_-]{0,63})")
-_TIMEOUT = 10.0
 
 
 class View:
     """A started view. ``url`` is its address with the token: whoever knows it sees the pages; tell the person alone."""
 
-    def __init__(self, server: ThreadingHTTPServer, url: str) -> None:
+    def __init__(self, server: _Server, url: str) -> None:
         self.url = url
         self._server = server
         self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="view")
@@ -49,6 +50,7 @@ class View:
         """Stops serving. Idempotent."""
         self._server.shutdown()
         self._thread.join()
+        self._server.connections.close()
         self._server.server_close()
 
 
@@ -103,12 +105,19 @@ class _Site:
         self._lock = threading.Lock()
         # The token of an open rendered page, and its result; the oldest go first.
         self._opened: OrderedDict[str, str] = OrderedDict()
-        self.connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def knows(self, path: str) -> bool:
+        """Whether the path starts as those do that only the person's browser was told."""
+        first, _, rest = path.lstrip("/").partition("/")
+        if first == "r":
+            with self._lock:
+                return rest.partition("/")[0] in self._opened
+        return self._is_token(first)
 
     def get(self, path: str, query: Mapping[str, str]) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         """Answers a GET; None where there is nothing."""
         first, slash, rest = path.lstrip("/").partition("/")
-        if hmac.compare_digest(first.encode(), self.token.encode()):
+        if self._is_token(first):
             # Links of the page are relative to its folder.
             return self._own(rest) if slash else None
         if first == "r":
@@ -122,9 +131,10 @@ class _Site:
     def post(self, path: str, form: Mapping[str, str]) -> bool:
         """A decision of the person; False where there is no such path."""
         first, _, rest = path.lstrip("/").partition("/")
-        if not hmac.compare_digest(first.encode(), self.token.encode()):
-            return False
-        return self._controls.decide(rest, form)
+        return self._is_token(first) and self._controls.decide(rest, form)
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.token.encode())
 
     def _own(self, rest: str) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         if rest == "style.css":
@@ -164,6 +174,23 @@ def _html(headers: dict[str, str]) -> dict[str, str]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, place: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.connections = Connections()
+        super().__init__(place, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection, where it may have one."""
+        if self.connections.admit(request):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        super().shutdown_request(request)
+        self.connections.leave(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing: a browser that goes away is no error, and a trace could show what the person looks at."""
@@ -173,23 +200,32 @@ class _Handler(BaseHTTPRequestHandler):
     """Reads requests within bounds; every byte of them may come from anybody on this machine."""
 
     site: _Site
-    timeout = _TIMEOUT
+    server: _Server
+    connection: socket.socket
     protocol_version = "HTTP/1.1"
     server_version = "odp"
     sys_version = ""
 
-    def handle(self) -> None:
-        """One connection."""
-        if self.site.connections.acquire(blocking=False):
-            try:
-                super().handle()
-            finally:
-                self.site.connections.release()
+    def setup(self) -> None:
+        """Reads through bounds of time and length."""
+        super().setup()
+        self.rfile.close()
+        self._reader = RequestReader(self.connection)
+        self.rfile = io.BufferedReader(self._reader)
+
+    def handle_one_request(self) -> None:
+        """One request, or the end of the connection."""
+        self.server.connections.rest(self.connection)
+        self._reader.begin()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """A page."""
         path, query = self._address()
-        if not self._for_us() or path is None or query is None or (path.startswith("/r/") and not self._in_a_frame()):
+        if not self._for_us() or self._length() != 0 or path is None or query is None:
+            self._nothing()
+            return
+        if path.startswith("/r/") and not self._in_a_frame():
             self._nothing()
             return
         try:
@@ -204,16 +240,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """A decision; leads back to the person's page."""
-        length = self.headers.get("Content-Length", "")
+        path, _ = self._address()
+        length = self._length()
         # A page elsewhere may make a browser post here, though it does not know the token: its Origin tells.
         if not self._for_us() or self.headers.get("Origin") != self.site.origin:
             self._nothing()
             return
-        path, _ = self._address()
-        if path is None or not _LENGTH.fullmatch(length) or int(length) > _MOST_BODY:
+        if path is None or length is None or length > _MOST_BODY:
             self._nothing()
             return
-        form = self._fields(self.rfile.read(int(length)).decode("ascii", errors="replace"))
+        body = self.rfile.read(length)
+        form = self._fields(body.decode("ascii", errors="replace")) if len(body) == length else None
         try:
             done = form is not None and self.site.post(path, form)
         except OdpError as error:
@@ -223,6 +260,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._nothing()
             return
         self._answer(HTTPStatus.SEE_OTHER, {**page_headers(), "Location": f"/{self.site.token}/"}, b"")
+
+    def _length(self) -> int | None:
+        """Length of the body; None where it is not told in the one way that browsers tell it."""
+        told = self.headers.get_all("Content-Length", [])
+        if "Transfer-Encoding" in self.headers or len(told) > 1 or not all(_LENGTH.fullmatch(text) for text in told):
+            return None
+        return int(told[0]) if told else 0
 
     def _for_us(self) -> bool:
         """Whether the browser meant this server: a name elsewhere that resolves to loopback is refused."""
@@ -242,6 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
         except ValueError:
             return None, None
+        if self.site.knows(parts.path):
+            self.server.connections.recognize(self.connection)
         return parts.path, self._fields(parts.query)
 
     @staticmethod
@@ -259,12 +305,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._answer(HTTPStatus.NOT_FOUND, _html(page_headers()), pages.problem("there is nothing here").encode())
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What is no request is answered as what is nowhere: the library's own words repeat what was sent."""
+        self._nothing()
+
     def _answer(self, status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         if status is not HTTPStatus.NO_CONTENT:
             self.send_header("Content-Length", str(len(body)))
+        # The time is that of all of a write, however slowly the other side reads.
+        self.connection.settimeout(REQUEST_SECONDS)
         self.end_headers()
         self.wfile.write(body)
 

@@ -14,6 +14,8 @@ _MEANING = {
     "namespace-network": "a network of its own, empty",
     "namespace-ipc": "shared memory and queues of its own",
     "namespace-process": "it sees no other process, and its number does not count calls",
+    "no-shared-pages": "its memory is not merged with that of others, and takes no huge pages",
+    "private-memory": "it maps no file: libraries are copies that no other process shares",
     "no-new-privileges": "no program could give it more rights",
     "not-dumpable": "no process of the same user may read its memory",
     "no-core-dumps": "its memory goes to no file when it crashes",
@@ -23,7 +25,7 @@ _MEANING = {
     "processor-limit": "so much processor time and no more",
     "file-limit": "no file can grow, few descriptors",
     "landlock-no-files": "no file can be opened",
-    "seccomp": "system calls: compute, its channel; no threads",
+    "seccomp": "system calls: compute, its channel; no threads, no counters of the machine",
 }
 
 

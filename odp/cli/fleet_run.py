@@ -30,6 +30,8 @@ from odp.simulation.fleet_scenario import Scenario, load_scenario
 from odp.simulation.fleet_worker import PROGRESS_FILE, TASK_FILE, Shard
 from odp.tables import table_bytes
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.transport.private_files import make_folders
+from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2
 
 _POPULATION = "fleet"
@@ -120,7 +122,7 @@ def run_fleet(
         connection = stack.enter_context(connect(services.server_address, state=root))
         handle = connection.submit(task)
         kept = root / _SCENARIO_FILE
-        kept.write_bytes(scenario_file.read_bytes())
+        write_atomically(kept, scenario_file.read_bytes())
         workers = _start(
             services, kept, devices=devices, seed=seed, rounds=rounds, timeout=timeout,
             processes=min(processes if processes is not None else os.cpu_count() or 1, 8, max(devices // 50, 1)),
@@ -184,7 +186,7 @@ def _start(
     for number in range(processes):
         first, after = (devices * place // processes for place in (number, number + 1))
         folder = services.root / "devices" / f"process-{number}"
-        folder.mkdir(mode=0o700, parents=True)
+        make_folders(folder)
         shard = Shard(
             scenario=str(scenario),
             seed=seed,
@@ -199,7 +201,7 @@ def _start(
             stores=str(services.root),
             wait_seconds=timeout,
         )
-        (folder / TASK_FILE).write_text(json.dumps(dataclasses.asdict(shard)))
+        write_atomically(folder / TASK_FILE, json.dumps(dataclasses.asdict(shard)).encode())
         log = services.root / "logs" / f"devices-{number}.log"
         workers.append(Child(f"devices-{number}", [], state=folder, log=log, command=WORKER))
     return workers

@@ -6,6 +6,7 @@ kernel closes the pipe and the child stops.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odp.enclave.policy import EnclavePolicy, Selection
 from odp.errors import ServiceError
 from odp.transport import channel
+from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import StateFolder, state_errors
 
 HELPER = "helper"
@@ -43,8 +45,8 @@ class Child:
         with state_errors(state):
             # An address of an earlier run would be asked before the new one is written.
             (state / "address").unlink(missing_ok=True)
-            log.parent.mkdir(parents=True, exist_ok=True)
-            output = log.open("ab")
+            make_folders(log.parent)
+            output = os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
         with output:
             self.process = subprocess.Popen(
                 [*command, *arguments, "--state", str(state), "--with-parent"],

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from odp.errors import StateError
 from odp.transport import state_folder
+from odp.transport.private_files import open_private, private_folder
 
 PRIVATE = 0o600
 PUBLIC = 0o644
@@ -36,8 +37,10 @@ def read_private(path: Path, *, limit: int) -> bytes | None:
         StateError: it cannot be read, is larger than ``limit`` bytes, or other users may read it.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid():
+                raise StateError(f"{path} belongs to another user (number {status.st_uid}); give a folder of your own")
             if stat.S_IMODE(status.st_mode) & 0o077:
                 raise StateError(f"{path} holds secrets and other users may read it: run `chmod 600 {path}`")
             data = file.read(limit + 1)
@@ -50,14 +53,14 @@ def read_private(path: Path, *, limit: int) -> bytes | None:
     return data
 
 
-def make_private_folder(path: Path) -> None:
-    """Creates ``path`` with mode 0700 where it is missing.
+def make_private_folder(path: Path, *, marker: str) -> None:
+    """Creates ``path`` with mode 0700 where it is missing; see ``private_folder``.
 
     Raises:
-        StateError: it cannot be created.
+        StateError: it cannot be created, or others may use it.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path, marker=marker)
     except OSError as error:
         raise _state_error("create", path, error) from error
 
@@ -70,7 +73,7 @@ def locked(path: Path) -> Iterator[None]:
         StateError: the lock file cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise _state_error("open", path, error) from error
     try:

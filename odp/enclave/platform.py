@@ -168,7 +168,7 @@ class EmulatedPlatform:
             StateError: the folder cannot be used, is readable by others, or its content is damaged. A damaged
                 platform is never replaced: its secrets are the only way to what was sealed under them.
         """
-        _files.make_private_folder(folder)
+        _files.make_private_folder(folder, marker="platform.json")
         with _files.locked(folder / "platform.lock"):
             data = _files.read_private(folder / "platform.json", limit=_LARGEST_FILE)
             if data is not None:

@@ -12,7 +12,7 @@ opened by any thread. Nothing can be taken back.
 ``closed-descriptors``   of what it inherited, nothing is open but its two sockets
 ``resource-limits``      no new file can grow above zero bytes, and few descriptors can be open
 ``landlock-no-files``    no file below ``/`` is accessible, for the thread that serves and all that it starts
-``seccomp``              system calls are limited to those of ``odp.sandbox.seccomp``, for all threads
+``seccomp``              system calls are limited to ``odp.sandbox.system_calls.COMPUTING``, for all threads
 =======================  ==========================================================================
 
 The platform adds the namespaces that it started the process in (``NAMESPACES``). Each restriction is checked after it
@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable
 
 from odp.sandbox import kernel, namespaces
 from odp.sandbox.kernel import Restrictions
+from odp.sandbox.system_calls import COMPUTING
 
 #: Namespaces of its own: users, network (empty), System V objects, processes.
 NAMESPACES: tuple[str, ...] = namespaces.NAMES
@@ -65,7 +66,7 @@ def before_run(keep: Iterable[int], *, debug: bool = False) -> Restrictions:
         # A debugger's output may go to a file.
         "resource-limits": kernel.leave_open if debug else lambda: kernel.limit_resources(_LIMITS),
         "landlock-no-files": lambda: kernel.landlock({}) and kernel.fails_with(errno.EACCES, kernel.read_null),
-        "seccomp": kernel.filter_system_calls,
+        "seccomp": lambda: kernel.filter_system_calls(COMPUTING),
     }
     return kernel.take(steps)
 

@@ -8,7 +8,7 @@ process, made for it. So a developer's code finds nothing of an earlier call, wh
 
     runtime                              template
     prepare(paths, preload, sources) ->
-                                     <-  prepared(namespaces)
+                                     <-  prepared(restrictions)
     fork(number) + a socket          ->  a process with that socket (``odp.isolated.worker``)
     end(number)                      ->  kills it
     end(number, tell)                ->
@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,26 @@ _LAZY = (
 
 
 class Template:
-    """Forks processes on request; ``prepared`` is what the runtime said first."""
+    """Forks processes on request.
 
-    def __init__(self, control: socket.socket, prepared: dict[str, Any], *, fresh_processes: int | None) -> None:
+    Args:
+        control: to the runtime.
+        prepared: what the runtime said first.
+        held: restrictions that hold for this process, and so for those made of it.
+        fresh_processes: its namespace of processes, as a descriptor, or None.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        prepared: dict[str, Any],
+        *,
+        held: Sequence[str],
+        fresh_processes: int | None,
+    ) -> None:
         self._control = control
         self._prepared = prepared
+        self._held = [name for name in held if name != "namespace-process"]
         self._own_processes = fresh_processes
         self._children: dict[int, int] = {}
         # The address space that all this takes is not the developer's.
@@ -77,13 +93,12 @@ class Template:
         try:
             end_with_parent()
             limits = self._prepared["limits"]
-            held = [name for name in self._prepared["namespaces"] if name != "namespace-process"]
             worker.main(
                 channel,
                 sources={name: (text, package) for name, (text, package) in self._prepared["sources"].items()},
                 module=self._prepared["module"],
                 name=self._prepared["name"],
-                namespaces=[*held, "namespace-process"] if apart else held,
+                inherited=[*self._held, "namespace-process"] if apart else self._held,
                 memory_bytes=self._base + limits["memory_bytes"],
                 processor_seconds=limits["processor_seconds"],
                 output_bytes=limits["output_bytes"],
@@ -125,6 +140,7 @@ def main() -> None:
     if "namespace-process" in held:
         own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
     kernel.take({name: getattr(kernel, name) for name in ("no_new_privileges", "not_dumpable", "no_core_dumps")})
+    alone = kernel.take({"no-shared-pages": private_memory.no_shared_pages})
     prepared = receive_frame(control, most=_LARGEST)
     if prepared is None:
         return
@@ -135,8 +151,11 @@ def main() -> None:
     os.environ.clear()
     gc.collect()
     gc.freeze()
+    # After this nothing is loaded from a file, or it would be shared again.
+    copied = kernel.take({"private-memory": private_memory.own_copies})
+    held = (*held, *alone.held, *copied.held)
     send_frame(control, {"prepared": list(held), "missing": missing})
-    Template(control, {**prepared, "namespaces": list(held)}, fresh_processes=own_processes).run()
+    Template(control, prepared, held=held, fresh_processes=own_processes).run()
 
 
 def _imported(name: str) -> bool:
@@ -151,7 +170,7 @@ if __name__ == "__main__":
     # The packages are beside this one; of their folder nothing else is wanted.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     from odp.isolated import worker
-    from odp.sandbox import kernel, namespaces
+    from odp.sandbox import kernel, namespaces, private_memory
     from odp.sandbox.frames import receive_frame, send_frame
     from odp.sandbox.kernel import end_with_parent
 

@@ -10,11 +10,18 @@
 ``processor-limit``      so many seconds, of all its threads together
 ``file-limit``           no file can grow above zero bytes, and few descriptors can be open
 ``landlock-no-files``    no file below ``/`` is accessible; no TCP, no abstract sockets, no signals to others
-``seccomp``              system calls are limited to those of ``odp.sandbox.seccomp``; no threads
+``seccomp``              system calls are limited to ``odp.sandbox.system_calls.ISOLATED``
 =======================  ==========================================================================
 
-The template process adds the namespaces that it made for it. Which of them the promises to a person rest on,
-``PROMISES`` says.
+The template process, which it is copied from, has taken these before:
+
+=======================  ==========================================================================
+the namespaces           users, network, System V objects, processes of its own
+``no-shared-pages``      the kernel merges none of its pages with others, and makes no huge ones
+``private-memory``       no page of a file is mapped: libraries and program lie in memory of its own
+=======================  ==========================================================================
+
+Which of them the promises to a person rest on, ``PROMISES`` says.
 """
 
 from __future__ import annotations
@@ -25,12 +32,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from odp.sandbox import kernel, namespaces
 from odp.sandbox.kernel import Restrictions
+from odp.sandbox.system_calls import ISOLATED
 
 TAKEN: tuple[str, ...] = (
     "no-new-privileges", "not-dumpable", "no-core-dumps", "no-capabilities", "closed-descriptors", "memory-limit",
     "processor-limit", "file-limit", "landlock-no-files", "seccomp",
 )  # fmt: skip
-RESTRICTIONS: tuple[str, ...] = (*namespaces.NAMES, *TAKEN)
+RESTRICTIONS: tuple[str, ...] = (*namespaces.NAMES, "no-shared-pages", "private-memory", *TAKEN)
 
 #: Promise -> the restrictions without which it is not kept; none: the runtime keeps it by itself. The others
 #: are second walls: Landlock alone, say, leaves what files are called, and sockets that lie in folders.
@@ -39,6 +47,8 @@ PROMISES: Mapping[str, frozenset[str]] = {
     "no files": frozenset({"seccomp", "closed-descriptors"}),
     "no other processes": frozenset({"seccomp"}),
     "no reading of its memory": frozenset({"not-dumpable", "no-core-dumps"}),
+    "no traces of other calls": frozenset({"seccomp", "closed-descriptors", "private-memory", "no-shared-pages"}),
+    "no count of other calls": frozenset({"namespace-process"}),
     "memory limit": frozenset({"memory-limit"}),
     "processor limit": frozenset({"processor-limit"}),
     "no environment": frozenset(),
@@ -67,7 +77,7 @@ def take(channel: int, *, memory_bytes: int, processor_seconds: int) -> Restrict
         "processor-limit": lambda: kernel.limit_resources({resource.RLIMIT_CPU: processor_seconds}),
         "file-limit": lambda: kernel.limit_resources({resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: _DESCRIPTORS}),
         "landlock-no-files": lambda: kernel.landlock({}) and kernel.fails_with(errno.EACCES, kernel.read_null),
-        # Threads take memory and numbers of the kernel that no limit of a process counts.
-        "seccomp": lambda: kernel.filter_system_calls(threads=False),
+        # No threads either: they take memory and numbers of the kernel that no limit of a process counts.
+        "seccomp": lambda: kernel.filter_system_calls(ISOLATED),
     }
     return kernel.take(steps)

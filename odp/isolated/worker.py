@@ -96,7 +96,7 @@ def main(
     sources: Mapping[str, tuple[str, bool]],
     module: str,
     name: str | None,
-    namespaces: Sequence[str],
+    inherited: Sequence[str],
     memory_bytes: int,
     processor_seconds: int,
     output_bytes: int,
@@ -106,14 +106,14 @@ def main(
     Args:
         sources: the developer's modules, see ``odp.isolated.sources``.
         module: which of them has the class; ``name`` is the class's, or None where there is one only.
-        namespaces: that this process has of its own.
+        inherited: restrictions that hold already, by what this process was copied from.
         memory_bytes: of its whole address space.
         processor_seconds: of all its threads.
         output_bytes: the longest frame that it may send.
     """
     connection = socket.socket(fileno=channel)
     taken = walls.take(channel, memory_bytes=memory_bytes, processor_seconds=processor_seconds)
-    send_frame(connection, {"held": [*namespaces, *taken.held]})
+    send_frame(connection, {"held": [*inherited, *taken.held]})
     imports.only(sources)
     drawn = sys.modules.get("numpy.random")
     if drawn is not None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from odp.sandbox import seccomp
+from odp.sandbox.system_calls import CallList
 
 #: Rights below a path, for ``landlock``.
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (for libraries that are loaded), read a file, list a folder
@@ -50,7 +51,7 @@ class Restrictions(NamedTuple):
 def end_with_parent() -> None:
     """Has the kernel kill this process when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def take(steps: dict[str, Callable[[], bool]]) -> Restrictions:
@@ -66,16 +67,22 @@ def take(steps: dict[str, Callable[[], bool]]) -> Restrictions:
     return Restrictions(tuple(held), tuple(refused))
 
 
+def prctl(option: int, value: int = 0) -> int:
+    """Sets or reads an attribute of this process. Raises OSError where the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return _checked(libc.prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))))
+
+
 def no_new_privileges() -> bool:
     """No program that it starts could have more rights."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    return _prctl(_PR_GET_NO_NEW_PRIVS) == 1
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    return prctl(_PR_GET_NO_NEW_PRIVS) == 1
 
 
 def not_dumpable() -> bool:
     """No other process of the user may attach to it or read its memory."""
-    _prctl(_PR_SET_DUMPABLE, 0)
-    return _prctl(_PR_GET_DUMPABLE) == 0
+    prctl(_PR_SET_DUMPABLE, 0)
+    return prctl(_PR_GET_DUMPABLE) == 0
 
 
 def leave_open() -> bool:
@@ -129,10 +136,10 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def filter_system_calls(*, threads: bool = True) -> bool:
-    """Only the system calls of ``odp.sandbox.seccomp``, for all threads; without ``threads``, no new one."""
-    seccomp.restrict(threads=threads)
-    return all(fails_with(errno.EPERM, attempt) for attempt in (read_null, os.fork))
+def filter_system_calls(allowed: CallList) -> bool:
+    """Only the system calls of a list (``odp.sandbox.system_calls``), for all threads."""
+    seccomp.restrict(allowed)
+    return all(fails_with(errno.EPERM, attempt) for attempt in (read_null, os.fork, count_faults))
 
 
 def landlock(allowed: Mapping[str, int]) -> bool:
@@ -163,6 +170,11 @@ def read_null() -> object:
     return os.open(os.devnull, os.O_RDONLY)
 
 
+def count_faults() -> object:
+    """Reads the counters of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF)
+
+
 def write_to_zero() -> object:
     """Opens a file that everybody may write."""
     return os.open("/dev/zero", os.O_WRONLY)
@@ -177,11 +189,6 @@ def fails_with(code: int, attempt: Callable[[], object]) -> bool:
     if attempt is os.fork and made == 0:
         os._exit(0)
     return False
-
-
-def _prctl(option: int, value: int = 0) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    return _checked(libc.prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))))
 
 
 def _syscall(number: int, *arguments: bytes | int | None) -> int:

@@ -1,12 +1,14 @@
 """What a device knows of a log: the newest checkpoint that it accepted, and that later ones only ever continue it.
 
 A device must not say what it saw last: the size would link its visits. So it asks for no consistency proof. It keeps
-the hash of every *tile* of 256 leaves, and the leaf hashes of the last, unfinished tile. To follow the log it fetches
-the leaf hashes from the beginning of that tile on, in whole tiles: they have to start with those that it has, and all
-together have to give the new root. What it reveals is the number of a tile.
+the leaf hashes of the last, unfinished *tile* of 256 leaves, and of all tiles before it what a head needs: one hash for
+each one in the binary form of their number. To follow the log it fetches the leaf hashes from the beginning of that
+tile on, in whole tiles: they have to start with those that it has, and all together have to give the new root. What it
+reveals is the number of a tile.
 
 The leaf hashes also show whether an endorsement was withdrawn, since each endorsement names the leaf that would
-withdraw it: nobody has to say so, and who serves the log cannot hide it.
+withdraw it: nobody has to say so, and who serves the log cannot hide it. A leaf is looked for as long as its
+endorsement is valid. So what is remembered stays small, however long the log grows.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE, Frontier, root_of
 from odp.transparency.note import Note
 from odp.transparency.policy import LogPolicy
 from odp.transparency.reasons import LogReason, refused
+from odp.transport.private_files import open_private, read_private
 from odp.transport.state_folder import state_errors, write_atomically
 
 TILE_LEVEL = 8
@@ -35,31 +38,47 @@ TILE = 1 << TILE_LEVEL
 PAGE = 8 * TILE
 #: A device that was away for longer than so many entries is not what this log is for; 32 MiB of hashes.
 _LONGEST_GAP = 2**20
-_MOST_WATCHED = 64
+#: Of endorsements that are valid at one time; dozens are, where each of a few enclaves gets one per month.
+MOST_WATCHED = 256
+#: Longer than any clock is wrong with which a checkpoint is accepted as recent and not of the future.
+_PRUNED_AFTER_SECONDS = 24 * 3600
 _REMEMBERED = 16
-_FORMAT = "odp-log-view-1"
+_FORMAT = "odp-log-view-2"
 
 #: (level, start, count) -> hashes of complete subtrees, from whoever serves the log.
 FetchHashes = Callable[[int, int, int], Sequence[bytes]]
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class Watched:
+    """A leaf that would withdraw an endorsement.
+
+    Attributes:
+        leaf: looked for in every leaf since it was watched, and in those from its endorsement on before.
+        until: when its endorsement ends, in seconds since the epoch.
+        withdrawn: whether it was found.
+    """
+
+    leaf: bytes
+    until: int
+    withdrawn: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class LogView:
-    """What is remembered of one log. Immutable: ``advanced`` and ``watching`` give the next one.
+    """What is remembered of one log. Immutable: ``advanced``, ``watching`` and ``pruned`` give the next one.
 
     Attributes:
         note: the newest accepted checkpoint; empty before the first.
-        tiles: hash of each complete tile, in order.
+        tiles: the tree over the hashes of complete tiles.
         tail: leaf hashes after the last complete tile.
-        watched: leaves that would withdraw endorsements, looked for in every leaf since.
-        withdrawn: those that were found.
+        watched: leaves that would withdraw endorsements which have not ended, ascending.
     """
 
     note: bytes = b""
-    tiles: tuple[bytes, ...] = ()
+    tiles: Frontier = dataclasses.field(default_factory=Frontier)
     tail: tuple[bytes, ...] = ()
-    watched: frozenset[bytes] = frozenset()
-    withdrawn: frozenset[bytes] = frozenset()
+    watched: tuple[Watched, ...] = ()
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -69,13 +88,12 @@ class LogView:
     @property
     def size(self) -> int:
         """Its number of leaves."""
-        return TILE * len(self.tiles) + len(self.tail)
+        return TILE * self.tiles.size + len(self.tail)
 
     @property
     def root(self) -> bytes:
         """The root that the remembered hashes give."""
-        full = Frontier().extended(self.tiles).hashes
-        return Frontier(self.size, (*full, *Frontier().extended(self.tail).hashes)).root()
+        return Frontier(self.size, (*self.tiles.hashes, *Frontier().extended(self.tail).hashes)).root()
 
     def advanced(self, checkpoint: Checkpoint, note: bytes, fetch: FetchHashes) -> LogView:
         """The view after a checkpoint whose signatures were verified.
@@ -93,7 +111,7 @@ class LogView:
             return dataclasses.replace(self, note=note)
         if not self.note:
             full = checkpoint.size >> TILE_LEVEL
-            tiles = tuple(_fetched(fetch, TILE_LEVEL, 0, full))
+            tiles = Frontier().extended(_fetched(fetch, TILE_LEVEL, 0, full))
             tail = tuple(_fetched(fetch, 0, TILE * full, checkpoint.size - TILE * full))
             after = dataclasses.replace(self, note=note, tiles=tiles, tail=tail)
         else:
@@ -104,30 +122,45 @@ class LogView:
             )
         return after
 
-    def watching(self, leaf: bytes, index: int, fetch: FetchHashes) -> LogView:
-        """The view that watches for ``leaf``, the withdrawal of the endorsement at entry ``index``.
+    def watching(self, leaf: bytes, until: int, index: int, fetch: FetchHashes) -> LogView:
+        """The view that watches for ``leaf``, which would withdraw an endorsement.
 
-        Looks from that endorsement's tile on; a withdrawal before its endorsement makes every audit fail.
+        The endorsement is entry number ``index`` of the log, and ends at ``until`` by itself. Looks from its tile on; a
+        withdrawal before its endorsement makes every audit fail. So a leaf that was watched before, and forgotten, is
+        found again.
 
         Raises:
-            TransparencyError: ``inconsistent``.
+            TransparencyError: ``inconsistent``; ``not_endorsed`` where too many are watched.
         """
-        if leaf in self.watched:
+        if self.watch(leaf) is not None:
             return self
+        if len(self.watched) >= MOST_WATCHED:
+            raise refused(
+                LogReason.NOT_ENDORSED,
+                f"more than {MOST_WATCHED} endorsements of this log are valid at one time; some have to end first",
+            )
         found = leaf in self.tail
-        for place in range(index >> TILE_LEVEL, len(self.tiles)):
+        first = min(index >> TILE_LEVEL, self.tiles.size)
+        tiles = Frontier().extended(_fetched(fetch, TILE_LEVEL, 0, first)) if first < self.tiles.size else self.tiles
+        for place in range(first, self.tiles.size):
             leaves = _fetched(fetch, 0, TILE * place, TILE)
-            if root_of(leaves) != self.tiles[place]:
-                raise refused(LogReason.INCONSISTENT, f"the hashes of tile {place} are not those of the signed tree")
+            tiles = tiles.extended([root_of(leaves)])
             found = found or leaf in leaves
-        if len(self.watched) >= _MOST_WATCHED:
-            raise refused(LogReason.NOT_ENDORSED, f"more than {_MOST_WATCHED} endorsements were seen in this log")
-        return dataclasses.replace(
-            self, watched=self.watched | {leaf}, withdrawn=self.withdrawn | ({leaf} if found else set())
-        )
+        if tiles.hashes != self.tiles.hashes:
+            raise refused(LogReason.INCONSISTENT, f"the hashes from tile {first} on are not those of the signed tree")
+        return dataclasses.replace(self, watched=tuple(sorted((*self.watched, Watched(leaf, until, found)))))
+
+    def watch(self, leaf: bytes) -> Watched | None:
+        """What is known of a leaf that is watched."""
+        return next((one for one in self.watched if one.leaf == leaf), None)
+
+    def pruned(self, now: float) -> LogView:
+        """The view without leaves whose endorsements ended long before ``now``: those cover no enclave any more."""
+        kept = tuple(one for one in self.watched if one.until + _PRUNED_AFTER_SECONDS >= now)
+        return dataclasses.replace(self, watched=kept)
 
     def _grown(self, checkpoint: Checkpoint, note: bytes, fetch: FetchHashes) -> LogView:
-        start = TILE * len(self.tiles)
+        start = TILE * self.tiles.size
         if checkpoint.size - start > _LONGEST_GAP:
             raise refused(
                 LogReason.INCONSISTENT, f"the log grew by more than {_LONGEST_GAP} entries since it was last seen"
@@ -136,13 +169,15 @@ class LogView:
         if tuple(leaves[: len(self.tail)]) != self.tail:
             raise refused(LogReason.INCONSISTENT, "the log changed entries that were seen before")
         full = len(leaves) >> TILE_LEVEL
-        tiles = tuple(root_of(leaves[TILE * place : TILE * (place + 1)]) for place in range(full))
+        tiles = (root_of(leaves[TILE * place : TILE * (place + 1)]) for place in range(full))
+        shown = frozenset(leaves)
+        watched = (dataclasses.replace(one, withdrawn=one.withdrawn or one.leaf in shown) for one in self.watched)
         return dataclasses.replace(
             self,
             note=note,
-            tiles=(*self.tiles, *tiles),
+            tiles=self.tiles.extended(tiles),
             tail=tuple(leaves[TILE * full :]),
-            withdrawn=self.withdrawn | self.watched.intersection(leaves),
+            watched=tuple(watched),
         )
 
     def encode(self) -> bytes:
@@ -151,9 +186,8 @@ class LogView:
             "format": _FORMAT,
             "note": self.note.decode(),
             "tail": [leaf.hex() for leaf in self.tail],
-            "tiles": [tile.hex() for tile in self.tiles],
-            "watched": sorted(leaf.hex() for leaf in self.watched),
-            "withdrawn": sorted(leaf.hex() for leaf in self.withdrawn),
+            "tiles": {"count": self.tiles.size, "hashes": [tile.hex() for tile in self.tiles.hashes]},
+            "watched": [[one.leaf.hex(), one.until, one.withdrawn] for one in self.watched],
         }
         return json.dumps(content, indent=1).encode() + b"\n"
 
@@ -161,15 +195,12 @@ class LogView:
     def decode(cls, data: bytes) -> LogView:
         """The view that ``encode`` wrote. Raises ValueError."""
         content = json.loads(data)
-        hashes = {
-            name: [bytes.fromhex(text) for text in content[name]] for name in ("tail", "tiles", "watched", "withdrawn")
-        }
+        tiles = content["tiles"]
         view = cls(
             content["note"].encode(),
-            tuple(hashes["tiles"]),
-            tuple(hashes["tail"]),
-            frozenset(hashes["watched"]),
-            frozenset(hashes["withdrawn"]),
+            Frontier(tiles["count"], [bytes.fromhex(text) for text in tiles["hashes"]]),
+            tuple(bytes.fromhex(text) for text in content["tail"]),
+            tuple(Watched(bytes.fromhex(leaf), int(until), bool(found)) for leaf, until, found in content["watched"]),
         )
         checkpoint = view.checkpoint
         known = (0, b"") if checkpoint is None else (checkpoint.size, checkpoint.root)
@@ -219,23 +250,26 @@ class LogMemory:
                 return checkpoint
             newer = note if _time(note, self.policy) >= _time(view.note, self.policy) else view.note
             same = view.note and checkpoint.size == view.size
-            self._keep(view.advanced(checkpoint, newer if same else note, self._fetch), view)
+            after = view.advanced(checkpoint, newer if same else note, self._fetch)
+            # By the time that the checkpoint states, which ``check_age`` found to be near this device's clock.
+            self._keep(after.pruned(verified.time or 0), view)
             self._accepted[checkpoint.body] = None
             while len(self._accepted) > _REMEMBERED:
                 self._accepted.popitem(last=False)
         return checkpoint
 
-    def require_not_withdrawn(self, leaf: bytes, index: int) -> None:
-        """Returns if the endorsement at entry ``index``, which ``leaf`` would withdraw, stands.
+    def require_not_withdrawn(self, leaf: bytes, *, until: int, index: int) -> None:
+        """Returns if the endorsement at entry ``index`` that ends at ``until``, which ``leaf`` would withdraw, stands.
 
         Raises:
-            TransparencyError: ``withdrawn``, ``inconsistent``.
+            TransparencyError: ``withdrawn``, ``inconsistent``, ``not_endorsed``.
             StateError: the file cannot be read or written.
         """
         with self._changing() as view:
-            after = view.watching(leaf, index, self._fetch)
+            after = view.watching(leaf, until, index, self._fetch)
             self._keep(after, view)
-        if leaf in after.withdrawn:
+        watch = after.watch(leaf)
+        if watch is not None and watch.withdrawn:
             raise refused(LogReason.WITHDRAWN, f"the endorsement at entry {index} was withdrawn")
 
     def _keep(self, after: LogView, before: LogView) -> None:
@@ -252,7 +286,7 @@ class LogMemory:
                 yield self._view
                 return
             with state_errors(self._file.parent):
-                lock = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                lock = open_private(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self._view = self._load(self._file)
@@ -263,7 +297,7 @@ class LogMemory:
     def _load(self, file: Path) -> LogView:
         with state_errors(file.parent):
             try:
-                data = file.read_bytes()
+                data = read_private(file)
             except FileNotFoundError:
                 return LogView()
         try:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.note import NoteKey
+from odp.transport.private_files import make_folders
 from odp.transport.state_folder import state_errors, write_atomically
 
 _LARGEST_FILE = 4096
@@ -42,7 +43,7 @@ def endorser_key(path: Path) -> SigningKey:
 
 def _kept(path: Path, make: Callable[[], _Key], write: Callable[[_Key], bytes], read: Callable[[bytes], _Key]) -> _Key:
     with state_errors(path.parent):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(path.parent)
         folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             # Two programs that start at once on one folder must not make two keys.

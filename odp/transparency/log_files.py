@@ -29,6 +29,7 @@ from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transparency.note import Kind, Note, NoteKey, SignatureLine
+from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import state_errors, write_atomically
 
 ENTRIES, HASHES, CHECKPOINT = "entries", "hashes", "checkpoint"
@@ -59,10 +60,10 @@ class LogFiles:
             StateError: another program holds it, it is damaged, or it is another log than that of ``key``.
         """
         with contextlib.ExitStack() as undo, state_errors(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder)
             files = []
             for name in (ENTRIES, HASHES):
-                files.append(os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                files.append(open_private(folder / name, os.O_RDWR | os.O_CREAT))
                 undo.callback(os.close, files[-1])
             try:
                 fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -95,6 +95,12 @@ class Frontier:
         self.size = size
         self.hashes = tuple(hashes)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frontier) and (self.size, self.hashes) == (other.size, other.hashes)
+
+    def __hash__(self) -> int:
+        return hash((self.size, self.hashes))
+
     def extended(self, leaves: Iterable[bytes]) -> Frontier:
         """The frontier after these leaf hashes."""
         size, hashes = self.size, list(self.hashes)

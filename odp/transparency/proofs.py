@@ -101,7 +101,8 @@ class LogGuard:
                 role=enclave.role, image_digest=enclave.image_digest, policy_sha256=policy, now=now
             ):
                 try:
-                    self._memory.require_not_withdrawn(bytes.fromhex(one.endorsement.withdrawal), one.index)
+                    withdrawal = bytes.fromhex(one.endorsement.withdrawal)
+                    self._memory.require_not_withdrawn(withdrawal, until=one.endorsement.not_after, index=one.index)
                 except TransparencyError as error:
                     withdrawn = error
                     continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import sqlalchemy
 from sqlalchemy import event
 
 from odp.errors import DiskFull, StateError
+from odp.transport.private_files import make_private
 from odp.transport.state_folder import state_errors
 
 _BUSY_SECONDS = 30
@@ -26,8 +26,7 @@ def open_database(path: Path, *, durable: bool = True) -> sqlalchemy.Engine:
     """
     with state_errors(path.parent):
         # SQLite gives its journal the mode of the file, so that has to be right before the first byte.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        path.chmod(0o600)
+        make_private(path)
     engine = sqlalchemy.create_engine(
         sqlalchemy.URL.create("sqlite", database=str(path)),
         connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from odp.errors import DiskFull, StateError
+from odp.transport.private_files import open_private, private_folder, read_private
 
 _FORMAT = "1"
 _LOCK = "lock"
@@ -38,12 +39,13 @@ class StateFolder:
         """Creates (mode 0700) or reopens the folder of a program of kind ``role``.
 
         Raises StateError when another program holds the folder, when it belongs to another kind of program or
-        another format version, when it cannot be written, and when the disk has less than 16 MiB left.
+        another format version, when others may use it (``private_folder``) or it cannot be written, and when the disk
+        has less than 16 MiB left.
         """
         root = Path(path)
         with state_errors(root):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            private_folder(root, marker=_ROLE)
+            lock = open_private(root / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             with state_errors(root):
                 _take(lock, root)
@@ -79,7 +81,7 @@ class StateFolder:
         """The bytes of a file, or None where it does not exist. Raises StateError when it cannot be read."""
         with state_errors(self.root):
             try:
-                return self.path(name).read_bytes()
+                return read_private(self.path(name))
             except FileNotFoundError:
                 return None
 
@@ -106,7 +108,8 @@ class StateFolder:
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Writes, syncs and renames, so that ``path`` holds the old bytes or the new ones; raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from odp.errors import ConfigurationError
+from odp.transport.private_files import open_private, private_folder
 from odp.transport.state_folder import StateFolder, state_errors, write_atomically
 
 CA_FILE = "ca.pem"
@@ -94,8 +95,8 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
 
 def _development_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     with state_errors(folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private_folder(folder, marker=CA_FILE)
+        lock = open_private(folder / "lock", os.O_RDWR | os.O_CREAT)
     try:
         # Several programs may start at once on one CA folder: the first makes the CA, the others wait for it.
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -51,7 +51,7 @@ def test_a_state_folder_that_cannot_be_used_is_one_line_and_starts_nothing(tmp_p
     (tmp_path / "s").write_text("")
     with pytest.raises(StateError, match="check the path"):
         Services(tmp_path / "s").start()
-    (tmp_path / "t").mkdir()
+    (tmp_path / "t").mkdir(mode=0o700)
     (tmp_path / "t" / "logs").write_text("")
     before = _children()
     with pytest.raises(StateError, match="check the path"):

@@ -29,6 +29,40 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R123", "hiding private data in memory for a call whose answer leaves",
          "device_runtime/isolated/test_escapes.py::"
          "test_nothing_that_a_handler_leaves_in_memory_is_there_in_the_next_call"),
+        ("R210", "hiding private data in the kernel for a call whose answer leaves: pages, page faults, their times, "
+         "free memory, inode numbers, words of shared code", "security/test_isolated_channels.py::"
+         "test_a_private_handler_hides_nothing_in_the_kernel_that_a_public_one_finds"),
+        ("R210", "by inherited descriptors",
+         "device_runtime/isolated/test_escapes.py::test_it_has_its_channel_and_no_other_descriptor"),
+        ("R123", "by numbers of processes",
+         "device_runtime/isolated/test_escapes.py::test_its_process_number_does_not_count_the_calls"),
+        ("R210", "by pages of files that all processes map",
+         "device_runtime/isolated/test_escapes.py::test_no_page_of_a_file_is_mapped_in_it"),
+    ],
+    "the person's page": [
+        ("R211", "64 connections that say nothing, drip, or never read",
+         "security/test_view_sockets.py::test_the_persons_page_answers_beside_64_slow_connections"),
+        ("R211", "requests without end, with two lengths or none",
+         "device_runtime/view/test_server.py::test_what_is_no_request_is_answered_once_and_repeats_nothing"),
+    ],
+    "state folders": [
+        ("R212", "a umask of 0 in a folder that everybody may write to",
+         "security/test_state_folders.py::test_nothing_that_a_program_keeps_is_open_to_other_users"),
+        ("R212", "limits of another user, by a link to a file or a folder",
+         "security/test_state_folders.py::test_limits_that_another_user_could_have_replaced_are_not_used"),
+    ],
+    "what a device remembers of a log": [
+        ("R213", "more endorsements in ten years than a device ever watches",
+         "transparency/test_client.py::"
+         "test_over_ten_years_of_monthly_endorsements_a_device_remembers_little_and_misses_no_withdrawal"),
+        ("R213", "a checkpoint of the future, to have a withdrawal forgotten",
+         "transparency/test_client.py::test_a_log_prunes_nothing_by_a_time_that_the_device_does_not_share"),
+        ("R213", "a clock that was wrong together with the log's",
+         "transparency/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
+    ],
+    "retrieval by lattices": [
+        ("R214", "primal, dual and hybrid dual attack",
+         "crypto/pir/test_lwe_parameters.py::test_every_attack_on_our_parameters_costs_at_least_128_bits"),
     ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),

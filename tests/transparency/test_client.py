@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from transparency.world import NOW, LogWorld, filler
 
 from odp.errors import StateError, TransparencyError
-from odp.transparency.client import PAGE, TILE, LogMemory, LogView
+from odp.transparency.client import MOST_WATCHED, PAGE, TILE, LogMemory, LogView
+from odp.transparency.merkle import leaf_hash
 from odp.transparency.note import Kind, NoteKey
+
+MONTH = 30.5 * 24 * 3600
+#: The end of the world's endorsements, in days.
+UNTIL = int(NOW + 300 * 86400)
 
 
 @pytest.fixture
@@ -159,7 +165,7 @@ def test_a_withdrawal_is_found_wherever_it_stands(world: LogWorld, tmp_path: Pat
     assert index is not None
     watching = world.memory(tmp_path / "view.json")
     watching.accept(world.log.note, now=NOW)
-    watching.require_not_withdrawn(leaf, index)
+    watching.require_not_withdrawn(leaf, until=UNTIL, index=index)
     world.append(world.withdrawals["aggregator"].encode())
     for count in (0, 10, 2 * TILE):
         world.append(*filler(count, first=1000))
@@ -167,11 +173,11 @@ def test_a_withdrawal_is_found_wherever_it_stands(world: LogWorld, tmp_path: Pat
         for memory in (watching, fresh):
             memory.accept(world.log.note, now=NOW)
             with pytest.raises(TransparencyError) as caught:
-                memory.require_not_withdrawn(leaf, index)
+                memory.require_not_withdrawn(leaf, until=UNTIL, index=index)
             assert caught.value.reason == "withdrawn"
             other = world.log.index_of(world.endorsements[1].leaf)
             assert other is not None
-            memory.require_not_withdrawn(world.withdrawals["distributor"].leaf, other)
+            memory.require_not_withdrawn(world.withdrawals["distributor"].leaf, until=UNTIL, index=other)
 
 
 def test_a_log_that_hides_the_leaf_of_a_withdrawal_is_refused(world: LogWorld) -> None:
@@ -185,7 +191,7 @@ def test_a_log_that_hides_the_leaf_of_a_withdrawal_is_refused(world: LogWorld) -
     memory = LogMemory(world.policy(), None, hiding)
     memory.accept(world.log.note, now=NOW)
     with pytest.raises(TransparencyError) as caught:
-        memory.require_not_withdrawn(leaf, 0)
+        memory.require_not_withdrawn(leaf, until=UNTIL, index=0)
     assert caught.value.reason == "inconsistent"
 
 
@@ -206,3 +212,92 @@ def test_a_log_that_nobody_pinned_is_not_followed(world: LogWorld, tmp_path: Pat
     assert caught.value.reason == "wrong_log_key"
     assert stranger.key.public(Kind.NOTE).text not in pinned.log_keys
     stranger.close()
+
+
+# A device that lives for long
+
+
+def endorsed(world: LogWorld, *, months: float) -> tuple[bytes, bytes, int, int]:
+    """An endorsement from now on, in the log: its withdrawal as an entry and as a leaf, its end, its place."""
+    now = (world.clock() - NOW) / 86400
+    entry, withdrawal = world.endorsed("aggregator", days=(now - 1, now + months * MONTH / 86400))
+    world.append(entry.encode())
+    index = world.log.index_of(entry.leaf)
+    assert index is not None
+    return withdrawal.encode(), withdrawal.leaf, int(world.clock() + months * MONTH), index
+
+
+def test_over_ten_years_of_monthly_endorsements_a_device_remembers_little_and_misses_no_withdrawal(
+    world: LogWorld, tmp_path: Path
+) -> None:
+    file, sizes, standing = tmp_path / "view.json", [], []
+    for month in range(120):
+        world.clock.now = NOW + month * MONTH
+        entry, leaf, until, index = endorsed(world, months=3)
+        standing = [one for one in standing if one[2] > world.clock()] + [[leaf, index, until, False]]
+        if month % 5 == 0:
+            world.append(entry)
+            standing[-1][3] = True
+        world.append(*filler(600, first=600 * month))
+        # Another process every month.
+        memory = world.memory(file)
+        memory.accept(world.log.note, now=world.clock())
+        for leaf, index, until, withdrawn in standing:
+            if withdrawn:
+                with pytest.raises(TransparencyError, match="withdrawn"):
+                    memory.require_not_withdrawn(leaf, until=until, index=index)
+            else:
+                memory.require_not_withdrawn(leaf, until=until, index=index)
+        assert len(memory.view.watched) <= 5
+        sizes.append(file.stat().st_size)
+    assert world.log.size > 70_000
+    assert max(sizes) < 2**15
+    with pytest.raises(TransparencyError, match="shrunk"):
+        world.memory(file).accept(LogWorld(tmp_path / "short", key=world.key, clock=world.clock).log.note,
+                                  now=world.clock())  # fmt: skip
+
+
+def test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended(world: LogWorld, tmp_path: Path) -> None:
+    """A device whose clock was years ahead, together with a log that vouched for that time."""
+    entry, leaf, until, index = endorsed(world, months=6)
+    world.append(entry, *filler(2 * TILE))
+    memory = world.memory(tmp_path / "view.json")
+    memory.accept(world.log.note, now=NOW)
+    with pytest.raises(TransparencyError, match="withdrawn"):
+        memory.require_not_withdrawn(leaf, until=until, index=index)
+    world.log.sign_again(now=NOW + 48 * MONTH)
+    memory.accept(world.log.note, now=NOW + 48 * MONTH)
+    assert memory.view.watched == ()
+    with pytest.raises(TransparencyError, match="withdrawn"):
+        memory.require_not_withdrawn(leaf, until=until, index=index)
+
+
+def test_a_log_prunes_nothing_by_a_time_that_the_device_does_not_share(world: LogWorld, tmp_path: Path) -> None:
+    entry, leaf, until, index = endorsed(world, months=1)
+    memory = world.memory(tmp_path / "view.json")
+    memory.accept(world.log.note, now=NOW)
+    memory.require_not_withdrawn(leaf, until=until, index=index)
+    world.append(entry)
+    world.log.sign_again(now=NOW + 12 * MONTH)
+    with pytest.raises(TransparencyError, match="not_yet_valid"):
+        memory.accept(world.log.note, now=NOW)
+    assert memory.view.watch(leaf) is not None
+    world.log.sign_again(now=NOW)
+    memory.accept(world.log.note, now=NOW)
+    with pytest.raises(TransparencyError, match="withdrawn"):
+        memory.require_not_withdrawn(leaf, until=until, index=index)
+
+
+def test_more_valid_endorsements_than_are_watched_are_refused_until_some_end(world: LogWorld, tmp_path: Path) -> None:
+    file = tmp_path / "view.json"
+    memory = world.memory(file)
+    memory.accept(world.log.note, now=NOW)
+    for number in range(MOST_WATCHED):
+        memory.require_not_withdrawn(leaf_hash(b"%d" % number), until=int(NOW + MONTH), index=0)
+    with pytest.raises(TransparencyError, match="some have to end first"):
+        memory.require_not_withdrawn(leaf_hash(b"one more"), until=UNTIL, index=0)
+    assert file.stat().st_size < 2**16
+    world.log.sign_again(now=NOW + 2 * MONTH)
+    memory.accept(world.log.note, now=NOW + 2 * MONTH)
+    memory.require_not_withdrawn(leaf_hash(b"one more"), until=UNTIL, index=0)
+    assert len(json.loads(file.read_bytes())["watched"]) == 1

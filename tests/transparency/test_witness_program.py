@@ -87,7 +87,7 @@ def test_a_forked_log_is_refused_over_the_wire(world: LogWorld, tmp_path: Path) 
 def test_a_witness_needs_a_log_and_a_folder_of_its_own(world: LogWorld, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="at least one log"):
         witness_program.start(witness_program.Config(state=tmp_path / "w", log_keys=(), listen="127.0.0.1:0"))
-    (tmp_path / "witness").mkdir()
+    (tmp_path / "witness").mkdir(mode=0o700)
     (tmp_path / "witness" / witness_program.KEY_FILE).write_text("junk")
     with pytest.raises(StateError, match="not a key of its kind"):
         _start(world, tmp_path)

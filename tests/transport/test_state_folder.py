@@ -161,5 +161,5 @@ def test_a_file_that_is_missing_reads_as_none_and_one_that_cannot_be_read_is_one
     with StateFolder.open(tmp_path / "s", "server") as folder:
         assert folder.read("nothing") is None
         folder.path("folder").mkdir()
-        with pytest.raises(StateError, match="check the path"):
+        with pytest.raises(StateError, match="is not a file; remove it"):
             folder.read("folder")

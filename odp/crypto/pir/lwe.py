@@ -8,13 +8,15 @@
     recover(secret, reply, hint) <------------'
 
 The table's bytes are a matrix D of R rows and C columns; a column holds the records of a few consecutive rows. A query
-for a column c is q = A s + e + 2^24 u_c modulo 2^32, with a public A [C, 1024], a fresh secret s, small noise e and the
+for a column c is q = A s + e + 2^24 u_c modulo 2^32, with a public A [C, 1088], a fresh secret s, small noise e and the
 unit vector u_c. The server answers D q; with the hint D A the device takes D A s off, and D e, which is below 2^23, is
 rounded away: the bytes of the column are left. For every query of a shape there are ``keys`` such vectors.
 
 What holds, whatever the server does: a query is as hard to tell from random numbers as learning with errors for
-dimension 1024, modulus 2^32, uniform secrets and noise of deviation 6.4: about 128 bits by the estimates of the source.
-Its length follows from the shape. ``recover`` fails on a wrong row with a probability below 2^-40 per query
+dimension 1088, modulus 2^32, uniform secrets and noise of deviation 40. The cheapest of the primal, the dual and the
+hybrid dual attack costs 2^132 by the core-SVP model, which counts one call of the cheapest known sieve and nothing else
+(``tests/crypto/pir/estimator.py``; the source's 1024 and 6.4 have 2^94 by that model, and 2^128 by one that counts
+more). Its length follows from the shape. ``recover`` fails on a wrong row with a probability below 2^-40 per query
 (``failure_bound``), checked for the shape. ``answer`` multiplies all of D, so that its addresses follow from the shape.
 
 What does not hold: against a server that lies, rows are checked against the shape's cap only, which has to come from
@@ -23,11 +25,13 @@ columns: whether a device fails then depends on its keys. Report no failure to t
 of one; with two servers, ``two_server`` has no such leak.
 
 Source: Henzinger et al. 2023, "One server for the price of two: simple and fast single-server private information
-retrieval", sections 4 and 5, table 1 (parameters); records as in ``records``.
+retrieval", sections 4 and 5; Alkim et al. 2016, "Post-quantum key exchange - a new hope", section 6 (core-SVP); records
+as in ``records``.
 """
 
 from __future__ import annotations
 
+import decimal
 import functools
 import hashlib
 import importlib.util
@@ -71,16 +75,16 @@ UInt32Array = npt.NDArray[np.uint32]
 Int8Array = npt.NDArray[np.int8]
 
 #: Numbers of a secret.
-DIMENSION = 1024
-#: Standard deviation of the noise.
-SIGMA = 6.4
+DIMENSION = 1088
+#: Standard deviation of the noise, before it is cut off at ten deviations.
+SIGMA = 40
 
 _VERSION = 1
 _HEADER_BYTES = 1 + 32
 _STEP_BITS = 24  # a byte sits in the highest eight of 32 bits
 _LARGEST_BYTE = 128  # of a byte read as a signed number
 _RAREST_FAILURE = 2.0**-40
-_TAIL = 64  # ten deviations: less than 2^-70 lies beyond
+_TAIL = 400  # ten deviations: less than 2^-70 lies beyond
 _BLOCK = 2**20
 
 
@@ -111,8 +115,12 @@ class LweDatabase:
 
 @dataclass(frozen=True)
 class LweSecret:
-    """What a device keeps of a query, and never sends: ``secrets`` uint32 [1024, keys], the columns asked for, and for
-    every key which vector and which record of its column answer it.
+    """What a device keeps of a query, and never sends.
+
+    Attributes:
+        secrets: uint32 [DIMENSION, keys].
+        columns: int64 [keys], those asked for.
+        vectors, places: for every wanted key, which vector and which record of its column answer it.
     """
 
     shape: Shape
@@ -123,7 +131,7 @@ class LweSecret:
 
 
 def hint(database: LweDatabase) -> bytes:
-    """D A, the same for all devices: uint32 little-endian [R, 1024]."""
+    """D A, the same for all devices: uint32 little-endian [R, DIMENSION]."""
     found = np.empty((len(database.matrix), DIMENSION), dtype=np.uint32)
     matrix_a = np.concatenate(list(_public_matrix(database.shape)))
     for start in range(0, DIMENSION, 128):
@@ -217,8 +225,9 @@ def hint_bytes(shape: Shape) -> int:
 def failure_bound(*, columns: int, values: int) -> float:
     """An upper bound on the probability that rounding is wrong for one of ``values`` bytes.
 
-    The noise of a byte is a sum of ``columns`` terms of at most 128 times a Gaussian of deviation 6.4, which has at
-    most the tail of a Gaussian; it fails from 2^23 on.
+    The noise of a byte is a sum of ``columns`` terms, each at most 128 times a discrete Gaussian. That is subgaussian
+    with parameter SIGMA, cut off or not (Micciancio and Peikert 2012, lemma 2.8), and the sum with sqrt(``columns``)
+    times as much. Rounding fails from 2^23 on.
     """
     deviations = 2 ** (_STEP_BITS - 1) / (_LARGEST_BYTE * SIGMA * math.sqrt(columns))
     return min(1.0, 2 * values * math.exp(-(deviations**2) / 2))
@@ -240,7 +249,7 @@ def multiply(matrix: Int8Array, vectors: UInt32Array) -> UInt32Array:
 
 
 def _product(left: npt.NDArray[np.uint32], right: UInt32Array) -> UInt32Array:
-    """uint32 [m, 1024] times uint32 [1024, k] modulo 2^32: halves of 16 bits, sums below 2^53."""
+    """uint32 [m, n] times uint32 [n, k] modulo 2^32, n = DIMENSION: halves of 16 bits, sums below 2^53."""
     low, high = ((right & np.uint32(0xFFFF)).astype(np.float64), (right >> np.uint32(16)).astype(np.float64))
     found = np.empty((len(left), right.shape[1]), dtype=np.uint32)
     step = _BLOCK // DIMENSION
@@ -254,7 +263,7 @@ def _product(left: npt.NDArray[np.uint32], right: UInt32Array) -> UInt32Array:
 
 
 def _public_matrix(shape: Shape) -> Iterator[UInt32Array]:
-    """A, in blocks of rows: uint32 [.., 1024] from a keystream of the shape's digest."""
+    """A, in blocks of rows: uint32 [.., DIMENSION] from a keystream of the shape's digest."""
     _, columns = _columns(shape)
     stream = Cipher(AES(hashlib.sha256(PIR_MATRIX + shape.digest).digest()), CTR(bytes(16))).encryptor()
     step = _BLOCK // DIMENSION
@@ -279,12 +288,17 @@ def _columns(shape: Shape) -> tuple[int, int]:
 
 @functools.cache
 def _thresholds() -> npt.NDArray[np.uint64]:
-    """Cumulative probabilities of -64 .. 63 under the discrete Gaussian, in units of 2^-64, within 2^-50."""
-    weights = [math.exp(-(value**2) / (2 * SIGMA**2)) for value in range(-_TAIL, _TAIL + 1)]
-    total, running, found = math.fsum(weights), 0.0, []
-    for weight in weights[:-1]:
-        running += weight
-        found.append(min(2**64 - 1, int(running / total * 2**64)))
+    """Cumulative probabilities of the discrete Gaussian on -TAIL .. TAIL, but the last: uint64 [2 TAIL], in 2^-64.
+
+    They are rounded down, so that every value has its probability within 2^-64, and what is drawn is within 2^-54 of
+    the law, in total variation.
+    """
+    with decimal.localcontext(prec=50):
+        weights = [(-decimal.Decimal(value**2) / (2 * SIGMA**2)).exp() for value in range(-_TAIL, _TAIL + 1)]
+        total, running, found = sum(weights), decimal.Decimal(0), []
+        for weight in weights[:-1]:
+            running += weight
+            found.append(int(running / total * 2**64))
     return np.array(found, dtype=np.uint64)
 
 

@@ -73,16 +73,16 @@ def test_the_largest_numbers_are_multiplied_exactly() -> None:
 def test_the_noise_has_the_law_of_the_discrete_gaussian() -> None:
     count = 400_000
     drawn = lwe._noise((count,), np.random.default_rng(1).bytes).view(np.int32)
-    values = np.arange(-64, 65)
+    values = np.arange(-lwe._TAIL, lwe._TAIL + 1)
     weights = np.exp(-(values**2) / (2 * lwe.SIGMA**2))
     expected = count * weights / weights.sum()
     common = expected > 20
-    seen = np.bincount(drawn + 64, minlength=129)
+    seen = np.bincount(drawn + lwe._TAIL, minlength=len(values))
     statistic = float(((seen - expected)[common] ** 2 / expected[common]).sum())
     freedom = int(common.sum()) - 1
     # Chi-square beyond its mean by six deviations: less than once in 10^6.
     assert statistic < freedom + 6 * math.sqrt(2 * freedom)
-    assert abs(drawn).max() <= 64
+    assert abs(drawn).max() <= lwe._TAIL
 
 
 def test_two_queries_for_one_row_have_nothing_in_common_but_their_length() -> None:

@@ -52,6 +52,46 @@ def test_a_service_sees_what_it_may_and_what_it_writes_is_kept(music: IsolatedHo
     assert music.standing() == []
 
 
+_COMPUTING = """
+import decimal, fractions, hashlib, json, logging, random, secrets, statistics, threading, time, uuid
+import numpy as np
+import numpy.linalg
+import numpy.random
+from odp.isolated import Accepted, IsolatedService
+
+class Computing(IsolatedService):
+    def on_request(self, request, stores):
+        lock, started = threading.Lock(), time.perf_counter()
+        lock.acquire()
+        grown = []
+        for number in range(1_000_000):
+            grown.append(number)
+        time.sleep(0.01)
+        log = logging.LogRecord("x", 20, "", 0, "said", (), None)
+        matrix = np.random.default_rng().normal(size=(300, 300))
+        return Accepted({
+            "drawn": [len(secrets.token_bytes(8)), uuid.uuid4().version, 0 <= random.random() < 1],
+            "inverse": float(np.abs(np.linalg.inv(matrix) @ matrix - np.eye(300)).max()) < 1e-6,
+            "memory": [float(np.zeros(2**21).sum()), sum(grown)],
+            "waited": [lock.acquire(timeout=0.01), time.perf_counter() - started > 0.02],
+            "times": [time.process_time() > 0, time.time() > 0, time.get_clock_info("process_time").resolution > 0],
+            "rest": [str(decimal.Decimal(1) / 4), str(fractions.Fraction(1, 3)), log.getMessage(),
+                     hashlib.sha256(b"x").hexdigest()[:4], statistics.mean([1, 3])],
+        })
+"""
+
+
+def test_what_computing_needs_of_the_kernel_is_there(start: Callable[..., IsolatedHost], tmp_path: Path) -> None:
+    path = tmp_path / "computing.py"
+    path.write_text(_COMPUTING)
+    answer = start(path).request(MemoryStore(), "app", {}, now=NOW)
+    assert isinstance(answer, Asked)
+    assert answer.work == {
+        "drawn": [8, 4, True], "inverse": True, "memory": [0.0, 499_999_500_000], "waited": [False, True],
+        "times": [True, True, True], "rest": ["0.25", "1/3", "said", "2d71", 2],
+    }  # fmt: skip
+
+
 def test_a_declined_request_is_not_kept(music: IsolatedHost) -> None:
     store = MemoryStore()
     answer = music.request(store, "player", {"kind": "films"}, now=NOW)
@@ -154,10 +194,13 @@ import sys
 sys.path.append({root!r})
 from odp.sandbox import kernel, namespaces
 namespaces.unshare = lambda names: False
-kernel.filter_system_calls = lambda **given: False
+kernel.filter_system_calls = lambda allowed: False
 import runpy
 runpy.run_path({program!r}, run_name="__main__")
 """
+
+
+WITHOUT_WALLS = ("no network", "no files", "no other processes", "no traces of other calls", "no count of other calls")
 
 
 @pytest.fixture
@@ -174,11 +217,10 @@ def test_where_a_promise_cannot_be_kept_a_service_is_given_nothing(
 ) -> None:
     said: list[str] = []
     attacker = Attacker(start("hostile.py", say=said.append))
-    with pytest.raises(StateError, match=r"does not enforce no network, no files, no other processes .* given nothing"):
+    missing = ", ".join(WITHOUT_WALLS)
+    with pytest.raises(StateError, match=rf"does not enforce {missing} .* given nothing"):
         attacker.attempt("identity")
-    assert said == [
-        "this machine does not enforce for services: no network, no files, no other processes; see `odp device doctor`"
-    ]
+    assert said == [f"this machine does not enforce for services: {missing}; see `odp device doctor`"]
 
 
 _CURIOUS = """
@@ -199,7 +241,7 @@ def test_a_person_may_do_without_and_what_is_left_holds(
 ) -> None:
     path = tmp_path / "curious.py"
     path.write_text(_CURIOUS)
-    host = start(path, accept=["no network", "no files", "no other processes"])
+    host = start(path, accept=WITHOUT_WALLS)
     held = host.restrictions()
     assert not {"seccomp", "namespace-network", "namespace-process"} & set(held)
     answer = host.request(MemoryStore(), "app", {}, now=NOW)
@@ -220,7 +262,7 @@ def test_the_doctor_names_what_a_machine_does_not_enforce(refusing: None, tmp_pa
     path.parent.mkdir(parents=True)
     Store.open_or_create(path).close()
     found = examine(SimulatedSensors(charge=None), folder=tmp_path)
-    assert found.not_enforced == ("no network", "no files", "no other processes")
+    assert found.not_enforced == WITHOUT_WALLS
     assert {"seccomp", "namespace-network"} <= set(found.refused)
     assert sorted((*found.held, *found.refused)) == sorted(RESTRICTIONS)
     assert sorted((*found.enforced, *found.not_enforced)) == sorted(PROMISES)

@@ -26,6 +26,8 @@ CALLS = {
     "setns": 308, "mount": 165, "chroot": 161, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "keyctl": 250,
     "seccomp": 317, "kill": 62, "tkill": 200, "rt_sigqueueinfo": 129, "setuid": 105, "shmget": 29, "truncate": 76,
     "unlink": 87, "rename": 82, "stat": 4, "readlink": 89, "chdir": 80, "mknod": 133, "link": 86, "symlink": 88,
+    "mincore": 27, "getrusage": 98, "sysinfo": 99, "times": 100, "fstat": 5, "pipe2": 293, "getsockopt": 55,
+    "sendmsg": 46, "mlock": 149, "get_mempolicy": 239, "futex_waitv": 449, "membarrier": 324, "uname": 63,
     "open_by_handle_at": 304, "name_to_handle_at": 303, "inotify_init": 253, "personality": 135, "quotactl": 179,
 }  # fmt: skip
 
@@ -52,6 +54,7 @@ def warm_up() -> None:
     early["connect"] = outcome(lambda: socket.create_connection(("127.0.0.1", 9), timeout=1))
     early["interfaces"] = ",".join(name for _, name in socket.if_nameindex())
     early["environment"] = ",".join(sorted(os.environ))
+    early["core limit"] = str(resource.getrlimit(resource.RLIMIT_CORE))
     early["program"] = outcome(lambda: subprocess.run(["/bin/true"], check=False))
     for name in ("server", "pytest", "grpc", "sqlalchemy", "device_runtime", "tkinter", "hostile_enclave.unmeasured"):
         early[f"import {name}"] = outcome(lambda name=name: importlib.import_module(name))
@@ -97,7 +100,6 @@ def attempt(guest: Any, asked: dict[str, Any]) -> object:
         "signal": lambda: outcome(lambda: os.kill(asked["pid"], signal.SIGTERM)),
         "dumpable": lambda: outcome_of_prctl(4, 1),
         "raise limit": lambda: outcome(lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1))),
-        "core limit": lambda: resource.getrlimit(resource.RLIMIT_CORE),
         "import": lambda: outcome(lambda: importlib.import_module("mailbox")),
         "syscall": lambda: {call: syscall(number, *[ctypes.c_long(0)] * 6) for call, number in CALLS.items()},
         "clone": lambda: {name: clone(flags) for name, flags in CLONES.items()},

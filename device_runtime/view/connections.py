@@ -1,0 +1,148 @@
+"""The connections of the page's server: how many may be open, which one makes way, and what one request may take.
+
+Anybody on this machine can open connections to a port of it. Who says nothing, or says it slowly, must not keep the
+person from their page:
+
+- a request is whole within ``REQUEST_SECONDS`` and ``LARGEST_REQUEST``, and its answer is read within the same time;
+- at most ``MOST_CONNECTIONS`` are open, and at most ``MOST_STRANGERS`` of them have not named an address of the view,
+  which only the person's browser knows;
+- a new connection takes the place of the stranger that has been there for longest, or of the known one that has been
+  waiting for longest. One that is being answered stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+MOST_CONNECTIONS = 32
+MOST_STRANGERS = 24
+REQUEST_SECONDS = 10.0
+#: Of one request, its head and its body; several times what a browser sends.
+LARGEST_REQUEST = 2**15
+
+_EVICTION_SECONDS = 1.0
+
+
+@dataclass
+class _State:
+    known: bool = False
+    answering: bool = False
+
+
+class Connections:
+    """The open connections, the one that has been waiting for longest first. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: dict[socket.socket, _State] = {}
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._open)
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Takes a new connection in, for which another one may have to go; False where all are being answered."""
+        with self._changed:
+            strangers = sum(not state.known for state in self._open.values())
+            if strangers >= MOST_STRANGERS or len(self._open) >= MOST_CONNECTIONS:
+                making_way = next(iter(self._waiting()), None)
+                if making_way is None:
+                    return False
+                hang_up(making_way)
+                if not self._changed.wait_for(lambda: making_way not in self._open, _EVICTION_SECONDS):
+                    return False
+            self._open[connection] = _State()
+            return True
+
+    def recognize(self, connection: socket.socket) -> None:
+        """It named an address of the view, and is being answered from now on."""
+        with self._changed:
+            if connection in self._open:
+                self._open[connection] = _State(known=True, answering=True)
+
+    def rest(self, connection: socket.socket) -> None:
+        """It waits for its next request from now on."""
+        with self._changed:
+            state = self._open.get(connection)
+            if state is not None and state.answering:
+                state.answering = False
+                self._open[connection] = self._open.pop(connection)
+
+    def leave(self, connection: socket.socket) -> None:
+        """It is closed."""
+        with self._changed:
+            self._open.pop(connection, None)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all of them, those that are being answered too."""
+        with self._changed:
+            for connection in self._open:
+                hang_up(connection)
+
+    def _waiting(self) -> list[socket.socket]:
+        strangers = [connection for connection, state in self._open.items() if not state.known]
+        known = [connection for connection, state in self._open.items() if state.known and not state.answering]
+        return strangers + known
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Ends a connection that another thread may be reading from, or writing to; that thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class Source(Protocol):
+    """What a socket offers to a reader."""
+
+    def settimeout(self, seconds: float, /) -> None:
+        """Of the next read."""
+        ...
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Reads at least one byte; 0 at the end. Raises OSError."""
+        ...
+
+
+class RequestReader(io.RawIOBase):
+    """The bytes of one request at a time, of a connection: ``begin`` starts the next one.
+
+    Reading raises TimeoutError once the request's time is over, however its bytes drip in, and ends, as where the other
+    side closed, once it is too long.
+
+    Args:
+      source: the connection.
+      clock: seconds that never go back.
+    """
+
+    def __init__(self, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._source = source
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on, another request is read."""
+        self._until = self._clock() + REQUEST_SECONDS
+        self._left = LARGEST_REQUEST
+
+    def readable(self) -> bool:
+        """As io has it."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
+        """As io has it."""
+        left = self._until - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        self._source.settimeout(left)
+        read = self._source.recv_into(memoryview(buffer)[: self._left]) if self._left else 0
+        self._left -= read
+        return read
