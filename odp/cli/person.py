@@ -165,7 +165,7 @@ def erase(
         else "the ledger of what was sent stays, because the limits count on it (--ledger-too wipes it)"
     )
     with _store(state, device) as store:
-        examples = store.standing().examples
+        examples = store.count_examples()
         question = f"Wipe {examples} ratings and events, and all parameters of device {device}? {kept}"
         if not yes and not typer.confirm(question, err=True):
             console().print("nothing was changed")

@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import odp
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.enclaves import Enclaves
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
@@ -274,9 +275,10 @@ class World:
         if self.round == self.model_server.rounds:
             self.server.assignment = None
 
-    def services(self) -> Services:
-        """Clients of this world, closed at its end."""
-        services = Services(self.address, self.identity.ca_pem)
+    def services(self, **changes: object) -> Services:
+        """Clients of this world, closed at its end; ``changes`` of what is pinned."""
+        pinned = PinnedAddresses.of(self.reference_values(**changes))
+        services = Services(self.address, self.identity.ca_pem, pinned=pinned)
         self._services.append(services)
         return services
 
@@ -287,6 +289,10 @@ class World:
             "image_digests": {role: (digest,) for role, digest in DIGESTS.items()},
             "policy_sha256": {role: (policy.sha256.hex(),) for role, policy in POLICIES.items()},
             "allow_emulated": True,
+            "addresses": {
+                "distributor": (self.distributor_address,),
+                "aggregator": (self.aggregator_address,),
+            },
         }
         return ReferenceValues(**{**values, **changes})  # type: ignore[arg-type]
 
