@@ -80,8 +80,9 @@ class PinnedAddresses:
         if _literal(host) is not None:
             return ()
         found = list(dict.fromkeys(self._resolved(host, port)))
-        private = [one for one in found if not _is_global(one)]
-        if private and not self.allow_private and not _is_localhost(host):
+        here = _is_localhost(host)
+        private = [one for one in found if not (_is_global(one) or (here and one.is_loopback))]
+        if private and not self.allow_private:
             raise AddressRefused(
                 f"{address} leads to {private[0]}, which is no public address; nothing was sent there; "
                 "--allow-private-addresses allows such, or pin the address itself"

@@ -4,8 +4,8 @@ Whether a contribution follows must not depend on the data, or its absence would
 here fails for what a device holds: rows that a task cannot use are left out, and whatever goes wrong with the others
 ends in the empty contribution, of the same length, which is sent and charged like any other.
 
-What is the same for every device is refused aloud: a definition when it is opened, a model by ``trainable``. So is a
-store that cannot be read, which says something of the disk and nothing of the rows.
+What is the same for every device is refused aloud: a definition when it is opened, a model by ``require_trainable``. So
+is a store that cannot be read, which says something of the disk and nothing of the rows.
 """
 
 from __future__ import annotations
@@ -67,17 +67,16 @@ def without_rows(work: Work) -> Slices:
     return Slices(work.model.manifest.version, _NO_KEYS, np.zeros((0, 0), dtype=np.float32), {})
 
 
-def trainable(work: Work, slices: Slices) -> Slices:
-    """The slices, once their dense tables were found to be ones that every device can train on.
+def require_trainable(work: Work, slices: Slices) -> None:
+    """Returns if every device can train on the dense tables of the model.
 
     Raises:
-      ServiceError: they are not; no device contributes to this round.
+      ServiceError: they cannot; no device contributes to this round.
     """
     try:
         work.model.client.check_model(slices.dense)
     except ConfigurationError as error:
         raise ServiceError(f"round {work.round}: {error}") from error
-    return slices
 
 
 def contribution(

@@ -61,10 +61,10 @@ class Gate:
           NotNow: as ``check_in``.
           PrivacyError: the person opted out of the task, or it is beyond their limits.
         """
-        self.limits_of(store, terms, round)
+        self.person_allows(store, terms, round)
         self._require(store)
 
-    def limits_of(self, store: Store, terms: TaskTerms, round: int) -> None:
+    def person_allows(self, store: Store, terms: TaskTerms, round: int) -> None:
         """Returns if the person's decisions allow the round. Raises as ``task``, but for no condition."""
         person = store.person()
         person.check(terms)
@@ -82,7 +82,7 @@ class Gate:
         self._require(store)
 
     def after_data(self, store: Store, terms: TaskTerms) -> None:
-        """The same once the data were read: without the conditions that computing can move.
+        """The same once the data were read, by the device or its own code: without the conditions that this can move.
 
         Raises as ``before_data``.
         """

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from device_runtime.assignment import Work
-from device_runtime.contribution import Contribution, OwnData, contribution, own_data, trainable, without_rows
+from device_runtime.contribution import Contribution, OwnData, contribution, own_data, require_trainable, without_rows
 from device_runtime.enclaves import Checked, Enclaves
 from device_runtime.gate import Gate
 from device_runtime.made_examples import MadeExamples
@@ -150,6 +150,7 @@ class Participant:
         self.gate.before_data(store, work.model.terms)
         if self.made_examples is not None:
             self.made_examples.make(store, work.model)
+            self.gate.after_data(store, work.model.terms)
 
     def own_data(self, store: Store, work: Work, *, seed: int) -> OwnData:
         """What the device holds for the round. Raises StateError where the store cannot be read."""
@@ -207,7 +208,7 @@ class Participant:
         slices = without_rows(work)
         if model.keyed:
             slices, distributor = self._fetch(work, own.keys, distributor, logged, traffic)
-            trainable(work, slices)
+            require_trainable(work, slices)
         self.gate.after_data(store, model.terms)
         found = self.contribution(work, slices, own, seed=identity.seed)
         payload = found.payload

@@ -10,7 +10,7 @@ Steps of one device, in this order:
 2. the transparency log, evidence of the aggregator        nothing private was sent
 3. the conditions again; time for the device's own code    the same time whatever it does
 4. keys, reveal, shares                                    random numbers of this session, and no data
-5. the conditions again; the data are read; clip, noise    in memory; what cannot be computed is the empty contribution
+5. the data are read; clip, quantise, noise                in memory; what cannot be computed is the empty contribution
 6. limits; the store: PREPARED, with nothing to send again  one transaction
 7. the masked vector                                       once: a lying host could have two of them unmasked
 8. the survivors are agreed on, shares to unmask them      what was asked of the others, they have signed
@@ -226,10 +226,9 @@ class Seat:
     def _masked(self, answer: wire.StepResponse) -> Any:
         work, model = self._session.work, self._session.work.model
         with self._open_store() as store:
-            self._participant.gate.before_data(store, model.terms)
+            self._participant.gate.after_data(store, model.terms)
             identity = store.identity()
             vector, local = self._vector(store, identity.seed)
-            self._participant.gate.after_data(store, model.terms)
             masked = self._client.mask(answer.inbox, vector)
             terms = model.definition.privacy
             participation = Participation(
@@ -241,7 +240,7 @@ class Seat:
             )  # fmt: skip
             with store.transaction():
                 # The device may sit in sessions of other tasks: what they spent since it sat down counts now.
-                self._participant.gate.limits_of(store, model.terms, work.round)
+                self._participant.gate.person_allows(store, model.terms, work.round)
                 store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
         self.sent = True
         return masked

@@ -92,11 +92,7 @@ class Services:
         """Asks the server for work; says the population and nothing else."""
         request = server_pb2.CheckInRequest(population=population)
         reply: server_pb2.CheckInResponse = self._call(
-            self._home.server.CheckIn,
-            request,
-            self._server,
-            "check in with the server",
-            traffic,
+            self._home.server.CheckIn, request, self._server, "check in with the server", traffic
         )
         return reply
 
@@ -104,11 +100,7 @@ class Services:
         """The newest model of a population, for inference; says the population and nothing else."""
         request = server_pb2.GetModelRequest(population=population)
         reply: server_pb2.GetModelResponse = self._call(
-            self._home.server.GetModel,
-            request,
-            self._server,
-            "ask the server for its model",
-            Traffic(),
+            self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic()
         )
         return reply
 
@@ -116,20 +108,15 @@ class Services:
         """The newest version of a public table; says its name and nothing else."""
         request = table_pb2.GetTableRequest(name=name)
         reply: table_pb2.GetTableResponse = self._call(
-            self._home.table.GetTable, request, self._server, f"ask the server for table {name!r}",
-            Traffic(),
-        )  # fmt: skip
+            self._home.table.GetTable, request, self._server, f"ask the server for table {name!r}", Traffic()
+        )
         return reply.table
 
     def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
         """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
         request = log_pb2.GetHashesRequest(level=level, start=start, count=count)
         reply: log_pb2.GetHashesResponse = self._call(
-            self._home.log.GetHashes,
-            request,
-            self._server,
-            "read the transparency log",
-            Traffic(),
+            self._home.log.GetHashes, request, self._server, "read the transparency log", Traffic()
         )
         return unpacked(reply.hashes)
 
@@ -137,13 +124,8 @@ class Services:
         """Evidence of the enclave behind ``address`` over ``nonce``."""
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         method = self._peers.at(role, address).attestation.GetEvidence
-        reply: attestation_pb2.GetEvidenceResponse = self._call(
-            self._peers.at(role, address).attestation.GetEvidence,
-            request,
-            address,
-            f"get the evidence of the {role}",
-            Traffic(),
-        )
+        what = f"get the evidence of the {role}"
+        reply: attestation_pb2.GetEvidenceResponse = self._call(method, request, address, what, Traffic())
         return reply
 
     def select(
@@ -236,11 +218,7 @@ class Services:
     ) -> aggregator_pb2.SubmitResponse:
         """Hands in an encrypted contribution."""
         reply: aggregator_pb2.SubmitResponse = self._call(
-            self._aggregator(address).aggregator.Submit,
-            request,
-            address,
-            "submit to the aggregator",
-            traffic,
+            self._aggregator(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
         )
         return reply
 
@@ -266,11 +244,7 @@ class Services:
         """Asks which SecAgg+ session gathers clients for (task, round)."""
         request = secagg_service_pb2.JoinRequest(task_sha256=key[0], round=key[1])
         reply: secagg_service_pb2.JoinResponse = self._call(
-            self._aggregator(address).secagg.Join,
-            request,
-            address,
-            "join a session at the aggregator",
-            traffic,
+            self._aggregator(address).secagg.Join, request, address, "join a session at the aggregator", traffic
         )
         return reply
 

@@ -251,7 +251,7 @@ def write_reference_values(
         allow_emulated=True,
         helper_keys=tuple(helper_keys),
         allow_test_noise=aggregator_policy.test_noise_seed is not None,
-        addresses=addresses or {},
+        addresses={role: pinned for role, pinned in (addresses or {}).items() if pinned},
         log=log,
     ).save(output)
 

@@ -288,6 +288,11 @@ def _show(device: int, found: dict[str, Any]) -> None:
             _epsilon(one["so_far"]),
         )  # fmt: skip
     out.print(table if found["contributions"] else f"device {device} sent nothing")
+    if found["empty_contributions"]:
+        out.print(
+            f"{found['empty_contributions']} of them were empty: the data could not be used as the task asks; nobody "
+            "else can tell, and they are charged like the others"
+        )
     for who, spent in [("in total", found["spent"])] + [
         (f"to developer {one['developer'][:8]}..", one) for one in found["developers"]
     ]:

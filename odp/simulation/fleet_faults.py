@@ -28,11 +28,11 @@ _INJECTED = "true"
 Reply = TypeVar("Reply")
 
 
-class Vanished(Exception):
-    """Injected: the device is gone for the rest of the round."""
+class Vanished(BaseException):
+    """Injected: the device is gone for the rest of the round. Like a death, it is no error that a device handles."""
 
 
-class Died(Exception):
+class Died(BaseException):
     """Injected: the device's process died here; its store is as a death would leave it."""
 
 

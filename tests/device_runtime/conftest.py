@@ -148,6 +148,10 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
                 return aggregator_pb2.SubmitResponse(refusal=int(step.removeprefix("refuse ")))
             return answer
 
+    def check(self, round: int, payload: bytes) -> None:
+        """As the enclave does. Raises ContributionRefused."""
+        self.world.algorithm.query(round).check(payload)
+
     def _take(self, request: aggregator_pb2.SubmitRequest) -> int:
         world = self.world
         info = domains.contribution_info(
@@ -162,7 +166,7 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
         if contribution.contribution_id in self.counted:
             return Refusal.ALREADY_CONTRIBUTED.value
         try:
-            world.algorithm.query(request.round).check(contribution.payload)
+            self.check(request.round, contribution.payload)
         except ContributionRefused as error:
             return error.refusal.value
         self.counted[contribution.contribution_id] = contribution

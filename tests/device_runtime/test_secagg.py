@@ -201,6 +201,35 @@ def test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_sess
         assert len(store.charged()) == 1
 
 
+def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
+    """Nothing, one item, tens of thousands, values at the bounds and beyond: message by message, to the byte."""
+    held: list[dict[int, float]] = [
+        {}, {0: 1.0}, dict.fromkeys(range(20_000), 5.0), {-1: 1e308, 4: -1e308}, {2**62: 0.0}, {3: float("inf")},
+        {1: 1.0, 2: 2.0}, {0: 0.0},
+    ]  # fmt: skip
+    for path, ratings in zip(table.paths, held, strict=True):
+        with Store.open(path) as store:
+            store.erase()
+            for item, value in ratings.items():
+                store.execute("INSERT INTO ratings (item, value) VALUES (?, ?)", (item, value))
+    seats = table.seats()
+    requests = [seat.sit_down() for seat in seats]
+    for kind in KINDS:
+        sizes = {(request.WhichOneof("message"), request.ByteSize()) for request in requests if request is not None}
+        assert {name for name, _ in sizes} == {kind}
+        # Lists of the other clients have their numbers in them, which are a byte longer or shorter.
+        assert max(size for _, size in sizes) - min(size for _, size in sizes) <= (0 if kind == "masked" else DEVICES)
+        for request in requests:
+            assert request is not None
+            table.tell(request)
+        if kind == "agreement":
+            table.host.allow_unmasking()
+        answers = [table.tell(seat.poll()) for seat in seats]
+        requests = [seat.next(answer) for seat, answer in zip(seats, answers, strict=True) if answer is not None]
+    assert [ledger(table, device) for device in range(DEVICES)] == [[(State.PREPARED, None)]] * DEVICES
+    table.host.finish()
+
+
 def test_a_devices_own_code_has_its_time_before_the_session_begins(table: Table) -> None:
     steps: list[str] = []
     table.participant.before_data = lambda store, work: steps.append("code")

@@ -212,7 +212,7 @@ def _start(services: Services, address: str, header: aggregator_pb2.SubmitHeader
         taken.set()
         end.wait(10)
 
-    call = services._peer(address).aggregator.SubmitStream.future(requests(), timeout=30)
+    call = services._peers.at("aggregator", address).aggregator.SubmitStream.future(requests(), timeout=30)
     assert taken.wait(10)
     call.add_done_callback(lambda _: end.set())
     return call
