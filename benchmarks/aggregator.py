@@ -27,6 +27,7 @@ import psutil
 from benchmarks import noise
 from benchmarks.contributors import Contributors, Sent, Target, payloads
 from benchmarks.harness import Figure, Limit, progress
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.enclaves import Enclaves
 from device_runtime.services import Services
 from odp.algorithms.dpam import parallel
@@ -126,7 +127,8 @@ class _Aggregator:
         self._stub = aggregator_pb2_grpc.AggregatorServiceStub(self._channel)
         pinned = self._root / "reference_values.json"
         write_reference_values(self._root / "platform", self.policy, pinned)
-        with contextlib.closing(Services(self.child.address, self.ca)) as services:
+        addresses = PinnedAddresses.at(aggregator=self.child.address)
+        with contextlib.closing(Services(self.child.address, self.ca, pinned=addresses)) as services:
             found = Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address).enclave
         self.hpke_key = found.hpke_key
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.processes import Usage, with_enclaves
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.enclaves import Enclaves
 from device_runtime.services import Services, Traffic
 from odp.algorithms.dense.grid import NUMBER
@@ -113,7 +114,9 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
         for child in (real, bare):
             child.wait_serving(ca)
         write_reference_values(root / "platform", policy, root / "reference_values.json")
-        services = Services(real.address, ca)
+        services = Services(
+            real.address, ca, pinned=PinnedAddresses(by_role={"aggregator": (real.address, bare.address)})
+        )
         stack.callback(services.close)
         verified = (
             Enclaves(services, ReferenceValues.load(root / "reference_values.json"))

@@ -27,6 +27,7 @@ import psutil
 from benchmarks import isolated
 from benchmarks.harness import Figure, Limit, progress
 from device_runtime import Gate, Limits, Services, Store, log_guard, provision, store_path
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.enclaves import Enclaves
 from device_runtime.participation import Outcome, Participant
@@ -90,9 +91,9 @@ def participation(chosen: Plan) -> list[Figure]:
         provision(folder, ratings)
         filling = (time.perf_counter() - began) / chosen.taking_part
         fresh = store_path(folder, 0).stat().st_size
-        clients = Services(services.server_address, services.ca)
+        values = ReferenceValues.load(services.reference_values)
+        clients = Services(services.server_address, services.ca, pinned=PinnedAddresses.of(values))
         try:
-            values = ReferenceValues.load(services.reference_values)
             participant = Participant(
                 services=clients,
                 enclaves=Enclaves(clients, values),

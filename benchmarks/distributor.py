@@ -25,6 +25,7 @@ from benchmarks.methods import methods
 from benchmarks.private_retrieval import retrieval
 from benchmarks.scanning import Shape, scans, table
 from benchmarks.served import KEYS, Model, Parties, signed_model
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.services import Services
 from odp.crypto import SigningKey
 from odp.errors import ServiceError
@@ -72,7 +73,8 @@ def served(chosen: Plan, alone: Sequence[Figure]) -> list[Figure]:
         parties = Parties(root)
         stack.callback(parties.close)
         parties.connect()
-        services = stack.enter_context(contextlib.closing(Services(parties.address, parties.ca)))
+        pinned = PinnedAddresses.at(distributor=parties.address)
+        services = stack.enter_context(contextlib.closing(Services(parties.address, parties.ca, pinned=pinned)))
         developer = SigningKey.generate()
         model = signed_model(_DOWNLOADED, developer)
         parties.publish(model)
@@ -126,7 +128,8 @@ def _bare(folder: Path, model: Model) -> Iterator[tuple[Services, str]]:
                 raise ServiceError("the bare gRPC server did not start")
             pause.wait(0.02)
         address = (folder / "address").read_text()
-        with contextlib.closing(Services(address, (folder / "ca" / "ca.pem").read_bytes())) as services:
+        ca, pinned = (folder / "ca" / "ca.pem").read_bytes(), PinnedAddresses.at(distributor=address)
+        with contextlib.closing(Services(address, ca, pinned=pinned)) as services:
             yield services, address
     finally:
         process.communicate()

@@ -15,6 +15,7 @@ import psutil
 
 from benchmarks.processes import with_enclaves
 from benchmarks.scanning import Shape, table
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.enclaves import Enclaves
 from device_runtime.services import Services
 from distributor.helper_program import helper_key
@@ -66,7 +67,8 @@ class Parties:
         self.address, self.ca = self.child.address, ca.read_bytes()
         pinned = root / "reference_values.json"
         write_reference_values(root / "platform", EnclavePolicy(role="aggregator"), pinned)
-        with contextlib.closing(Services(self.address, self.ca)) as services:
+        addresses = PinnedAddresses.at(distributor=self.address)
+        with contextlib.closing(Services(self.address, self.ca, pinned=addresses)) as services:
             found = Enclaves(services, ReferenceValues.load(pinned)).verified("distributor", self.address).enclave
         self.hpke_key = found.hpke_key
 

@@ -1,5 +1,6 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.app_data import AppData, Bounds, Event, Request
 from device_runtime.candidates import CandidateModel, find_candidates, recommend_candidates
 from device_runtime.conditions import Conditions
@@ -40,6 +41,7 @@ __all__ = [
     "MachineSensors",
     "Participation",
     "Person",
+    "PinnedAddresses",
     "Recommendation",
     "Request",
     "Retention",

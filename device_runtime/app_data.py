@@ -110,17 +110,10 @@ class AppData:
         """
         _validate.identifier(type=type)
         _validate.finite(time=time)
-        content: bytes | str
-        if isinstance(data, bytes):
-            content = data
-        else:
-            _columns(data)
-            content = _json(data, what="event")
-        bounds = self._bounds
-        self._at_most(content, bounds.event_bytes, "event", "event_bytes")
+        content = self._event(data)
         with self._database.transaction():
             self._room(len(content))
-            self._rows_at_most("events", bounds.events)
+            self._rows_at_most("events", self._bounds.events)
             if request is not None and not self._has_request(request):
                 raise DataError(f"Expected request={request} of the event to be one of service {self._service!r}")
             self._database.execute(
@@ -142,10 +135,16 @@ class AppData:
     def replace_events(self, type: str, rows: Sequence[Mapping[str, Any]], *, time: float) -> None:
         """Puts ``rows`` in the place of all events of a type. Raises as ``add_event``; nothing was changed then."""
         _validate.identifier(type=type)
+        _validate.finite(time=time)
+        contents = [self._event(row) for row in rows]
         with self._database.transaction():
             self._database.execute("DELETE FROM events WHERE service = ? AND type = ?", (self._service, type))
-            for row in rows:
-                self.add_event(type, row, time=time)
+            self._room(sum(map(len, contents)))
+            self._rows_at_most("events", self._bounds.events, adding=len(contents))
+            self._database.execute_many(
+                "INSERT INTO events (service, type, time, data) VALUES (?, ?, ?, ?)",
+                [(self._service, type, time, content) for content in contents],
+            )
 
     def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
         """Notes what an app asked for; returns its id. Raises as ``add_event``."""
@@ -310,8 +309,19 @@ class AppData:
                 f"service {self._service!r} was added; delete some of it, or wait until rows expire"
             )
 
-    def _rows_at_most(self, table: str, most: int) -> None:
-        if self.count(table) >= most:
+    def _event(self, data: Mapping[str, Any] | bytes) -> bytes | str:
+        """What is stored of an event. Raises ConfigurationError, DataError as ``add_event``."""
+        content: bytes | str
+        if isinstance(data, bytes):
+            content = data
+        else:
+            _columns(data)
+            content = _json(data, what="event")
+        self._at_most(content, self._bounds.event_bytes, "event", "event_bytes")
+        return content
+
+    def _rows_at_most(self, table: str, most: int, *, adding: int = 1) -> None:
+        if self.count(table) + adding > most:
             raise DataError(
                 f"Expected at most {table}={most} of service {self._service!r}; nothing was added; "
                 "a shorter retention forgets more"

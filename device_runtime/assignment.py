@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from device_runtime.ledger import TaskTerms
 from odp.algorithms.events_query import TABLE_PREFIX
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Client
+from odp.algorithms.seam import Client, Query
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
@@ -36,9 +36,9 @@ class Model:
     """One signed model version of one signed task, both checked.
 
     ``rounds`` is the number of rounds that the task has when it is finished, ``terms`` say what each of them costs,
-    ``large`` says for each of them whether its contributions travel as a stream, ``vector_bytes`` how long their masked
-    vectors are, 0 where the enclave gets them whole; ``signed_task`` and ``signed_manifest`` are what has to be in the
-    transparency log.
+    ``queries`` what the enclave checks in each, ``large`` whether contributions travel as a stream, ``vector_bytes``
+    how long masked vectors are, 0 where the enclave gets contributions whole; ``signed_task`` and ``signed_manifest``
+    are what has to be in the transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -47,6 +47,7 @@ class Model:
     model_sha256: bytes
     client: Client
     rounds: int
+    queries: tuple[Query, ...]
     large: tuple[bool, ...]
     vector_bytes: tuple[int, ...]
     terms: TaskTerms
@@ -115,7 +116,8 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
             f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
         )
     terms = TaskTerms.of(definition, task_sha256(task))
-    payloads = [algorithm.query(number).payload_bytes for number in range(len(terms.rounds))]
+    queries = tuple(algorithm.query(number) for number in range(len(terms.rounds)))
+    payloads = [query.payload_bytes for query in queries]
     masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
     return Model(
         definition=definition,
@@ -125,6 +127,7 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         client=algorithm.client(),
         rounds=len(terms.rounds),
         terms=terms,
+        queries=queries,
         large=tuple(is_large(size) for size in payloads),
         vector_bytes=tuple(size if masked else 0 for size in payloads),
         signed_task=task,

@@ -2,12 +2,12 @@
 
 Whatever the device holds, it asks in this order: the tables' names, the centroids whole (or nothing, where they are
 cached), one request for as many item rows as in training, one request for a fixed number of buckets. Which rows and
-which buckets only the attested enclave reads.
+which buckets only the attested enclave reads. What is wrong with rows that the device's data led to is not told: such
+rows are left out.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from device_runtime.assignment import Model, open_model
+from device_runtime.contribution import own_data
 from device_runtime.downloads import fetch_table
-from device_runtime.examples import examples
 from device_runtime.lookup import FoundTable, Lookup
 from device_runtime.recommend import Recommendation
 from device_runtime.services import Traffic
@@ -96,50 +96,41 @@ def recommend_candidates(
     """The ``k`` items of highest prediction among the candidates that the device has not rated; fewer where fewer are.
 
     Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
-    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
+    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are. Buckets of
+    another version of the model are left out.
 
     Raises:
       ConfigurationError: ``k`` is not positive.
-      DataError: the device's data break the task's declared range.
+      StateError: the store cannot be read.
       AttestationError: the enclave's evidence was refused; nothing was sent to it.
       StaleModel: model or candidates were replaced meanwhile: find them again.
-      ServiceError, ServiceUnavailable: the distributor failed.
+      ServiceError, ServiceUnavailable: the distributor failed, or no device can use the model.
     """
     _validate.integer(low=1, high=2**31, k=k)
     traffic = Traffic() if traffic is None else traffic
     model = found.model
-    data = examples(store, model.definition, now=clock())
-    rated = _own_rows(store, found, lookup, data, traffic)
-    wanted = _best_clusters(found, data, rated)
-    rows = lookup.select(found.buckets, wanted, requests=1, traffic=traffic)
-    if (rows[:, :STAMP] != found.stamp).any():
-        raise StaleModel("the buckets are those of another version of the model; ask for the candidates again")
+    seed = store.identity().seed
+    own = own_data(store, model, round=model.manifest.version, seed=seed, now=clock())
+    rated = lookup.rows(
+        found.distributor, model.model_sha256, model.manifest, own.keys,
+        count=model.definition.dpam.slices_per_device, traffic=traffic,
+    )  # fmt: skip
     try:
-        items, item_rows = opened_buckets(rows, found.centroids.shape[1])
-        if items.size and items.max() >= model.definition.model.items:
-            raise ConfigurationError("the buckets hold an item that the model does not have")
+        model.client.check_model(rated.dense)
+    except ConfigurationError as error:
+        raise ServiceError(f"the model cannot be used: {error}") from error
+    rows = lookup.select(found.buckets, _best_clusters(found, own.rows, rated), traffic=traffic)
+    current = (rows[:, :STAMP] == found.stamp).all(axis=1)
+    try:
+        items, item_rows = opened_buckets(rows[current], found.centroids.shape[1])
     except ConfigurationError as error:
         raise ServiceError(f"the candidates cannot be used: {error}") from error
-    new = np.flatnonzero(~np.isin(items, data.items))
+    new = (items < model.definition.model.items) & ~np.isin(items, own.rows.items)
     slices = _with_rows(rated, items, item_rows)
-    candidates = np.sort(items[new])
-    scores = model.client.predict(slices, data, candidates)
+    candidates = items[new]
+    scores = model.client.predict(slices, own.rows, candidates)
     best = np.argsort(-scores, kind="stable")[:k]
     return Recommendation(candidates[best], scores[best])
-
-
-def _own_rows(store: Store, found: CandidateModel, lookup: Lookup, data: LocalRatings, traffic: Traffic) -> Slices:
-    """The rows of the device's own items, as many as one request has places for; the dense tables come with them."""
-    count = found.model.definition.dpam.slices_per_device
-    keys = data.items
-    if len(keys) > count:
-        seed = store.identity().seed.to_bytes(8, "little", signed=False)
-        order = sorted(range(len(keys)), key=lambda place: hashlib.sha256(seed + keys[place].tobytes()).digest())
-        keys = np.sort(keys[order[:count]])
-    slices = lookup.rows(
-        found.distributor, found.model.model_sha256, found.model.manifest, keys, count=count, traffic=traffic
-    )
-    return Slices(slices.version, np.asarray(keys, dtype=np.int64), slices.rows, slices.dense)
 
 
 def _best_clusters(found: CandidateModel, data: LocalRatings, rated: Slices) -> Int64Array:
@@ -147,11 +138,14 @@ def _best_clusters(found: CandidateModel, data: LocalRatings, rated: Slices) -> 
     count = min(found.buckets.opened.rows_per_request, len(found.centroids))
     # Numbers beyond the items: no rating is one of them.
     numbers = found.model.definition.model.items + np.arange(len(found.centroids), dtype=np.int64)
-    scores = found.model.client.predict(_with_rows(rated, numbers, found.centroids), data, numbers)
+    try:
+        scores = found.model.client.predict(_with_rows(rated, numbers, found.centroids), data, numbers)
+    except Exception:  # whatever it is, it follows from the data: the request is made all the same
+        return np.arange(count, dtype=np.int64)
     return np.argsort(-scores, kind="stable")[:count]
 
 
 def _with_rows(slices: Slices, keys: Int64Array, rows: Float32Array) -> Slices:
-    """``slices`` and more rows; where both have a key, it is the same row of the same model."""
+    """``slices`` and more rows; where both have a key, the first one's row counts."""
     together, first = np.unique(np.concatenate([slices.keys, keys]), return_index=True)
     return Slices(slices.version, together, np.concatenate([slices.rows, rows])[first], slices.dense)

@@ -8,10 +8,10 @@
     windows = ["22:00-07:00"]       # local time; one of them
     thermal_at_most = "warm"        # nominal, warm or hot; or degrees Celsius
     hours_between = 24              # since the last contribution
-    examples_at_least = 10          # in the local table
 
 What a file does not name is no condition. Each one is met, or not met with its reading; one that cannot be read is not
-met. A device looks before it checks in, before it computes and before it sends.
+met. A device looks before it checks in, before it reads its data and before it sends (``gate.py``). No condition is
+about the data: whether a device takes part is seen by others.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from odp.errors import ConfigurationError, NotNow
 _MEGABYTE = 10**6
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 _MINUTES = 24 * 60
+#: Conditions, by the names of their readings, that nothing which a device computes can move.
+UNMOVED = frozenset({"charging", "network"})
 #: Degrees Celsius up to which a device counts as such. Phones throttle from about 45 on, laptops from about 95.
 THERMAL_STATES = {"nominal": 60.0, "warm": 80.0, "hot": 95.0}
 
@@ -51,7 +53,6 @@ class Conditions:
     windows: tuple[str, ...] = ()
     thermal_at_most: str | float | None = None
     hours_between: float | None = None
-    examples_at_least: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("idle", "charging", "unmetered"):
@@ -64,8 +65,6 @@ class Conditions:
             _validate.one_of(THERMAL_STATES, thermal_at_most=self.thermal_at_most)
         elif self.thermal_at_most is not None:
             _validate.within(low=-50.0, high=150.0, thermal_at_most=self.thermal_at_most)
-        if self.examples_at_least is not None:
-            _validate.integer(low=0, high=2**31, examples_at_least=self.examples_at_least)
         if not isinstance(self.windows, tuple) or len(self.windows) > 48:
             raise ConfigurationError(f"Expected windows={self.windows!r} to be a list of at most 48 times of the day")
         for window in self.windows:
@@ -96,9 +95,8 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What the store knows: how many examples there are, and when the last other contribution was made."""
+    """What the store knows: when the last other contribution was made."""
 
-    examples: int
     last: float | None
 
 
@@ -142,9 +140,6 @@ def readings(
         asked.append(
             ("separation", f"{hours:g} h since the last contribution", lambda: _apart(standing.last, now, hours))
         )
-    least = conditions.examples_at_least
-    if least is not None:
-        asked.append(("examples", f"at least {least}", lambda: _number(standing.examples, least, "{:.0f}")))
     return tuple(_read(name, wanted, read) for name, wanted, read in asked)
 
 

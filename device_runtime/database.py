@@ -7,7 +7,7 @@ on the side stays in memory. The key is 256 random bits and no pass phrase, so n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +15,7 @@ from typing import Any, Self
 from sqlcipher3 import dbapi2 as sqlcipher
 
 from device_runtime.keys import StoreKey
-from odp.errors import DiskFull, StateError, StoreDamaged
+from odp.errors import DataError, DiskFull, StateError, StoreDamaged
 
 #: What a constraint of a table refuses.
 IntegrityError = sqlcipher.IntegrityError
@@ -85,6 +85,10 @@ class Database:
         """Changes rows within ``transaction``; returns how many."""
         return int(self._connection.execute(statement, arguments).rowcount)
 
+    def execute_many(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Changes rows within ``transaction``, once for each of ``rows``."""
+        self._connection.executemany(statement, rows)
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """All changes within, or none; on the disk when it is left. One within another is part of it.
@@ -117,6 +121,8 @@ def errors(path: Path) -> Iterator[None]:
         yield
     except sqlcipher.DatabaseError as error:
         reason = str(error).lower()
+        if "malformed json" in reason:
+            raise DataError(f"device store {path} holds an event that SQLite cannot read as JSON") from error
         if "full" in reason or "disk i/o" in reason:
             raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
         if "locked" in reason or "busy" in reason:

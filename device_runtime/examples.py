@@ -21,7 +21,6 @@ from device_runtime.store import Store
 from odp.algorithms.events_query import AGGREGATES, EventsTerms, Filter
 from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings
 from odp.crypto import domains
-from odp.errors import DataError
 from odp.v1 import common_pb2
 
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"
@@ -31,12 +30,11 @@ _EMPTY = LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
 
 
 def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float) -> LocalRatings:
-    """What the device trains on, or counts, for a task whose definition was checked.
+    """What the device trains on, or counts, for a task whose definition was checked; any items and any values.
 
     ``now`` is in seconds since the epoch.
 
     Raises:
-      DataError: a rating is outside the task's declared range; the message counts them and shows none.
       StateError: the store cannot be read.
     """
     if definition.WhichOneof("training") == "statistics":
@@ -44,12 +42,7 @@ def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float)
         own = {name: events(store, asked, now=now) for name, asked in parts.items() if asked is not None}
         return replace(store.ratings() if len(own) < len(parts) else _EMPTY, of_queries=own)
     asked = _asked(definition)
-    if asked is None:
-        return usable_ratings(store.ratings(), definition)
-    data = events(store, asked, now=now)
-    if definition.WhichOneof("local_data") != "implicit":
-        data = replace(data, values=np.clip(data.values, definition.data.low, definition.data.high))
-    return usable_ratings(data, definition)
+    return store.ratings() if asked is None else events(store, asked, now=now)
 
 
 def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> bool:
@@ -71,23 +64,6 @@ def _asked(definition: common_pb2.TaskDefinition) -> EventsTerms | None:
     if definition.WhichOneof("local_data") == "implicit":
         return EventsTerms.of(definition.implicit, aggregates=("",))
     return EventsTerms.of(definition.data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
-
-
-def usable_ratings(data: LocalRatings, definition: common_pb2.TaskDefinition) -> LocalRatings:
-    """The ratings of items that the model has.
-
-    Raises:
-      DataError: a value is outside the task's declared range; the message counts them and shows none.
-    """
-    known = (data.items >= 0) & (data.items < definition.model.items)
-    items, values = data.items[known], data.values[known]
-    if definition.WhichOneof("local_data") == "implicit":
-        return LocalRatings(items, values)
-    low, high = definition.data.low, definition.data.high
-    wrong = int(np.count_nonzero(~((values >= low) & (values <= high))))
-    if wrong:
-        raise DataError(f"{wrong} of the device's ratings are outside the range [{low:g}, {high:g}]; correct them")
-    return LocalRatings(items, values)
 
 
 def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRatings:

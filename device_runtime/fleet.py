@@ -36,7 +36,6 @@ from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
     ConfigurationError,
-    DataError,
     DiskFull,
     NotNow,
     OdpError,
@@ -380,7 +379,7 @@ class Fleet:
             return "declined"
         except OdpError as error:
             # A full disk is no device's own: set aside one by one, the last few would leave the host waiting for ever.
-            if isinstance(error, (StateError, DataError)) and not isinstance(error, DiskFull):
+            if isinstance(error, StateError) and not isinstance(error, DiskFull):
                 self._roster.set_aside(device)
             self._failed(sweep, device, error)
             if isinstance(error, StoreDamaged):
@@ -393,8 +392,7 @@ class Fleet:
     def _failed(self, sweep: _Sweep, device: int, error: OdpError) -> None:
         with sweep.lock:
             sweep.failures += 1
-            # Wrong data are one device's own affair, however many devices have them.
-            sweep.failures_in_a_row += not isinstance(error, DataError)
+            sweep.failures_in_a_row += 1
             telling = sweep.failures <= _LINES_PER_SWEEP
             hopeless = isinstance(error, DiskFull) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
         if telling:

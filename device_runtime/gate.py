@@ -1,4 +1,9 @@
-"""Whether a device may go on: asked before it checks in, before it computes and before it sends."""
+"""Whether a device may go on: asked before it checks in, before it reads its data and before it sends.
+
+What a device does after it read its data must not depend on them. Computing moves the load of a machine, its heat, its
+battery and its disk, and it takes time, so conditions on these hold until the data are read. From then on the person's
+decisions hold, mains power and an unmetered network.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from device_runtime.conditions import Conditions, Reading, readings, require
+from device_runtime.conditions import UNMOVED, Conditions, Reading, readings, require
 from device_runtime.ledger import TaskTerms
 from device_runtime.limits import Limits, limits_from_json
 from device_runtime.sensors import MachineSensors, Sensors
@@ -57,13 +62,17 @@ class Gate:
           NotNow: as ``check_in``.
           PrivacyError: the person opted out of the task, or it is beyond their limits.
         """
+        self.person_allows(store, terms, round)
+        self._require(store)
+
+    def person_allows(self, store: Store, terms: TaskTerms, round: int) -> None:
+        """Returns if the person's decisions allow the round. Raises as ``task``, but for no condition."""
         person = store.person()
         person.check(terms)
         past = store.charged(but=(terms.task_sha256, round))
         (person.limits or self.limits).check(terms, round=round, past=past, answered=store.answers(), now=self.clock())
-        self._require(store)
 
-    def again(self, store: Store, terms: TaskTerms) -> None:
+    def before_data(self, store: Store, terms: TaskTerms) -> None:
         """Returns if nothing changed since ``task`` that keeps the device from going on.
 
         Raises:
@@ -72,6 +81,14 @@ class Gate:
         """
         store.person().check(terms)
         self._require(store)
+
+    def after_data(self, store: Store, terms: TaskTerms) -> None:
+        """The same once the data were read, by the device or its own code: without the conditions that this can move.
+
+        Raises as ``before_data``.
+        """
+        store.person().check(terms)
+        self._require(store, only=UNMOVED)
 
     def readings(self, store: Store) -> tuple[Reading, ...]:
         """How the device stands to each condition."""
@@ -98,9 +115,9 @@ class Gate:
         except (OSError, OdpError, ValueError, TypeError, KeyError) as error:
             raise StateError(f"{folder / FILE} is damaged; start the device host again to have it written") from error
 
-    def _require(self, store: Store) -> None:
+    def _require(self, store: Store, *, only: frozenset[str] | None = None) -> None:
         if self.conditions != _NONE:
-            require(self.readings(store))
+            require(tuple(one for one in self.readings(store) if only is None or one.name in only))
 
 
 _NONE = Conditions()

@@ -10,6 +10,8 @@ import hashlib
 import os
 from collections.abc import Callable
 
+import numpy as np
+
 from device_runtime.assignment import Model
 from device_runtime.services import Services, Traffic
 from device_runtime.table_cache import TableCache
@@ -18,7 +20,7 @@ from odp.broadcast import LATTICE_KEYS
 from odp.crypto.pir import lwe
 from odp.crypto.pir.records import WrongRowsError
 from odp.crypto.pir.shape import Shape
-from odp.encoding import decoded, encoding_of
+from odp.encoding import decoded_as_is, encoding_of
 from odp.errors import ConfigurationError, ServiceError
 from odp.tables import entry_row_bytes, keyed_entry
 from odp.v1 import common_pb2, retrieval_pb2
@@ -36,13 +38,13 @@ def fetch_static_rows(
 ) -> Float32Array:
     """Rows float32 [keys, width] of the keyed table of a task's last model.
 
-    Every call sends one request of one length. The hint is kept in ``cache`` by its hash.
+    Every call sends one request of one length, whatever the keys are. The hint is kept in ``cache`` by its hash.
 
     Args:
       keys: int64 [n], at most ``LATTICE_KEYS`` different ones.
 
     Raises:
-      ConfigurationError: a key is not one of the table's, or there are too many.
+      ConfigurationError: a key is not one of the table's, or there are too many: told when the request was answered.
       ServiceError: the distributor refused, or what it sent does not fit together; nothing of it is used.
       ServiceUnavailable: nobody answers.
     """
@@ -52,7 +54,8 @@ def fetch_static_rows(
     describe = retrieval_pb2.DescribeHintRequest(model_sha256=model_sha256, table=table)
     described = services.describe_hint(address, describe, counted)
     shape = _shape(described.shape, entry, model_sha256, address)
-    request, secret = lwe.query(keys, shape, random_bytes)
+    usable = ((keys >= 0) & (keys < entry.rows)).all() and len(np.unique(keys)) <= LATTICE_KEYS
+    request, secret = lwe.query(keys if usable else keys[:0], shape, random_bytes)
     hint = cache.find(described.hint_sha256) if cache is not None else None
     if hint is None:
         wanted = retrieval_pb2.GetHintRequest(model_sha256=model_sha256, table=table)
@@ -69,10 +72,9 @@ def fetch_static_rows(
         rows = lwe.recover(secret, reply.answer, hint)
     except WrongRowsError:
         raise ServiceError(f"the distributor at {address} sent wrong rows; none of them was used") from None
-    try:
-        return decoded(rows.tobytes(), entry.width, encoding_of(entry.encoding))
-    except ConfigurationError as error:
-        raise ServiceError(f"the distributor at {address} sent unusable rows: {error}") from error
+    if not usable:
+        raise ConfigurationError(f"Expected at most {LATTICE_KEYS} different keys from 0 to {entry.rows - 1}")
+    return decoded_as_is(rows.tobytes(), entry.width, encoding_of(entry.encoding))
 
 
 def _shape(data: bytes, entry: common_pb2.TableManifest, model_sha256: bytes, address: str) -> Shape:

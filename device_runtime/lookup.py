@@ -1,8 +1,8 @@
 """Rows of a public table by keys that follow from the device's private data: federated select.
 
 Who learns what is as in training (docs/partial-broadcast.md): the server the table's name, the distributor's host which
-table is asked, its enclave the keys, nobody else anything. Every request asks for ``rows_per_request`` rows; more keys
-go in several requests, and then their number in units of it shows: ``requests`` fixes that number.
+table is asked, its enclave the keys, nobody else anything. Every request asks for ``rows_per_request`` rows, and how
+many requests are made is the caller's to say, before it looks at the keys: it shows.
 """
 
 from __future__ import annotations
@@ -72,31 +72,27 @@ class Lookup:
         table: FoundTable,
         keys: npt.ArrayLike,
         *,
-        requests: int | None = None,
+        requests: int = 1,
         traffic: Traffic | None = None,
     ) -> Float32Array:
         """The rows float32 [k, width] of ``keys`` int [k], in their order; repeated keys are allowed.
 
-        ``requests`` requests are made whatever the keys are, each for ``rows_per_request`` rows; None makes as many as
-        the number of distinct keys needs, at least one, which tells that number roughly.
+        ``requests`` requests are made whatever the keys are, each for ``rows_per_request`` rows. Numbers in a row are
+        as its publisher wrote them, and may be NaN or infinite.
 
         Raises:
-          ConfigurationError: a key is no row of the table, or the keys do not fit ``requests``.
+          ConfigurationError: a key is no row of the table, or the keys do not fit ``requests``: told when the requests
+            were made, for what there is of the keys.
           AttestationError: the enclave's evidence was refused; nothing was sent to it.
           StaleModel: newer versions replaced the table: ``find`` it again.
           ServiceError: the distributor sent something else than the rows.
           ServiceUnavailable: nobody answers, or the distributor stays busy.
         """
+        _validate.integer(low=1, high=2**16, requests=requests)
         wanted = np.asarray(keys, dtype=np.int64).reshape(-1)
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < table.rows):
-            raise ConfigurationError(f"Expected keys of table {table.opened.name!r} to be from 0 to {table.rows - 1}")
-        distinct, places = np.unique(wanted, return_inverse=True)
+        known = (wanted >= 0) & (wanted < table.rows)
+        distinct, places = np.unique(wanted[known], return_inverse=True)
         each = table.opened.rows_per_request
-        needed = max(1, -(-len(distinct) // each))
-        count = needed if requests is None else requests
-        _validate.integer(low=1, high=2**16, requests=count)
-        if needed > count:
-            raise ConfigurationError(f"Expected at most {count * each} distinct keys, got {len(distinct)}")
         traffic = Traffic() if traffic is None else traffic
         parts = [
             self.rows(
@@ -107,8 +103,12 @@ class Lookup:
                 count=each,
                 traffic=traffic,
             ).rows
-            for number in range(count)
+            for number in range(requests)
         ]
+        if not known.all():
+            raise ConfigurationError(f"Expected keys of table {table.opened.name!r} to be from 0 to {table.rows - 1}")
+        if len(distinct) > requests * each:
+            raise ConfigurationError(f"Expected at most {requests * each} distinct keys, got {len(distinct)}")
         found: Float32Array = np.concatenate(parts)[places.reshape(-1)]
         return found
 

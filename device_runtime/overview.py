@@ -41,7 +41,8 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "adjacency": Adjacency.ZERO_OUT_USER.value,
-        "examples": store.standing().examples,
+        "examples": store.count_examples(),
+        "empty_contributions": store.empty_contributions(),
         "read": _read(store.ledger(), terms),
         "contributions": _contributions(store.ledger(), terms, limits),
         "spent": _both(charged, limits, now, store.answers()),

@@ -4,15 +4,21 @@ Steps, in this order, each of which may be the last one before the device dies:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of both enclaves         nothing private was sent
-3. the rows that the device needs, if any                 as the task says: ``device_runtime.retrieval``
-4. the conditions again; clip, quantise, mask, encrypt     in memory
-5. the store: PREPARED, bytes to send, local parameters    one transaction
-6. the conditions again; ``Submit`` or ``SubmitStream``    the enclave counts one contribution per id
-7. the store: SENT or REFUSED, bytes erased                one transaction
+3. the conditions again; time for the device's own code    the same time whatever it does
+4. the data are read                                       in memory
+5. the rows that the device needs, if any                  as the task says: ``device_runtime.retrieval``
+6. clip, quantise, mask, encrypt                           in memory
+7. the store: PREPARED, bytes to send, local parameters    one transaction
+8. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
+9. the store: SENT or REFUSED, bytes erased                one transaction
 
-Before 5 a device that comes back starts again, after 5 it sends the stored bytes again. So the server sees at most one
+From step 3 on, which calls a device makes, of which sizes and in which order, and that an upload follows, depends on
+public facts, the person's decisions, mains power and network alone, and never on the data: what cannot be computed is
+the empty contribution (``contribution.py``).
+
+Before 7 a device that comes back starts again, after 7 it sends the stored bytes again. So the server sees at most one
 contribution of a device to a round, whatever the device's local data became in between. A person who pauses their
-device or opts out is heard at each of these places, the last of them 5's transaction and 6.
+device or opts out is heard at each of these places, the last of them 7's transaction and 8.
 """
 
 from __future__ import annotations
@@ -24,36 +30,29 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from device_runtime.assignment import Model, Work
+from device_runtime.assignment import Work
+from device_runtime.contribution import Contribution, OwnData, contribution, own_data, require_trainable, without_rows
 from device_runtime.enclaves import Checked, Enclaves
-from device_runtime.examples import examples
 from device_runtime.gate import Gate
+from device_runtime.made_examples import MadeExamples
 from device_runtime.retrieval import Retrievals, SealedRows, asks_enclave
 from device_runtime.schema import Identity, Participation, State
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Store
 from device_runtime.verification import Records
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import Int64Array, Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import NotNow, PrivacyError, Refusal, ServiceError
+from odp.errors import PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, secagg_terms_pb2
 
-#: A device that computes longer than this sends nothing: its person wants it back.
+#: What takes longer to compute is not used.
 COMPUTE_SECONDS = 600.0
-#: The name of that deadline among the conditions of a NotNow.
-COMPUTE = "compute"
 #: Endorsements that an assignment's proofs showed to be in the log.
 Logged = Sequence[LoggedEndorsement]
-
-
-class NoExamples(PrivacyError):
-    """The device's own code made no examples for a task: the device takes no part in the round."""
 
 
 class Outcome(enum.Enum):
@@ -77,11 +76,11 @@ class Participant:
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
-      before_examples: lets a device's own code make the examples that a task may read, before each contribution to
-        one is computed; raises NoExamples where it could not.
+      made_examples: gives the device's own code time to make the examples that a task may read, before each
+        contribution to one.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
-      compute_seconds: deadline of the computation; what took longer is thrown away.
+      compute_seconds: deadline of the computation; what takes longer is the empty contribution.
       monotonic: seconds that only grow, for that deadline.
     """
 
@@ -92,7 +91,7 @@ class Participant:
     records: Records | None = None
     log: LogGuard | None = None
     roster: frozenset[bytes] | None = None
-    before_examples: Callable[[Store, Model], None] | None = None
+    made_examples: MadeExamples | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
     compute_seconds: float = COMPUTE_SECONDS
@@ -106,13 +105,10 @@ class Participant:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
 
         Raises:
-          PrivacyError: the person's limits decline the task, they opted out of it, or ``before_examples`` failed
-            (NoExamples); nothing was sent.
-          NotNow: the device is paused, a training condition is not met, or the computation took too long; later it may
-            go on where it was.
+          PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
+          NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
-          AttestationError: an enclave's evidence, or the task's helper, was refused; nothing was sent to it.
-          DataError: the device's data break the task's declared range; nothing was sent.
+          AttestationError: an enclave's evidence, address or the task's helper was refused; nothing was sent to it.
           ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
           StateError: the store cannot be used.
         """
@@ -120,6 +116,7 @@ class Participant:
         prepared = store.participation(task, work.round)
         if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
             return Outcome.SETTLED
+        self.services.require_pinned(distributor=work.distributor, aggregator=work.aggregator)
         logged = self.admitted(store, work)
         self._retrievals.require(model)
         # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
@@ -145,18 +142,23 @@ class Participant:
             return ()
         return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
 
-    def examples(self, store: Store, model: Model, *, round: int) -> LocalRatings:
-        """What the device trains on, made anew by its own code where it has some.
+    def before_data(self, store: Store, work: Work) -> None:
+        """The last look at the conditions, and the time of the device's own code: then the data may be read.
 
-        Raises NoExamples where that code failed, and else as ``device_runtime.examples.examples``.
+        Raises NotNow, PrivacyError as ``take_part``.
         """
-        if self.before_examples is not None:
-            try:
-                self.before_examples(store, model)
-            except NoExamples:
-                store.declined(model.signed_task, model.terms, round, time=self.clock())
-                raise
-        return examples(store, model.definition, now=self.clock())
+        self.gate.before_data(store, work.model.terms)
+        if self.made_examples is not None:
+            self.made_examples.make(store, work.model)
+            self.gate.after_data(store, work.model.terms)
+
+    def own_data(self, store: Store, work: Work, *, seed: int) -> OwnData:
+        """What the device holds for the round. Raises StateError where the store cannot be read."""
+        return own_data(store, work.model, round=work.round, seed=seed, now=self.clock())
+
+    def contribution(self, work: Work, slices: Slices, own: OwnData, *, seed: int) -> Contribution:
+        """What the device contributes to the round: in time, and accepted by its enclave."""
+        return contribution(work, slices, own, seed=seed, most_seconds=self.compute_seconds, monotonic=self.monotonic)
 
     def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
         """The aggregator's enclave, verified. Raises AttestationError, TransparencyError."""
@@ -205,23 +207,16 @@ class Participant:
         traffic: Traffic,
     ) -> Participation:
         model = work.model
+        self.before_data(store, work)
         identity = store.identity()
-        data = self.examples(store, model, round=work.round)
-        if not model.keyed:
-            nothing = np.zeros(0, dtype=np.int64)
-            slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
-        else:
-            keys = model.client.keys(data, round=work.round, seed=identity.seed)
-            slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
-        self.gate.again(store, model.terms)
-        began = self.monotonic()
-        try:
-            payload, local = model.client.contribute(slices, data, round=work.round, seed=identity.seed)
-        except np.linalg.LinAlgError as error:
-            raise ServiceError(f"round {work.round}: nothing can be trained on the model of the server") from error
-        took = self.monotonic() - began
-        if took > self.compute_seconds:
-            raise NotNow(f"{COMPUTE}: took {took:.0f} s (asked: at most {self.compute_seconds:.0f} s)", COMPUTE)
+        own = self.own_data(store, work, seed=identity.seed)
+        slices = without_rows(work)
+        if model.keyed:
+            slices, distributor = self._fetch(work, own.keys, distributor, logged, traffic)
+            require_trainable(work, slices)
+        self.gate.after_data(store, model.terms)
+        found = self.contribution(work, slices, own, seed=identity.seed)
+        payload = found.payload
         vector = b""
         if work.vector_bytes:
             halves = mask(
@@ -246,11 +241,11 @@ class Participant:
             payload=payload,
         )
         participation = _sealed_to(aggregator.enclave, participation, identity, work, vector=vector)
-        store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
+        store.prepare(participation, local_parameters=found.local_parameters, task=model.signed_task, terms=model.terms)
         return participation
 
     def _fetch(
-        self, work: Work, keys: np.ndarray, distributor: Checked | None, logged: Logged, traffic: Traffic
+        self, work: Work, keys: Int64Array, distributor: Checked | None, logged: Logged, traffic: Traffic
     ) -> tuple[Slices, Checked | None]:
         """The rows, and the enclave that gave them, if one did."""
         if distributor is None:
@@ -272,7 +267,7 @@ class Participant:
         logged: Logged,
         traffic: Traffic,
     ) -> Outcome:
-        self.gate.again(store, work.model.terms)
+        self.gate.after_data(store, work.model.terms)
         if prepared.recipient != aggregator.enclave.hpke_key:
             record = self._record(work, distributor, aggregator)
             prepared = _reseal(store, prepared, aggregator.enclave, work, record)

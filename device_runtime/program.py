@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_runtime.assignment import Model
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.conditions import Conditions
 from device_runtime.enclaves import Enclaves
 from device_runtime.fleet import Fleet
@@ -17,6 +17,7 @@ from device_runtime.gate import Gate, machine_sensors
 from device_runtime.housekeeping import Housekeeping
 from device_runtime.keys import at_rest, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
+from device_runtime.made_examples import MadeExamples
 from device_runtime.participation import Participant
 from device_runtime.provision import provision
 from device_runtime.retention import FILE as RETENTION_FILE
@@ -26,7 +27,6 @@ from device_runtime.scheduler import Scheduler
 from device_runtime.sensors import Sensors
 from device_runtime.services import Services
 from device_runtime.statistics import RoundStatistics
-from device_runtime.store import Store
 from device_runtime.table_cache import TableCache
 from device_runtime.verification import FOLDER, Records
 from odp import _validate
@@ -61,7 +61,7 @@ class Config:
       state: folder of the devices' stores; one host at a time.
       server: ``host:port`` of the developer's server.
       ca: PEM file of the authority of all services' certificates.
-      reference_values: JSON file of what this host accepts as an enclave.
+      reference_values: JSON file of what this host accepts as an enclave, and where.
       population: what the devices check in for.
       first, count: the devices that this host runs; by default the ``count`` that the given data provide.
       threads: devices that take part at once.
@@ -77,6 +77,7 @@ class Config:
       until_finished: end when the task has no round left.
       end_after: end after so many seconds; with ``until_finished`` that is an error.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
+      allow_private_addresses: names of services may lead to private and other addresses that are not public.
 
     Raises:
       ConfigurationError: a value is out of range.
@@ -100,6 +101,7 @@ class Config:
     until_finished: bool = False
     end_after: float | None = None
     keep_running: bool = False
+    allow_private_addresses: bool = False
 
     def __post_init__(self) -> None:
         parse_address(self.server)
@@ -175,7 +177,7 @@ def start(
     log: Log | None = None,
     clock: Callable[[], float] = time.time,
     sensors: Callable[[Path], Sensors] = machine_sensors,
-    before_examples: Callable[[Store, Model], None] | None = None,
+    made_examples: MadeExamples | None = None,
 ) -> Running:
     """Starts a device host in this process.
 
@@ -186,7 +188,7 @@ def start(
       log: where events go; standard error by default.
       clock: seconds since the epoch.
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
-      before_examples: see Participant.
+      made_examples: see Participant.
 
     Raises:
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
@@ -207,7 +209,8 @@ def start(
     roster = None if config.roster is None else read_roster(config.roster)
     if reference_values.log is None:
         events.warning("no_log_required", reference_values=str(config.reference_values))
-    services = Services(config.server, config.ca, patience=Patience(wait=stopped.wait))
+    pinned = PinnedAddresses.of(reference_values, allow_private=config.allow_private_addresses)
+    services = Services(config.server, config.ca, pinned=pinned, patience=Patience(wait=stopped.wait))
     try:
         state = StateFolder.open(config.state, ROLE)
         try:
@@ -237,7 +240,7 @@ def start(
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     roster=roster,
-                    before_examples=before_examples,
+                    made_examples=made_examples,
                     clock=clock,
                 ),
                 first=config.first,

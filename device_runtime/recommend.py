@@ -96,7 +96,7 @@ def predict(
 
     Raises:
       ConfigurationError: an item is not one of the model's.
-      DataError: the device's data break the task's declared range.
+      StateError: the store cannot be read.
     """
     definition = downloaded.model.definition
     wanted = np.asarray(items, dtype=np.int64)
@@ -115,7 +115,7 @@ def recommend(
 
     Raises:
       ConfigurationError: ``k`` is not positive.
-      DataError: the device's data break the task's declared range.
+      StateError: the store cannot be read.
     """
     _validate.integer(low=1, high=2**31, k=k)
     definition = downloaded.model.definition

@@ -10,13 +10,10 @@ import threading
 from array import array
 from collections.abc import Callable
 
-from device_runtime.participation import COMPUTE
 from odp.errors import NotNow
 
 #: How long a device rests before its person's decisions and its conditions are looked at again.
 REST_SECONDS = 30.0
-#: The same for one whose computation took too long.
-SLOW_REST_SECONDS = 6 * 3600.0
 
 #: A task and a round of it.
 Key = tuple[bytes, int]
@@ -82,8 +79,7 @@ class Roster:
     def let_rest(self, device: int, error: NotNow) -> bool:
         """Lets a device rest for a while; True where its reason is the first of its kind since a device woke."""
         with self._lock:
-            rest = SLOW_REST_SECONDS if COMPUTE in error.names else REST_SECONDS
-            self._resting[self._place(device)] = max(self._clock(), 0.0) + rest
+            self._resting[self._place(device)] = max(self._clock(), 0.0) + REST_SECONDS
             telling = error.names not in self._rests_told
             self._rests_told.add(error.names)
             return telling

@@ -12,6 +12,8 @@ SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
 ERASED = b"erased"
+#: Of an assignment. Whether a contribution was empty is private: it is for the person alone.
+EMPTY = "empty"
 
 _APPLICATION_ID = 0x4F445031  # "ODP1"
 _BASE = (
@@ -126,7 +128,8 @@ class Participation:
 class Assignment:
     """A round that the device was asked for: when, and how it ended.
 
-    ``outcome`` is "declined", "prepared" (it may have been counted), "sent" or "refused".
+    ``outcome`` is "declined", "prepared" (it may have been counted), "sent" or "refused"; or ``EMPTY``: the device took
+    part with the empty contribution, since its data could not be used as the task asks.
     """
 
     task_sha256: bytes

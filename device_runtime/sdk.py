@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +35,8 @@ from device_runtime.gate import Gate, machine_sensors
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
 from device_runtime.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.limits import Limits
+from device_runtime.made_examples import MadeExamples
 from device_runtime.overview import explain, overview
-from device_runtime.participation import NoExamples
 from device_runtime.program import Config, Running, start
 from device_runtime.recommend import DownloadedModel, recommend
 from device_runtime.retention import FILE as RETENTION_FILE
@@ -48,7 +48,7 @@ from device_runtime.view import View, start_view
 from device_runtime.view.privacy_page import DeviceControls
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
-from odp.isolated import Declined, Handler
+from odp.isolated import Declined, Example, Handler
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.transport.private_files import private_folder
 from odp.transport.state_folder import state_errors, write_atomically
@@ -56,9 +56,13 @@ from odp.transport.state_folder import state_errors, write_atomically
 #: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
 RECOMMENDED = "odp.recommended"
 #: Of ``odp device privacy``, what an app is not given: a service's code that sees private data could set these numbers.
-_COUNTS = ("examples", "services")
+_COUNTS = ("examples", "empty_contributions", "services")
 #: Events that ``on_training_examples`` yields are of this type; tasks ask for them (``odp.Events(type="example")``).
 EXAMPLE = "example"
+
+
+#: Of the fixed time of ``on_training_examples``, what the start of its process may take.
+_START_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -262,22 +266,31 @@ class Device:
         """
         own = self._isolated()
         with self._open() as store, self._notes.failures():
-            own.make_examples(store, population=population, task=task)
+            own.keep(store, own.examples(store, population=population, task=task))
 
     def train(
-        self, population: str, *, server: str, ca: Path, reference_values: Path, until_finished: bool = False
+        self,
+        population: str,
+        *,
+        server: str,
+        ca: Path,
+        reference_values: Path,
+        until_finished: bool = False,
+        allow_private_addresses: bool = False,
     ) -> Running:
         """Starts the scheduler: the device checks in when its conditions hold, and takes part within its limits.
 
         Before a contribution to a task that asks for events of type ``example`` of the service,
-        ``on_training_examples`` makes them anew. Where it fails, the device takes no part in that round.
+        ``on_training_examples`` makes them anew. It gets a fixed time (two seconds more than ``CallLimits.seconds``),
+        after which the device goes on whatever it did; where it fails, earlier examples stay.
 
         Args:
           population: what it checks in for.
           server: ``host:port`` of the developer's server.
           ca: PEM file of the authority of the services' certificates.
-          reference_values: JSON file of the enclaves that the device accepts.
+          reference_values: JSON file of the enclaves that the device accepts, and of their addresses.
           until_finished: end when the population's task has no round left.
+          allow_private_addresses: names of services may lead to addresses that are not public.
 
         Returns what stops it. Raises as ``device_runtime.start``.
         """
@@ -285,12 +298,11 @@ class Device:
             state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
             first=self._index, threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
             retention=self._retention, conditions=self._gate.conditions, until_finished=until_finished,
+            allow_private_addresses=allow_private_addresses,
         )  # fmt: skip
         own = self._own
-        running = start(
-            config, clock=self._clock, sensors=self._sensors,
-            before_examples=None if own is None else own.before_examples,
-        )  # fmt: skip
+        made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)
+        running = start(config, clock=self._clock, sensors=self._sensors, made_examples=made)
         self._running.append(running)
         return running
 
@@ -339,33 +351,37 @@ class _Own:
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._device = device
+        self.seconds = (limits or CallLimits()).seconds
         self.public = IsolatedHost(code, limits=limits, accept=accept, say=say)
         self.private = IsolatedHost(code, limits=limits, accept=accept, say=device._notes.add)
         self.results = ShownResults(
             device.service, self.private, device._open, say=device._notes.add, clock=device._clock
         )
 
-    def make_examples(self, store: Store, *, population: str, task: str) -> None:
-        """Has the service make examples. Raises HandlerFailed; earlier ones stay then."""
-        data, now = store.data(self._device.service), self._device._clock()
-        found = self.private.training_examples(data, population=population, task=task, now=now)
-        try:
-            data.replace_events(EXAMPLE, [example.columns for example in found], time=now)
-        except (DataError, ConfigurationError):
-            # What was too large, or no name, is private.
-            raise HandlerFailed(Handler.ON_TRAINING_EXAMPLES, Reason.NOT_STORED) from None
+    def asked_for(self, model: Model) -> bool:
+        """Whether the task asks for the examples of this service."""
+        return asks_for(model.definition, service=self._device.service, type=EXAMPLE)
 
-    def before_examples(self, store: Store, model: Model) -> None:
-        """As ``Participant.before_examples``: where the task asks for the examples of this service."""
-        if not asks_for(model.definition, service=self._device.service, type=EXAMPLE):
-            return
-        try:
-            self.make_examples(store, population=model.terms.population, task=model.terms.name)
-        except HandlerFailed as error:
-            self._device._notes.add(str(error))
-            raise NoExamples(
-                f"service {self._device.service!r} made no examples for task {model.terms.name!r}; nothing was sent"
-            ) from None
+    def make(self, path: Path, model: Model) -> Sequence[Example]:
+        """Has the service make examples. Raises HandlerFailed, StateError, after the person's page was told."""
+        with self._device._notes.kept(), self._device._open_at(path) as store:
+            return self.examples(store, population=model.terms.population, task=model.terms.name)
+
+    def keep(self, store: Store, made: Sequence[Example]) -> None:
+        """Puts them in the place of earlier ones. Raises as ``make``."""
+        data = store.data(self._device.service)
+        with self._device._notes.kept():
+            try:
+                data.replace_events(EXAMPLE, [example.columns for example in made], time=self._device._clock())
+            except (DataError, ConfigurationError):
+                # What was too large, or no name, is private.
+                raise HandlerFailed(Handler.ON_TRAINING_EXAMPLES, Reason.NOT_STORED) from None
+
+    def examples(self, store: Store, *, population: str, task: str) -> Sequence[Example]:
+        """What ``on_training_examples`` yields. Raises HandlerFailed, StateError."""
+        return self.private.training_examples(
+            store.data(self._device.service), population=population, task=task, now=self._device._clock()
+        )
 
     def close(self) -> None:
         """Ends the processes; waits for a call that is under way."""

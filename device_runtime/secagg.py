@@ -8,14 +8,15 @@ Steps of one device, in this order:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of the aggregator        nothing private was sent
-3. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
-4. the conditions again; clip, quantise, noise, mask       in memory
-5. limits; the store: PREPARED, with nothing to send again  one transaction
-6. the masked vector                                       once: a lying host could have two of them unmasked
-7. the survivors are agreed on, shares to unmask them      what was asked of the others, they have signed
-8. the store: SENT                                         one transaction
+3. the conditions again; time for the device's own code    the same time whatever it does
+4. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
+5. the data are read; clip, quantise, noise, mask          in memory; what cannot be computed is the empty contribution
+6. limits; the store: PREPARED, with nothing to send again  one transaction
+7. the masked vector                                       once: a lying host could have two of them unmasked
+8. the survivors are agreed on, shares to unmask them      what was asked of the others, they have signed
+9. the store: SENT                                         one transaction
 
-From 5 on the round is in the person's ledger, and the device joins no further session of it, whatever the host says.
+From 6 on the round is in the person's ledger, and the device joins no further session of it, whatever the host says.
 Before, it takes part in few attempts of a round, and in each once (``attempts.py``). However a seat is left, the
 secrets of its session are erased.
 """
@@ -32,6 +33,7 @@ import numpy as np
 
 from device_runtime.assignment import Work
 from device_runtime.attempts import begin_attempt, end_attempts, require_new_attempt
+from device_runtime.contribution import without_rows
 from device_runtime.participation import Outcome, Participant
 from device_runtime.schema import Participation, State
 from device_runtime.services import Traffic
@@ -39,14 +41,13 @@ from device_runtime.store import Store
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import draw_share, secagg_config
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Int64Array, Slices
+from odp.algorithms.seam import Int64Array
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.errors import (
     ConfigurationError,
-    ContributionRefused,
     PrivacyError,
     ServiceError,
     StateError,
@@ -82,8 +83,10 @@ def announced(participant: Participant, work: Work, traffic: Traffic) -> Session
 
     Raises:
         PrivacyError: it is another session than the task's, or the task's roster is not the one that is pinned here.
+        AddressRefused: the services are not where the person pinned them.
         ServiceError: the host is away, or does not know the round.
     """
+    participant.services.require_pinned(distributor=work.distributor, aggregator=work.aggregator)
     reply = participant.services.join_session(work.aggregator, work.key, traffic)
     if reply.WhichOneof("answer") != "config":
         return None
@@ -151,6 +154,8 @@ class Seat:
             self._participant.gate.check_in(store, self._population)
             logged = self._participant.admitted(store, work)
             checked = self._participant.verified_aggregator(work, logged)
+            # Before the session begins: it would wait for the device.
+            self._participant.before_data(store, work)
             identity = identity_key(
                 store.identity().secret, b"" if session.roster is not None else work.model.task_sha256
             )
@@ -178,7 +183,7 @@ class Seat:
 
         Raises, after the session's secrets were erased:
             PrivacyError: the host told something that an honest one does not.
-            NotNow, DataError, StateError: the device drops out.
+            NotNow, StateError: the device drops out.
         """
         with self._stepping:
             request = None
@@ -237,7 +242,7 @@ class Seat:
     def _masked(self, client: Client, answer: wire.StepResponse) -> Any:
         work, model = self._session.work, self._session.work.model
         with self._open_store() as store:
-            self._participant.gate.again(store, model.terms)
+            self._participant.gate.after_data(store, model.terms)
             identity = store.identity()
             vector, local = self._vector(store, identity.seed)
             masked = client.mask(answer.inbox, vector)
@@ -251,25 +256,20 @@ class Seat:
             )  # fmt: skip
             with store.transaction():
                 # The device may sit in sessions of other tasks: what they spent since it sat down counts now.
-                self._participant.gate.task(store, model.terms, work.round)
+                self._participant.gate.person_allows(store, model.terms, work.round)
                 store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
                 end_attempts(store, model.task_sha256, work.round)
         self.sent = True
         return masked
 
-    def _vector(self, store: Store, seed: int) -> tuple[Int64Array, bytes]:
+    def _vector(self, store: Store, seed: int) -> tuple[Int64Array, bytes | None]:
         """The device's integers with its share of the noise, and its new local parameters."""
-        work, model = self._session.work, self._session.work.model
-        data = self._participant.examples(store, model, round=work.round)
-        nothing = np.zeros(0, dtype=np.int64)
-        slices = Slices(model.manifest.version, nothing, np.zeros((0, 0), dtype=np.float32), {})
-        payload, local = model.client.contribute(slices, data, round=work.round, seed=seed)
-        try:
-            self._session.query.check(payload)  # as an enclave would: here, nobody else can
-        except ContributionRefused:
-            raise PrivacyError("a contribution is longer than its bound: the noise would not protect it") from None
-        vector = np.frombuffer(payload, dtype="<i4").astype(np.int64)
-        return vector + draw_share(model.definition, self._session.query, self._noise), local
+        work = self._session.work
+        own = self._participant.own_data(store, work, seed=seed)
+        found = self._participant.contribution(work, without_rows(work), own, seed=seed)
+        vector = np.frombuffer(found.payload, dtype="<i4").astype(np.int64)
+        share = draw_share(work.model.definition, self._session.query, self._noise)
+        return vector + share, found.local_parameters
 
 
 def identity_key(secret: bytes, task_sha256: bytes) -> SigningKey:

@@ -10,7 +10,6 @@ a SecAgg+ session says its part of the protocol (Join, Step, SendMasked).
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,34 +17,32 @@ from typing import Any
 
 import grpc
 
+from device_runtime.addresses import SERVER, PinnedAddresses
+from device_runtime.peers import Peer, Peers
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.tables import entry_bytes
 from odp.transparency.proofs import unpacked
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, connect, read_stream, translated
-from odp.transport.tls import read_ca
+from odp.transport.channel import (
+    CHUNK_BYTES,
+    LONG_DEADLINE,
+    SHORT_DEADLINE,
+    call,
+    parse_address,
+    read_stream,
+    translated,
+)
 from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
-    aggregator_pb2_grpc,
     attestation_pb2,
-    attestation_pb2_grpc,
     common_pb2,
     distributor_pb2,
-    distributor_pb2_grpc,
     log_pb2,
-    log_pb2_grpc,
     retrieval_pb2,
-    retrieval_pb2_grpc,
     secagg_service_pb2,
-    secagg_service_pb2_grpc,
     server_pb2,
-    server_pb2_grpc,
     table_pb2,
-    table_pb2_grpc,
 )
-
-# An untrusted server names the addresses: it must not make a device hold ever more connections.
-_MOST_CHANNELS = 16
 
 
 @dataclass
@@ -61,21 +58,6 @@ class Traffic:
         self.down += reply.ByteSize()
 
 
-@dataclass(frozen=True)
-class _Peer:
-    """The stubs of one address."""
-
-    channel: grpc.Channel
-    attestation: attestation_pb2_grpc.AttestationServiceStub
-    distributor: distributor_pb2_grpc.DistributorServiceStub
-    retrieval: retrieval_pb2_grpc.RetrievalServiceStub
-    aggregator: aggregator_pb2_grpc.AggregatorServiceStub
-    secagg: secagg_service_pb2_grpc.SecureAggregationServiceStub
-    server: server_pb2_grpc.ServerServiceStub
-    log: log_pb2_grpc.LogServiceStub
-    table: table_pb2_grpc.TableServiceStub
-
-
 class Services:
     """Everyone that a device talks to; thread-safe, closed once.
 
@@ -86,25 +68,31 @@ class Services:
     Args:
       server: ``host:port`` of the developer's server.
       ca: PEM file (or its bytes) of the authority that all services' certificates descend from.
+      pinned: where the other services may be: a server names them, and it is not trusted.
       patience: how retry windows are taken.
 
     Raises:
       ConfigurationError: the file is missing or no certificate, or an address is malformed.
     """
 
-    def __init__(self, server: str, ca: Path | bytes, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, server: str, ca: Path | bytes, *, pinned: PinnedAddresses, patience: Patience | None = None
+    ) -> None:
+        parse_address(server)
         self._patience = Patience() if patience is None else patience
-        self._ca = ca if isinstance(ca, bytes) else read_ca(ca)
         self._server = server
-        self._lock = threading.Lock()
-        self._peers: dict[str, _Peer] = {}
-        self._peer(server)
+        self._peers = Peers(ca, pinned)
+
+    def require_pinned(self, **addresses: str) -> None:
+        """Returns if the services may be where the server names them, by role. Raises AddressRefused."""
+        for role, address in addresses.items():
+            self._peers.pinned.require(role, address)
 
     def check_in(self, population: str, traffic: Traffic) -> server_pb2.CheckInResponse:
         """Asks the server for work; says the population and nothing else."""
         request = server_pb2.CheckInRequest(population=population)
         reply: server_pb2.CheckInResponse = self._call(
-            self._peer(self._server).server.CheckIn, request, self._server, "check in with the server", traffic
+            self._home.server.CheckIn, request, self._server, "check in with the server", traffic
         )
         return reply
 
@@ -112,7 +100,7 @@ class Services:
         """The newest model of a population, for inference; says the population and nothing else."""
         request = server_pb2.GetModelRequest(population=population)
         reply: server_pb2.GetModelResponse = self._call(
-            self._peer(self._server).server.GetModel, request, self._server, "ask the server for its model", Traffic()
+            self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic()
         )
         return reply
 
@@ -120,32 +108,31 @@ class Services:
         """The newest version of a public table; says its name and nothing else."""
         request = table_pb2.GetTableRequest(name=name)
         reply: table_pb2.GetTableResponse = self._call(
-            self._peer(self._server).table.GetTable, request, self._server, f"ask the server for table {name!r}",
-            Traffic(),
-        )  # fmt: skip
+            self._home.table.GetTable, request, self._server, f"ask the server for table {name!r}", Traffic()
+        )
         return reply.table
 
     def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
         """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
         request = log_pb2.GetHashesRequest(level=level, start=start, count=count)
         reply: log_pb2.GetHashesResponse = self._call(
-            self._peer(self._server).log.GetHashes, request, self._server, "read the transparency log", Traffic()
+            self._home.log.GetHashes, request, self._server, "read the transparency log", Traffic()
         )
         return unpacked(reply.hashes)
 
     def evidence(self, address: str, nonce: bytes, *, role: str) -> attestation_pb2.GetEvidenceResponse:
         """Evidence of the enclave behind ``address`` over ``nonce``."""
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
-        reply: attestation_pb2.GetEvidenceResponse = self._call(
-            self._peer(address).attestation.GetEvidence, request, address, f"get the evidence of the {role}", Traffic()
-        )
+        method = self._peers.at(role, address).attestation.GetEvidence
+        what = f"get the evidence of the {role}"
+        reply: attestation_pb2.GetEvidenceResponse = self._call(method, request, address, what, Traffic())
         return reply
 
     def select(
         self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
     ) -> distributor_pb2.SelectResponse:
         """Rows of a keyed table, both ways encrypted."""
-        method = self._peer(address).distributor.Select
+        method = self._distributor(address).distributor.Select
         with _stale_told():
             reply: distributor_pb2.SelectResponse = self._call(
                 method, request, address, "fetch rows from the distributor", traffic
@@ -158,7 +145,7 @@ class Services:
         """What has to be known of a table in order to ask two parties for rows of it."""
         with _stale_told():
             reply: retrieval_pb2.GetShapeResponse = self._call(
-                self._peer(address).retrieval.GetShape,
+                self._distributor(address).retrieval.GetShape,
                 request,
                 address,
                 "ask the distributor for a table's shape",
@@ -172,7 +159,7 @@ class Services:
         """Shares of rows, from the leader and from the helper behind it."""
         with _stale_told():
             reply: retrieval_pb2.SelectPrivatelyResponse = self._call(
-                self._peer(address).retrieval.SelectPrivately,
+                self._distributor(address).retrieval.SelectPrivately,
                 request,
                 address,
                 "fetch rows from the two parties",
@@ -187,14 +174,14 @@ class Services:
         what = "ask the distributor for a table's hint"
         with _stale_told():
             reply: retrieval_pb2.DescribeHintResponse = self._call(
-                self._peer(address).retrieval.DescribeHint, request, address, what, traffic
+                self._distributor(address).retrieval.DescribeHint, request, address, what, traffic
             )
         return reply
 
     def hint(self, address: str, request: retrieval_pb2.GetHintRequest, expected: int, traffic: Traffic) -> bytes:
         """A hint of exactly ``expected`` bytes; its hash is not checked here."""
         what = "download a table's hint"
-        method = self._peer(address).retrieval.GetHint
+        method = self._distributor(address).retrieval.GetHint
         traffic.up += request.ByteSize()
         found = bytearray()
 
@@ -218,7 +205,11 @@ class Services:
         """Products of a table that never changes."""
         with _stale_told():
             reply: retrieval_pb2.SelectByLatticeResponse = self._call(
-                self._peer(address).retrieval.SelectByLattice, request, address, "fetch rows by lattices", traffic
+                self._distributor(address).retrieval.SelectByLattice,
+                request,
+                address,
+                "fetch rows by lattices",
+                traffic,
             )
         return reply
 
@@ -227,7 +218,7 @@ class Services:
     ) -> aggregator_pb2.SubmitResponse:
         """Hands in an encrypted contribution."""
         reply: aggregator_pb2.SubmitResponse = self._call(
-            self._peer(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
+            self._aggregator(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
         )
         return reply
 
@@ -235,7 +226,7 @@ class Services:
         self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
     ) -> aggregator_pb2.SubmitStreamResponse:
         """Hands in a large encrypted contribution, or a large masked vector behind its sealed header, in chunks."""
-        method = self._peer(address).aggregator.SubmitStream
+        method = self._aggregator(address).aggregator.SubmitStream
         reply: aggregator_pb2.SubmitStreamResponse = self._patience.call(
             lambda: call(
                 method,
@@ -253,13 +244,13 @@ class Services:
         """Asks which SecAgg+ session gathers clients for (task, round)."""
         request = secagg_service_pb2.JoinRequest(task_sha256=key[0], round=key[1])
         reply: secagg_service_pb2.JoinResponse = self._call(
-            self._peer(address).secagg.Join, request, address, "join a session at the aggregator", traffic
+            self._aggregator(address).secagg.Join, request, address, "join a session at the aggregator", traffic
         )
         return reply
 
     def start_step(self, address: str, request: secagg_service_pb2.StepRequest) -> Any:
         """Begins to hand in one message of a session; the future's answer is for ``step_answer``."""
-        stub = self._peer(address).secagg
+        stub = self._aggregator(address).secagg
         if request.WhichOneof("message") == "masked" and len(request.masked.vector) > CHUNK_BYTES:
             return stub.SendMasked.future(_masked_parts(request), timeout=LONG_DEADLINE)
         return stub.Step.future(request, timeout=SHORT_DEADLINE)
@@ -291,7 +282,7 @@ class Services:
         left = expected
         counted = traffic if traffic is not None else Traffic()
         counted.up += request.ByteSize()
-        method = self._peer(address).distributor.Download
+        method = self._distributor(address).distributor.Download
 
         def start() -> Iterator[distributor_pb2.DownloadResponse]:
             replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
@@ -313,7 +304,7 @@ class Services:
         """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
         counted = traffic if traffic is not None else Traffic()
-        method = self._peer(address).distributor.ListBlocks
+        method = self._distributor(address).distributor.ListBlocks
         with _stale_told():
             reply: distributor_pb2.ListBlocksResponse = self._call(
                 method, request, address, "ask the distributor for blocks", counted
@@ -326,38 +317,23 @@ class Services:
 
     def close(self) -> None:
         """Closes all channels; calls in flight end with ServiceUnavailable."""
-        with self._lock:
-            peers, self._peers = list(self._peers.values()), {}
-        for peer in peers:
-            peer.channel.close()
+        self._peers.close()
+
+    @property
+    def _home(self) -> Peer:
+        """The developer's server."""
+        return self._peers.at(SERVER, self._server)
+
+    def _distributor(self, address: str) -> Peer:
+        return self._peers.at("distributor", address)
+
+    def _aggregator(self, address: str) -> Peer:
+        return self._peers.at("aggregator", address)
 
     def _call(self, method: Callable[..., Any], request: Any, address: str, what: str, traffic: Traffic) -> Any:
         reply = self._patience.call(lambda: call(method, request, timeout=SHORT_DEADLINE, what=what, address=address))
         traffic.add(request, reply)
         return reply
-
-    def _peer(self, address: str) -> _Peer:
-        with self._lock:
-            peer = self._peers.get(address)
-            if peer is None:
-                if len(self._peers) >= _MOST_CHANNELS:
-                    raise ServiceError(
-                        f"refused to connect to {address}: the server named {_MOST_CHANNELS} other addresses before"
-                    )
-                channel = connect(address, self._ca)
-                peer = _Peer(
-                    channel,
-                    attestation_pb2_grpc.AttestationServiceStub(channel),
-                    distributor_pb2_grpc.DistributorServiceStub(channel),
-                    retrieval_pb2_grpc.RetrievalServiceStub(channel),
-                    aggregator_pb2_grpc.AggregatorServiceStub(channel),
-                    secagg_service_pb2_grpc.SecureAggregationServiceStub(channel),
-                    server_pb2_grpc.ServerServiceStub(channel),
-                    log_pb2_grpc.LogServiceStub(channel),
-                    table_pb2_grpc.TableServiceStub(channel),
-                )
-                self._peers[address] = peer
-            return peer
 
 
 @contextlib.contextmanager

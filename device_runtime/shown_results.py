@@ -57,6 +57,15 @@ class Notes:
         return tuple(reversed(self._lines))
 
     @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """An error within becomes a line, too."""
+        try:
+            yield
+        except OdpError as error:
+            self.add(str(error))
+            raise
+
+    @contextlib.contextmanager
     def failures(self, kind: type[OdpError] = HandlerFailed) -> Iterator[None]:
         """An error of the kind within becomes a line."""
         try:

@@ -33,6 +33,7 @@ from device_runtime.recovery import PlainStore, opened_version, refuse_set_aside
 from device_runtime.schema import (
     COLUMNS,
     CREATE,
+    EMPTY,
     ERASED,
     ID_BYTES,
     SCHEMA_VERSION,
@@ -319,12 +320,21 @@ class Store(Database):
         )
 
     def standing(self) -> Standing:
-        """Number of examples, and the time of the last contribution; one that is still to be sent is none yet."""
+        """The time of the last contribution; one that is still to be sent is none yet."""
         row = self.one(
-            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events), "
-            "(SELECT max(time) FROM participations WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
+            "SELECT max(time) FROM participations WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL)"
         )
-        return Standing(examples=0, last=None) if row is None else Standing(examples=row[0], last=row[1])
+        return Standing(last=None if row is None else row[0])
+
+    def count_examples(self) -> int:
+        """How many rows tasks may read: ratings and events."""
+        row = self.one("SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events)")
+        return 0 if row is None else int(row[0])
+
+    def empty_contributions(self) -> int:
+        """How many contributions were empty because the device's data could not be used as their task asks."""
+        row = self.one("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,))
+        return 0 if row is None else int(row[0])
 
     def erase(self, *, ledger_too: bool = False) -> None:
         """Wipes all data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
@@ -380,11 +390,13 @@ class Store(Database):
         self,
         participation: Participation,
         *,
-        local_parameters: bytes,
+        local_parameters: bytes | None,
         task: common_pb2.SignedTask,
         terms: TaskTerms,
     ) -> None:
         """Stores what will be sent, what it costs, and the new local parameters, before it is sent.
+
+        Without ``local_parameters`` the contribution is the empty one; earlier ones stay.
 
         Raises:
           StateError: the device already has a participation in that round; the stored one is untouched.
@@ -410,11 +422,12 @@ class Store(Database):
                 )  # fmt: skip
             except IntegrityError as error:
                 raise StateError(f"device store {self.path} already has a contribution to round {one.round}") from error
-            self._assigned(one.task_sha256, one.round, one.time, "prepared")
-            self._connection.execute(
-                "INSERT OR REPLACE INTO local_parameters (task_sha256, version, data) VALUES (?, ?, ?)",
-                (one.task_sha256, one.round, local_parameters),
-            )
+            self._assigned(one.task_sha256, one.round, one.time, "prepared" if local_parameters is not None else EMPTY)
+            if local_parameters is not None:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO local_parameters (task_sha256, version, data) VALUES (?, ?, ?)",
+                    (one.task_sha256, one.round, local_parameters),
+                )
 
     def reseal(self, participation: Participation) -> None:
         """Replaces the sealed bytes of a PREPARED participation: the same contribution, for another enclave key."""

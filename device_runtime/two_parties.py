@@ -86,11 +86,12 @@ class TwoParties:
             raise ServiceError(
                 f"the distributor at {work.distributor} or its helper answered with wrong rows; none of them was used"
             ) from None
-        except two_server.UnplacedError as error:
-            raise ServiceError(f"could not ask for the rows of round {work.round}: {error}") from None
+        # What the layout had no place for is missing, as if the model did not have it: failing would tell which keys
+        # these are to whoever chose the model.
+        found = keys[secret.placed]
         try:
             return slices_from(
-                model.manifest, keys, distributor_pb2.SelectedRows(rows=rows.tobytes(), dense=reply.dense)
+                model.manifest, found, distributor_pb2.SelectedRows(rows=rows.tobytes(), dense=reply.dense)
             )
         except ConfigurationError as error:
             raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error

@@ -33,6 +33,7 @@ from odp.public_table import Table
 STAMP = 16
 
 _NO_ITEM = -1.0
+_MOST_ITEMS = 2.0**31
 _ITERATIONS = 20
 _AT_ONCE = 2**24  # distances held in memory
 _ROOM = 1.25  # places over items
@@ -114,18 +115,20 @@ def candidate_tables(
 def opened_buckets(rows: Float32Array, width: int) -> tuple[Int64Array, Float32Array]:
     """(items int64 [n], their rows float32 [n, width]) of the buckets ``rows``, without the empty places.
 
+    Which buckets a device has follows from its data, so what nobody writes into one is left out: a number that is no
+    item, and an item's second row.
+
     Raises:
-      ConfigurationError: the rows are not of the form that ``candidate_tables`` writes.
+      ConfigurationError: the table is not of the width that ``candidate_tables`` gives it.
     """
     records = rows[:, STAMP:]
     if records.shape[1] % (1 + width):
         raise ConfigurationError("the buckets hold rows of another width than the model's")
     records = records.reshape(-1, 1 + width)
-    records = records[records[:, 0] >= 0]
-    items = records[:, 0].astype(np.int64)
-    if (items != records[:, 0]).any() or len(np.unique(items)) != len(items):
-        raise ConfigurationError("the buckets hold an item twice, or a number that is no item")
-    return items, np.ascontiguousarray(records[:, 1:])
+    numbers = records[:, 0]
+    records = records[(numbers >= 0) & (numbers < _MOST_ITEMS) & (np.floor(numbers) == numbers)]
+    items, first = np.unique(records[:, 0].astype(np.int64), return_index=True)
+    return items, np.ascontiguousarray(records[first, 1:])
 
 
 def centroids_of(points: Float64Array, count: int, *, seed: int) -> Float64Array:

@@ -96,15 +96,30 @@ def decoded(data: bytes | bytearray | memoryview, width: int, encoding: Encoding
       ConfigurationError: the length is no multiple, or the bytes are none that ``encoded`` writes: a value or scale
         that is not finite, a negative or too small scale, an int8 of -128.
     """
+    rows = decoded_as_is(data, width, encoding)
+    if not np.isfinite(rows).all():
+        raise ConfigurationError(
+            "a row of int8 has a scale or a step that no encoder writes"
+            if encoding == "int8"
+            else "a value is not finite"
+        )
+    return rows
+
+
+def decoded_as_is(data: bytes | bytearray | memoryview, width: int, encoding: Encoding) -> Float32Array:
+    """As ``decoded``, for rows that must not be refused for what is in them: values may be NaN or infinite.
+
+    A row of int8 that ``encoded`` does not write is NaN throughout.
+
+    Raises:
+      ConfigurationError: the length is no multiple.
+    """
     if len(data) % row_bytes(width, encoding):
         raise ConfigurationError(f"Expected rows of {row_bytes(width, encoding)} bytes each, got {len(data)} bytes")
     if encoding == "int8":
         return _from_steps(np.frombuffer(data, dtype=np.uint8).reshape(-1, row_bytes(width, encoding)))
     written = np.frombuffer(data, dtype="<f4" if encoding == "float32" else "<f2").reshape(-1, width)
-    rows: Float32Array = written.astype(np.float32, copy=False)
-    if not np.isfinite(rows).all():
-        raise ConfigurationError("a value is not finite")
-    return rows
+    return written.astype(np.float32, copy=False)
 
 
 def rounded(rows: npt.ArrayLike, encoding: Encoding) -> Float32Array:
@@ -123,6 +138,5 @@ def _from_steps(written: npt.NDArray[np.uint8]) -> Float32Array:
     scales = np.ascontiguousarray(written[:, : _SCALE.itemsize]).view(_SCALE)[:, 0].astype(np.float32)
     steps = written[:, _SCALE.itemsize :].view(np.int8)
     valid = (scales == 0) | ((scales >= _SMALLEST_SCALE) & (scales <= np.float32(_LARGEST["int8"])))
-    if not valid.all() or (steps < -_STEPS).any() or np.signbit(scales).any():
-        raise ConfigurationError("a row of int8 has a scale or a step that no encoder writes")
-    return scales[:, None] * steps.astype(np.float32)
+    valid &= (steps >= -_STEPS).all(axis=1) & ~np.signbit(scales)
+    return np.where(valid, scales, np.float32(np.nan))[:, None] * steps.astype(np.float32)

@@ -9,6 +9,7 @@
     │   └── BudgetExceeded      the ledger has too little ε left for this release
     ├── NotNow                  the person's device rests: paused, or a training condition does not hold
     ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
+    │   └── AddressRefused          a server names an address that the person did not pin: nothing was connected to
     ├── TransparencyError       the transparency log, or what it has to hold, was not accepted: nothing was sent
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
     ├── ServiceError            another party answered with an error
@@ -70,6 +71,14 @@ class AttestationError(OdpError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"evidence refused ({reason}): {message}")
         self.reason = reason
+
+
+class AddressRefused(AttestationError):
+    """A server names an address that the person did not pin, or one that they did not allow: nothing was sent there."""
+
+    def __init__(self, message: str) -> None:
+        OdpError.__init__(self, message)
+        self.reason = "address"
 
 
 class TransparencyError(OdpError):

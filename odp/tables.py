@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from odp.algorithms.seam import Broadcast, Slices, Table
-from odp.encoding import decoded, encoded, encoding_of, number_of, row_bytes
+from odp.encoding import decoded, decoded_as_is, encoded, encoding_of, number_of, row_bytes
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, distributor_pb2
 
@@ -92,16 +92,17 @@ def padded_keys(keys: Sequence[int] | np.ndarray, count: int) -> bytes:
 def slices_from(manifest: common_pb2.ModelManifest, keys: np.ndarray, selected: distributor_pb2.SelectedRows) -> Slices:
     """What a device got for its distinct, ascending ``keys`` (padding cut off).
 
-    Raises ConfigurationError where rows or dense tables do not have the manifest's shape, or are not finite.
+    Which rows came depends on what the device holds, so nothing *in* them is an error: values may be NaN or infinite,
+    and an algorithm's client makes of such a row what it makes of an unknown item.
+
+    Raises ConfigurationError where rows or dense tables do not have the manifest's shape, or a dense table is not the
+    manifest's or not finite.
     """
     entry = keyed_entry(manifest)
     size = entry_row_bytes(entry)
     if len(selected.rows) % size or len(selected.rows) < len(keys) * size:
         raise ConfigurationError(f"selected rows of {entry.name!r} have a wrong length of {len(selected.rows)} bytes")
-    try:
-        rows = decoded(selected.rows[: len(keys) * size], entry.width, encoding_of(entry.encoding))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"selected rows of {entry.name!r} cannot be used: {error}") from error
+    rows = decoded_as_is(selected.rows[: len(keys) * size], entry.width, encoding_of(entry.encoding))
     dense_entries = [table for table in manifest.tables if not table.keyed]
     if len(selected.dense) != len(dense_entries):
         raise ConfigurationError(f"Expected {len(dense_entries)} dense tables, got {len(selected.dense)}")

@@ -74,15 +74,16 @@ def test_the_same_model_gives_the_same_tables() -> None:
     assert first.centroids.content == second.centroids.content
 
 
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ([[3.0, 0.5, 0.5], [3.0, 0.5, 0.5]], "an item twice"),
-        ([[1.5, 0.5, 0.5], [2.0, 0.5, 0.5]], "no item"),
-        ([[1.0, 0.5], [2.0, 0.5]], "another width"),
-    ],
-)
-def test_buckets_that_nobody_writes_are_refused(records: list[list[float]], message: str) -> None:
-    rows = np.concatenate([stamp_of(MODEL), np.ravel(records)])[None].astype(np.float32)
-    with pytest.raises(ConfigurationError, match=message):
-        opened_buckets(rows, 2)
+def opened(records: list[list[float]]) -> tuple[list[int], list[list[float]]]:
+    items, rows = opened_buckets(np.concatenate([stamp_of(MODEL), np.ravel(records)])[None].astype(np.float32), 2)
+    return items.tolist(), rows.tolist()
+
+
+@pytest.mark.parametrize("number", [1.5, np.nan, np.inf, -np.inf, 1e30, -2.0])
+def test_what_nobody_writes_into_a_bucket_is_left_out(number: float) -> None:
+    assert opened([[number, 0.5, 0.5], [7.0, 1.0, 2.0], [7.0, 3.0, 4.0]]) == ([7], [[1.0, 2.0]])
+
+
+def test_buckets_of_another_width_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="another width"):
+        opened([[1.0, 0.5], [2.0, 0.5]])

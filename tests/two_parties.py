@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import distributor
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.assignment import Work, open_model
 from device_runtime.enclaves import Enclaves
 from device_runtime.retrieval import Retrievals, SealedRows
@@ -83,7 +84,7 @@ class Parties:
         self.channel = self._stack.enter_context(connect(self.leader.address, self.leader.ca_pem))
         self.publisher = distributor_pb2_grpc.DistributorServiceStub(self.channel)
         self.stub = retrieval_pb2_grpc.RetrievalServiceStub(self.channel)
-        self.services = Services(NOBODY, self.leader.ca_pem)
+        self.services = Services(NOBODY, self.leader.ca_pem, pinned=PinnedAddresses.at(distributor=self.leader.address))
         self._stack.callback(self.services.close)
 
     def log(self, program: str) -> Log:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.algorithms.dpam.subset import hash_order
-from odp.algorithms.seam import Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import Float32Array, Int64Array, LocalRatings, Slices
 from odp.encoding import Encoding, encoding_of
 from odp.errors import ConfigurationError, DataError
 from odp.v1 import common_pb2
@@ -27,6 +27,13 @@ MAX_RANK = 64
 MAX_ITEMS = 2**31 - 1
 MAX_ITEMS_PER_USER = 2**12
 MAX_STEPS = 64
+
+#: With a smaller ridge, rounding could make a user's system of equations singular.
+LEAST_RIDGE = 1e-3
+_LARGEST_RIDGE = 1e6
+# Outside, products of such numbers would overflow, or lose all their digits.
+_LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e10
+_LEAST_NOISE, _LARGEST_NOISE = 1e-6, 1e12
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,7 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
     _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
     _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
     _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
-    if dpam.item_ridge < 0 or not math.isfinite(dpam.item_ridge):
-        raise ConfigurationError(f"Expected item_ridge={dpam.item_ridge!r} to be a finite number >= 0")
+    _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
     if not privacy.epsilon > 0:
         raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
     weightings = (common_pb2.DpamTraining.WEIGHTING_UNIFORM, common_pb2.DpamTraining.WEIGHTING_ADAPTIVE)
@@ -106,7 +112,7 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
 
 
 def check_noises(epsilon: float, **noises: float) -> None:
-    """Raises ConfigurationError unless all are positive, or all 0 where ``epsilon`` is infinite.
+    """Raises ConfigurationError unless all are positive and of a usual size, or all 0 where ``epsilon`` is infinite.
 
     That is the only way to ask for no noise, so that a forgotten field is an error.
     """
@@ -114,34 +120,57 @@ def check_noises(epsilon: float, **noises: float) -> None:
         if epsilon == math.inf:
             _validate.within(low=0.0, high=0.0, **{name: noise})
         else:
-            _validate.positive(**{name: noise})
+            _validate.within(low=_LEAST_NOISE, high=_LARGEST_NOISE, **{name: noise})
+
+
+def check_clips(**clips: float) -> None:
+    """Raises ConfigurationError unless all can be divided by and squared."""
+    _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, **clips)
+
+
+def check_ridges(**ridges: float) -> None:
+    """Raises ConfigurationError unless all hold up every solve, whatever a user has."""
+    _validate.within(low=LEAST_RIDGE, high=_LARGEST_RIDGE, **ridges)
+
+
+def within(rows: Float32Array, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> Float32Array:
+    """Rows float32 [.., width] of a model with each column within its bounds, float64 [width].
+
+    A row with a number that is not finite is zeros, brought within the bounds.
+    """
+    found: Float32Array = np.where(np.isfinite(rows).all(axis=-1, keepdims=True), rows, np.float32(0))
+    np.clip(found, low.astype(np.float32), high.astype(np.float32), out=found)
+    return found
 
 
 class OwnItems:
-    """The part of a device's client that deals with its items alone."""
+    """The part of a device's client that deals with its own items.
 
-    def __init__(self, terms: CommonTerms) -> None:
+    Args:
+      terms: of the task.
+      values: the range of the device's values; None where they are not read.
+    """
+
+    def __init__(self, terms: CommonTerms, *, values: tuple[float, float] | None = None) -> None:
         self._items = terms.items
         self._most = terms.slices_per_device
+        self._values = values
 
     def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
         """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
 
         The items that the device contributes in this round are always among them.
-
-        Raises:
-          DataError: an item is out of range.
         """
-        return np.sort(data.items[self._order(data, round=round, seed=seed)[: self._most]])
+        return np.sort(self._in_order(data, round=round, seed=seed).items[: self._most])
 
-    def _order(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
-        """Places of the device's items in the order of use: the first ones are contributed."""
-        self._check(data)
-        return hash_order(seed, round, data.items)
+    def _in_order(self, data: LocalRatings, *, round: int, seed: int) -> LocalRatings:
+        """The device's usable rows in the order of use: the first ones are contributed."""
+        own = self._usable(data)
+        order = hash_order(seed, round, own.items)
+        return LocalRatings(own.items[order], own.values[order])
 
-    def _check(self, data: LocalRatings) -> None:
-        if len(data.items) and not 0 <= int(data.items.min()) <= int(data.items.max()) < self._items:
-            raise DataError(f"Expected local items to be from 0 to {self._items - 1}: some are out of range")
+    def _usable(self, data: LocalRatings) -> LocalRatings:
+        return data.within(items=self._items, values=self._values)
 
 
 def find_slices(slices: Slices, items: Int64Array) -> tuple[npt.NDArray[np.bool_], Int64Array]:
@@ -152,8 +181,8 @@ def find_slices(slices: Slices, items: Int64Array) -> tuple[npt.NDArray[np.bool_
     return slices.keys[inside] == items, inside
 
 
-def rows_to_predict(slices: Slices, items: Int64Array) -> npt.NDArray[np.float64]:
-    """The rows float64 [n, width] of ``items``.
+def rows_to_predict(slices: Slices, items: Int64Array) -> Float32Array:
+    """The rows float32 [n, width] of ``items``, as they were received.
 
     Raises:
       DataError: an item has no slice.
@@ -162,4 +191,4 @@ def rows_to_predict(slices: Slices, items: Int64Array) -> npt.NDArray[np.float64
     if not found.all():
         missing = int((~found).sum())
         raise DataError(f"Expected a slice for each item to predict: {missing} of {len(items)} have none")
-    return slices.rows[place].astype(np.float64)
+    return slices.rows[place]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -67,6 +67,10 @@ class Broadcast:
         """The dense tables by name."""
         return {table.name: table.rows for table in self.tables if not table.keyed}
 
+    def with_rows(self, rows: Float32Array) -> Broadcast:
+        """The same with other rows in the keyed table."""
+        return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
+
 
 @dataclass(frozen=True)
 class Slices:
@@ -83,7 +87,9 @@ class Slices:
 
 @dataclass(frozen=True)
 class LocalRatings:
-    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k] in the declared range.
+    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k], both of any size.
+
+    A task's client leaves out what it cannot use, and refuses nothing (``within``).
 
     ``of_queries`` are the rows of those queries of a statistics task that read a table of their own, by the query's
     name; their items need not be distinct.
@@ -92,6 +98,17 @@ class LocalRatings:
     items: Int64Array
     values: Float64Array
     of_queries: Mapping[str, LocalRatings] = field(default_factory=dict)
+
+    def within(self, *, items: int, values: tuple[float, float] | None = None) -> LocalRatings:
+        """Rows whose items are from 0 to ``items`` - 1.
+
+        With a range of ``values``, those that are not finite are left out, and others are clamped to it.
+        """
+        known = (self.items >= 0) & (self.items < items)
+        if values is None:
+            return LocalRatings(self.items[known], self.values[known])
+        known &= np.isfinite(self.values)
+        return LocalRatings(self.items[known], np.clip(self.values[known], *values))
 
 
 @dataclass(frozen=True)
@@ -232,7 +249,20 @@ class Server(Protocol):
 
 
 class Client(Protocol):
-    """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part."""
+    """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part.
+
+    Whether a device contributes must not depend on its data. So whatever the rows in ``slices`` hold (they are an
+    untrusted server's, and which of them a device has follows from its data), ``contribute`` computes with them; what
+    it raises all the same, the device answers by ``empty``. ``check_model`` refuses what is the same for all devices.
+    """
+
+    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
+        """Returns if the model's dense tables can be trained on, whatever a device holds. Raises ConfigurationError."""
+        ...
+
+    def empty(self, round: int) -> bytes:
+        """The payload of a device without data: of the declared length, accepted, and zero in every sum."""
+        ...
 
     def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
         """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them.

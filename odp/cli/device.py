@@ -27,6 +27,9 @@ Services = Annotated[
 ]
 Ca = Annotated[Path | None, typer.Option(help="PEM file of the CA of the services.")]
 ReferenceFile = Annotated[Path | None, typer.Option(help="JSON file of the enclaves that the devices accept.")]
+PrivateAddresses = Annotated[
+    bool, typer.Option("--allow-private-addresses", help="Names of services may lead into this machine or network.")
+]
 
 
 @app.command("run")
@@ -80,6 +83,7 @@ def run(
         bool,
         typer.Option("--keep-running", help="Ask on where a service's certificate or evidence is refused, not end."),
     ] = False,
+    allow_private_addresses: PrivateAddresses = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
@@ -112,6 +116,7 @@ def run(
         until_finished=until_finished,
         end_after=end_after,
         keep_running=keep_running,
+        allow_private_addresses=allow_private_addresses,
     )
     running = start(config, ratings=_ratings(data, devices, split_seed))
     # Waiting in slices lets the signal handler run.
@@ -155,6 +160,7 @@ def recommend(
         bool, typer.Option("--candidates", help="Fetch some clusters of items privately, not the whole model.")
     ] = False,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles.")] = None,
+    allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print one device's recommendations, computed on that device from its own store; nobody is told."""
@@ -163,6 +169,7 @@ def recommend(
     from device_runtime import (
         Enclaves,
         Lookup,
+        PinnedAddresses,
         Store,
         TableCache,
         find_candidates,
@@ -180,7 +187,8 @@ def recommend(
     pinned = ReferenceValues.load(
         reference_values if reference_values is not None else services / "reference_values.json"
     )
-    clients = Clients(server, ca if ca is not None else services / "ca" / "ca.pem")
+    addresses = PinnedAddresses.of(pinned, allow_private=allow_private_addresses)
+    clients = Clients(server, ca if ca is not None else services / "ca" / "ca.pem", pinned=addresses)
     try:
         guard = log_guard(clients, pinned, state)
         if guard is None:
@@ -206,7 +214,7 @@ def recommend(
         print_json({"device": device, "recommendations": [{"item": item, "score": score} for item, score in pairs]})
         return
     if not pairs:
-        console().print(f"device {device} has rated every item; there is nothing left to recommend")
+        console().print(f"there is nothing to recommend to device {device}: it has rated every item that was found")
         return
     table = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
     for rank, (item, score) in enumerate(pairs, start=1):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from odp import _validate
 from odp.cli.console import print_json, print_text
 from odp.cli.helper import pin_helper
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from odp.enclave.measurement import Measurement
     from odp.enclave.policy import Accumulation, EnclavePolicy, Selection
@@ -114,6 +115,10 @@ def reference_values(
         list[str],
         typer.Option(help="Public key of a helper to accept (`odp distributor helper key`); repeat for more."),
     ] = [],  # noqa: B006
+    distributor: Annotated[
+        list[str], typer.Option(help="host:port at which devices may connect to it; repeat for more.")
+    ] = [],  # noqa: B006
+    aggregator: Annotated[list[str], typer.Option(help="The same of the aggregator.")] = [],  # noqa: B006
     output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
@@ -140,11 +145,37 @@ def reference_values(
         )
     elif endorser_key or witness_key or quorum is not None:
         raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
-    write_reference_values(platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key)
+    write_reference_values(
+        platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key,
+        addresses={"distributor": tuple(distributor), "aggregator": tuple(aggregator)},
+    )  # fmt: skip
     print_text(str(output))
 
 
 app.command("pin-helper")(pin_helper)
+
+
+@app.command("pin-address")
+def pin_address(
+    role: Annotated[str, typer.Argument(help="distributor or aggregator.")],
+    address: Annotated[str, typer.Argument(help="host:port, as the server names it.")],
+    reference_values: Annotated[Path, typer.Option(help="JSON file of what the devices accept.")] = Path(
+        "odp-state/reference_values.json"
+    ),
+) -> None:
+    """Let devices connect to a service at an address: adds it to their reference values."""
+    import dataclasses
+
+    from odp.enclave.policy import ROLES
+    from odp.enclave.reference_values import ReferenceValues
+    from odp.transport.channel import parse_address
+
+    _validate.one_of(ROLES, role=role)
+    parse_address(address)
+    values = ReferenceValues.load(reference_values)
+    known = tuple(dict.fromkeys((*values.addresses.get(role, ()), address)))
+    dataclasses.replace(values, addresses={**values.addresses, role: known}).save(reference_values)
+    print_text(f"{role}: {', '.join(known)} pinned in {reference_values}")
 
 
 @app.command("endorse")
@@ -205,6 +236,7 @@ def write_reference_values(
     select: Selection = "oblivious",
     log: LogPolicy | None = None,
     helper_keys: Sequence[str] = (),
+    addresses: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
     """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
     from odp.enclave.platform import EmulatedPlatform
@@ -219,6 +251,7 @@ def write_reference_values(
         allow_emulated=True,
         helper_keys=tuple(helper_keys),
         allow_test_noise=aggregator_policy.test_noise_seed is not None,
+        addresses={role: pinned for role, pinned in (addresses or {}).items() if pinned},
         log=log,
     ).save(output)
 

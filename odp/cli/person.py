@@ -165,7 +165,7 @@ def erase(
         else "the ledger of what was sent stays, because the limits count on it (--ledger-too wipes it)"
     )
     with _store(state, device) as store:
-        examples = store.standing().examples
+        examples = store.count_examples()
         question = f"Wipe {examples} ratings and events, and all parameters of device {device}? {kept}"
         if not yes and not typer.confirm(question, err=True):
             console().print("nothing was changed")
@@ -288,6 +288,11 @@ def _show(device: int, found: dict[str, Any]) -> None:
             _epsilon(one["so_far"]),
         )  # fmt: skip
     out.print(table if found["contributions"] else f"device {device} sent nothing")
+    if found["empty_contributions"]:
+        out.print(
+            f"{found['empty_contributions']} of them were empty: the data could not be used as the task asks; nobody "
+            "else can tell, and they are charged like the others"
+        )
     for who, spent in [("in total", found["spent"])] + [
         (f"to developer {one['developer'][:8]}..", one) for one in found["developers"]
     ]:

@@ -199,7 +199,7 @@ class Services:
         return self
 
     def write_reference_values(self) -> None:
-        """Pins the enclaves of this installation on the platform of these services."""
+        """Pins the enclaves of this installation on the platform of these services, and where these are."""
         from odp.cli.enclave import write_reference_values
 
         write_reference_values(
@@ -208,6 +208,7 @@ class Services:
             self.reference_values,
             select=self.distributor_policy.select,
             helper_keys=(self.helper_key,) if self._helper else (),
+            addresses={role: (self.children[role].address,) for role in ("distributor", "aggregator")},
         )
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:

@@ -26,6 +26,7 @@ _DIGEST = re.compile(r"sha384:[0-9a-f]{96}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
 _CHIP = re.compile(rf"[0-9a-f]{{{2 * chain.CHIP_ID_BYTES}}}")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}")
 _RESTRICTION = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _LARGEST_TIME = 2.0**40
 
@@ -63,6 +64,7 @@ class ReferenceValues:
         required_restrictions: what has to hold for the enclave's process, by the names of ``odp.enclave.sandbox``.
         helper_keys: public keys (64 hex digits) of helpers that are accepted as the second of two parties that answer
             requests for rows: run by somebody whom the person trusts not to conspire with the distributor's host.
+        addresses: role -> ``host:port`` at which devices may connect to it; of others that a server names, they refuse.
         log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
 
     Raises:
@@ -83,6 +85,7 @@ class ReferenceValues:
     revoked_chips: tuple[str, ...] = ()
     required_restrictions: tuple[str, ...] = ()
     helper_keys: tuple[str, ...] = ()
+    addresses: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class ReferenceValues:
         for name in ("allow_emulated", "allow_debug", "allow_test_noise"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to be true or false")
+        object.__setattr__(self, "addresses", _per_role(self.addresses, _ADDRESS, "addresses"))
         _validate.within(low=1, high=_LONGEST_AGE_SECONDS, max_age_seconds=self.max_age_seconds)
         object.__setattr__(self, "image_validity", _validities(self.image_validity))
         object.__setattr__(self, "minimum_tcb", _minimum_tcb(self.minimum_tcb))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from device_runtime import Services
+from device_runtime import PinnedAddresses, Services
 from device_runtime.assignment import Work
 from device_runtime.services import Traffic
-from odp.algorithms.seam import Client, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import Client, Float32Array, Float64Array, Int64Array, LocalRatings, Slices
 from odp.errors import ServiceUnavailable
 from odp.simulation.fleet_plan import Act, Character, Point
 from odp.transport.logs import Log
@@ -28,11 +28,11 @@ _INJECTED = "true"
 Reply = TypeVar("Reply")
 
 
-class Vanished(Exception):
-    """Injected: the device is gone for the rest of the round."""
+class Vanished(BaseException):
+    """Injected: the device is gone for the rest of the round. Like a death, it is no error that a device handles."""
 
 
-class Died(Exception):
+class Died(BaseException):
     """Injected: the device's process died here; its store is as a death would leave it."""
 
 
@@ -80,11 +80,11 @@ class SimulatedServices(Services):
     """The services as the device whose turn it is reaches them. For one thread.
 
     Args:
-      server, ca: as ``Services``.
+      server, ca, pinned: as ``Services``.
     """
 
-    def __init__(self, server: str, ca: Path | bytes) -> None:
-        super().__init__(server, ca)
+    def __init__(self, server: str, ca: Path | bytes, *, pinned: PinnedAddresses) -> None:
+        super().__init__(server, ca, pinned=pinned)
         self.turn: Turn | None = None
 
     def check_in(self, population: str, traffic: Traffic) -> server_pb2.CheckInResponse:
@@ -144,6 +144,15 @@ class SimulatedClient:
 
     client: Client
     turn: Turn
+
+    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
+        """As ``Client``."""
+        self.client.check_model(dense)
+
+    def empty(self, round: int) -> bytes:
+        """As ``Client``; of a device that makes up what it contributes, and would not send it otherwise, that."""
+        payload = self.client.empty(round)
+        return _OUT_OF_BOUNDS * len(payload) if self.turn.act.behaviour == "out_of_bounds" else payload
 
     def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
         """As ``Client``."""

@@ -139,7 +139,7 @@ class Scenario:
     conditions: Conditions = field(default_factory=Conditions)
 
     def __post_init__(self) -> None:
-        for name in ("hours_between", "examples_at_least", "free_megabytes_at_least"):
+        for name in ("hours_between", "free_megabytes_at_least"):
             if getattr(self.conditions, name) is not None:
                 raise ConfigurationError(
                     f"Expected no {name} among the conditions of a scenario: whom it keeps out would not be known "

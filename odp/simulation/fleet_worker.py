@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from device_runtime import Gate, Limits, Store, log_guard, store_path
+from device_runtime import Gate, Limits, PinnedAddresses, Store, log_guard, store_path
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.enclaves import Enclaves
 from device_runtime.participation import Outcome, Participant
@@ -94,8 +94,8 @@ class Worker:
         self._now = EPOCH
         self._jump = dict.fromkeys(range(shard.first, shard.first + shard.count), 0.0)
         self._log = log(lambda: self._now)
-        self._services = SimulatedServices(shard.server, Path(shard.ca))
         values = ReferenceValues.load(Path(shard.reference_values))
+        self._services = SimulatedServices(shard.server, Path(shard.ca), pinned=PinnedAddresses.of(values))
         self._participant = Participant(
             services=self._services,
             enclaves=Enclaves(self._services, values),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,11 +50,20 @@ def parse_address(address: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def connect(address: str, ca: Path | bytes) -> grpc.Channel:
-    """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes)."""
-    parse_address(address)
+def connect(address: str, ca: Path | bytes, *, targets: Sequence[str] = ()) -> grpc.Channel:
+    """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes).
+
+    ``targets`` are ``ip:port`` of one family that the name in ``address`` was resolved to: then these are connected to,
+    nothing resolves the name again, and the certificate has to be the name's.
+    """
+    host, _port = parse_address(address)
     pem = ca if isinstance(ca, bytes) else read_ca(ca)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates=pem), options=_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(root_certificates=pem)
+    if not targets:
+        return grpc.secure_channel(address, credentials, options=_OPTIONS)
+    family = "ipv6" if targets[0].startswith("[") else "ipv4"
+    options = [*_OPTIONS, ("grpc.ssl_target_name_override", host)]
+    return grpc.secure_channel(f"{family}:{','.join(targets)}", credentials, options=options)
 
 
 def call(

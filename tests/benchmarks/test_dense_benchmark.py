@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import dense
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.services import Services, Traffic
 from odp.algorithms.dense import DenseQuery, Grid
 from odp.cli.processes import Child
@@ -29,7 +30,9 @@ def test_the_bare_stream_takes_what_the_aggregator_takes(tmp_path: Path) -> None
     child = Child("bare stream", arguments, state=tmp_path / "bare", log=tmp_path / "log", command=command)
     try:
         child.wait_serving(tmp_path / "ca" / "ca.pem")
-        services = Services(child.address, tmp_path / "ca" / "ca.pem")
+        services = Services(
+            child.address, tmp_path / "ca" / "ca.pem", pinned=PinnedAddresses.at(aggregator=child.address)
+        )
         header = aggregator_pb2.SubmitHeader(task_sha256=bytes(32))
         traffic = Traffic()
         assert services.submit_stream(child.address, header, bytes(2_500_000), traffic).refusal == 0

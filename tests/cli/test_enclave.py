@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from cli.conftest import Printed
 
 from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
@@ -12,6 +14,7 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.sandbox import RESTRICTIONS
+from odp.errors import ConfigurationError
 
 
 def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_path: Path) -> None:
@@ -19,7 +22,7 @@ def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_pat
     odp(
         "enclave", "reference-values", "--platform", tmp_path / "p", "--output", output,
         "--minimum-cohort", 25, "--population-epsilon", 12, "--population-delta", "1e-7",
-        "--accumulation", "direct", "--select", "direct",
+        "--accumulation", "direct", "--select", "direct", "--distributor", "d.example:7201",
     )  # fmt: skip
     found = ReferenceValues.load(output)
     policy = EnclavePolicy(
@@ -38,6 +41,21 @@ def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_pat
     assert found.policy_sha256["distributor"] == (EnclavePolicy(role="distributor", select="direct").sha256.hex(),)
     assert found.allow_emulated
     assert not found.allow_debug
+    assert found.addresses == {"distributor": ("d.example:7201",)}
+
+
+def test_addresses_are_added_to_those_that_devices_connect_to(odp: Callable[..., Printed], tmp_path: Path) -> None:
+    output = tmp_path / "reference_values.json"
+    odp("enclave", "reference-values", "--platform", tmp_path / "p", "--output", output)
+    before = ReferenceValues.load(output)
+    for address in ("a.example:7202", "[2001:db8::1]:7202", "a.example:7202"):
+        odp("enclave", "pin-address", "aggregator", address, "--reference-values", output)
+    found = ReferenceValues.load(output)
+    assert found.addresses == {"aggregator": ("a.example:7202", "[2001:db8::1]:7202")}
+    assert dataclasses.replace(found, addresses={}) == dataclasses.replace(before, addresses={})
+    for wrong, message in ((("agregator", "a:1"), "did you mean 'aggregator'"), (("aggregator", "a"), "host:port")):
+        with pytest.raises(ConfigurationError, match=message):
+            odp("enclave", "pin-address", *wrong, "--reference-values", output)
 
 
 def test_the_digest_comes_with_what_it_is_made_of(odp: Callable[..., Printed]) -> None:

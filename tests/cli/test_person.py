@@ -127,12 +127,11 @@ def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_
 
 def test_explain_reads_a_policy_file(lived: Lived, tmp_path: Path) -> None:
     policy = tmp_path / "conditions.toml"
-    policy.write_text('unmetered = true\nexamples_at_least = 1000\nwindows = ["00:00-00:00"]\n')
+    policy.write_text('unmetered = true\nwindows = ["00:00-00:00"]\n')
     found = run("device", "explain", *lived.of(2), "--conditions", policy, "--json")
     readings = {one["name"]: one for one in json.loads(found.stdout)["findings"]}
     assert (found.exit_code, readings["time"]["met"]) == (1, True)
     assert readings["network"]["read"].startswith("cannot be read")
-    assert (readings["examples"]["met"], readings["examples"]["read"]) == (False, examples(lived, 2))
 
 
 def test_what_the_last_contribution_rests_on_is_verified_again_offline(odp: Odp, lived: Lived) -> None:

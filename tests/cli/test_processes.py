@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from odp.cli.processes import ODP, Child, Services
+from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError, StateError
 
 pytestmark = pytest.mark.processes
@@ -27,7 +28,8 @@ def test_services_serve_until_they_are_stopped_and_leave_nothing_running(tmp_pat
         assert set(services.children) == {"distributor", "aggregator", "server"}
         assert len({child.address for child in services.children.values()}) == 3
         assert services.server_address == services.children["server"].address
-        assert services.reference_values.is_file()
+        pinned = ReferenceValues.load(services.reference_values).addresses
+        assert pinned == {role: (services.children[role].address,) for role in ("distributor", "aggregator")}
         assert services.dead() is None
         killed = services.children["aggregator"]
         killed.process.kill()

@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import odp
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.enclaves import Enclaves
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
@@ -147,6 +148,10 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
                 return aggregator_pb2.SubmitResponse(refusal=int(step.removeprefix("refuse ")))
             return answer
 
+    def check(self, round: int, payload: bytes) -> None:
+        """As the enclave does. Raises ContributionRefused."""
+        self.world.algorithm.query(round).check(payload)
+
     def _take(self, request: aggregator_pb2.SubmitRequest) -> int:
         world = self.world
         info = domains.contribution_info(
@@ -161,7 +166,7 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
         if contribution.contribution_id in self.counted:
             return Refusal.ALREADY_CONTRIBUTED.value
         try:
-            world.algorithm.query(request.round).check(contribution.payload)
+            self.check(request.round, contribution.payload)
         except ContributionRefused as error:
             return error.refusal.value
         self.counted[contribution.contribution_id] = contribution
@@ -274,9 +279,10 @@ class World:
         if self.round == self.model_server.rounds:
             self.server.assignment = None
 
-    def services(self) -> Services:
-        """Clients of this world, closed at its end."""
-        services = Services(self.address, self.identity.ca_pem)
+    def services(self, **changes: object) -> Services:
+        """Clients of this world, closed at its end; ``changes`` of what is pinned."""
+        pinned = PinnedAddresses.of(self.reference_values(**changes))
+        services = Services(self.address, self.identity.ca_pem, pinned=pinned)
         self._services.append(services)
         return services
 
@@ -287,6 +293,10 @@ class World:
             "image_digests": {role: (digest,) for role, digest in DIGESTS.items()},
             "policy_sha256": {role: (policy.sha256.hex(),) for role, policy in POLICIES.items()},
             "allow_emulated": True,
+            "addresses": {
+                "distributor": (self.distributor_address,),
+                "aggregator": (self.aggregator_address,),
+            },
         }
         return ReferenceValues(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -165,7 +165,7 @@ def test_erasing_wipes_what_apps_kept(store: Store) -> None:
     data.add_request("player", {}, time=1.0)
     data.set("key", b"value", time=1.0)
     data.download("v1", {"titles": b"one"}, time=1.0)
-    assert store.standing().examples == 1
+    assert store.count_examples() == 1
     store.erase()
     assert services(store) == []
     assert (data.events(), data.requests(), data.get("key"), data.downloaded("titles")) == ([], [], None, None)

@@ -25,10 +25,9 @@ free_megabytes_at_least = 500
 thermal_at_most = "warm"
 windows = ["22:00-07:00", "12:30-13:00"]
 hours_between = 24
-examples_at_least = 10
 """
 DAY = 24 * 3600.0
-STANDING = Standing(examples=10, last=0.0)
+STANDING = Standing(last=0.0)
 
 
 def at(text: str) -> Any:
@@ -45,7 +44,7 @@ def policy(tmp_path: Path, text: str) -> Conditions:
 def test_a_device_that_meets_everything_may_train(tmp_path: Path) -> None:
     found = readings(policy(tmp_path, EVERYTHING), SimulatedSensors(), STANDING, now=DAY, local=at("23:10"))
     assert [one.name for one in found] == [
-        "idle", "charging", "battery", "network", "storage", "thermal", "time", "separation", "examples",
+        "idle", "charging", "battery", "network", "storage", "thermal", "time", "separation",
     ]  # fmt: skip
     require(found)
 
@@ -63,7 +62,6 @@ def test_a_device_that_meets_everything_may_train(tmp_path: Path) -> None:
         ("time", {}, DAY, "07:00", STANDING, "07:00"),
         ("separation", {}, DAY - 1, "23:10", STANDING, "24.0 h"),
         ("separation", {}, -1.0, "23:10", STANDING, "the clock went back"),
-        ("examples", {}, DAY, "23:10", Standing(examples=9, last=None), "9"),
     ],
 )
 def test_a_condition_that_is_not_met_is_named_with_its_reading(
@@ -99,7 +97,7 @@ def test_the_policy_of_the_documentation_is_one(tmp_path: Path) -> None:
 
 def test_no_conditions_ask_no_sensor() -> None:
     broken = SimulatedSensors(is_idle=None, is_charging=None, charge=None, is_unmetered=None, free=None, heat=None)
-    assert readings(Conditions(), broken, Standing(examples=0, last=None), now=0.0) == ()
+    assert readings(Conditions(), broken, Standing(last=None), now=0.0) == ()
 
 
 @given(st.integers(0, 1439), st.integers(0, 1439), st.integers(0, 1439))
@@ -128,7 +126,7 @@ def test_a_window_holds_from_its_start_up_to_its_end_also_over_midnight(start: i
         ('thermal_at_most = "warn"', "did you mean 'warm'"),
         ("thermal_at_most = 500", "thermal_at_most"),
         ("thermal_at_most = true", "thermal_at_most"),
-        ('examples_at_least = "x"', "examples_at_least"),
+        ("examples_at_least = 10", "Unknown key 'examples_at_least'"),
         ("idle = ", "TOML"),
         ("\x00", "TOML"),
         ("#" * 70_000, "bytes"),

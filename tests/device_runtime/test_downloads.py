@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.downloads import fetch_table
 from device_runtime.services import Services
 from device_runtime.table_cache import TableCache
@@ -97,7 +98,11 @@ class Published:
             workers=servicer.WORKERS,
         )
         self.address, self.ca = self.server.address, identity.ca_pem
-        self.services = Services(self.address, self.ca)
+        self.services = self.clients()
+
+    def clients(self, patience: Patience | None = None) -> Services:
+        pinned = PinnedAddresses.at(distributor=self.address)
+        return Services(self.address, self.ca, pinned=pinned, patience=patience)
 
     def publish(self, rows: np.ndarray, version: int) -> tuple[bytes, common_pb2.TableManifest]:
         manifest = manifest_for(Broadcast(version, (Table("items", rows, keyed=True),)), task_sha256(self.task))
@@ -334,7 +339,7 @@ def test_a_fleet_that_downloads_at_once_is_served_by_retry_windows_and_nobody_fa
             return threading.Event().wait(seconds / 50)
 
         published.spoil = hold
-        clients = Services(published.address, published.ca, patience=Patience(wait=wait))
+        clients = published.clients(Patience(wait=wait))
         with ThreadPoolExecutor(20) as devices:
             found = list(devices.map(lambda _: clients.download(published.address, model, entry), range(20)))
         clients.close()
@@ -357,7 +362,7 @@ def test_a_device_reports_a_distributor_that_stays_busy(tmp_path: Path, monkeypa
             return chunk
 
         published.spoil = hold
-        clients = Services(published.address, published.ca, patience=Patience(tries=3, wait=lambda _: False))
+        clients = published.clients(Patience(tries=3, wait=lambda _: False))
         with ThreadPoolExecutor(1) as other:
             first = other.submit(published.services.download, published.address, model, entry)
             assert begun.wait(20.0)

@@ -177,10 +177,11 @@ def test_ratings_and_implicit_data_are_made_of_events_as_the_task_says(store: St
     ratings = task(odp.RatingsData(low=0, high=2, events=of_events)).definition()
     assert algorithm_for(ratings).local_tables == {"events.music"}
     found = examples(store, ratings, now=NOW)
-    assert (found.items.tolist(), found.values.tolist()) == ([1, 3], [1.0, 2.0])
+    assert (found.items.tolist(), found.values.tolist()) == ([1, 3, 99], [1.0, 3.0, 1.0])
+    assert algorithm_for(ratings).client().keys(found, round=0, seed=1).tolist() == [1, 3]
     implicit = task(odp.ImplicitData(events=of_events), training=odp.ImplicitDPAM(steps=1)).definition()
     found = examples(store, implicit, now=NOW)
-    assert (found.items.tolist(), found.values.tolist()) == ([1, 3], [1.0, 1.0])
+    assert (found.items.tolist(), found.values.tolist()) == ([1, 3, 99], [1.0, 1.0, 1.0])
     plain = task(odp.RatingsData(low=0, high=5)).definition()
     assert examples(store, plain, now=NOW).items.tolist() == [7]
 

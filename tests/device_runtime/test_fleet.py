@@ -163,14 +163,14 @@ def test_an_unforeseen_error_of_one_device_is_logged_without_its_message(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.fill([3] * 3)
-    original = Store.ratings
+    original = Store.identity
 
     def broken(self: Store) -> Any:
         if self.path.name == "1.sqlite":
             raise RuntimeError("private 4.5")
         return original(self)
 
-    monkeypatch.setattr(Store, "ratings", broken)
+    monkeypatch.setattr(Store, "identity", broken)
     host = Host(world, count=3)
     host.events = [world.close_round] * 3
     host.run()

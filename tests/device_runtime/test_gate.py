@@ -87,6 +87,30 @@ def test_what_happens_before_a_step_keeps_the_device_from_it(
     assert len(world.distributor.sizes) == (1 if step in ("task", "prepared") else 2)
 
 
+@pytest.mark.parametrize("step", ["select", "prepared"])
+def test_conditions_that_computing_moves_do_not_hold_up_what_was_begun(
+    world: Any, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that is hot, busy, low or full by its own computation uploads like one that is not."""
+    world.fill([5])
+    sensors, now = [SimulatedSensors()], [12 * 3600.0]
+    conditions = Conditions(
+        idle=True, battery_at_least=0.5, free_megabytes_at_least=10, thermal_at_most="nominal", hours_between=1
+    )
+    participant = world.participant(conditions=conditions, sensors=lambda path: sensors[0], clock=lambda: now[0])
+
+    def happen() -> None:
+        sensors[0] = SimulatedSensors(is_idle=False, charge=0.1, free=0, heat=99.0)
+
+    with monkeypatch.context() as patch:
+        at_step(world, step, happen, patch)
+        assert take_part(world, participant) is Outcome.SENT
+    world.close_round()
+    now[0] += 24 * 3600.0
+    with pytest.raises(NotNow, match="thermal"):
+        take_part(world, participant)
+
+
 def test_a_cancelled_upload_is_never_sent_even_after_the_opt_out_is_taken_back(world: Any) -> None:
     world.fill([5])
     world.aggregator.script = ["unavailable"]

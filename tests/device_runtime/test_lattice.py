@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import distributor
 import odp
 from device_runtime import table_cache
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.assignment import Model, open_model
 from device_runtime.lattice import fetch_static_rows
 from device_runtime.services import Services, Traffic
@@ -93,7 +94,7 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Static]:
             stub = distributor_pb2_grpc.DistributorServiceStub(channel)
             earlier, _ = publish(stub, key, task, rounds - 1)
             last, rows = publish(stub, key, task, rounds)
-        services = Services("127.0.0.1:1", running.ca_pem)
+        services = Services("127.0.0.1:1", running.ca_pem, pinned=PinnedAddresses.at(distributor=running.address))
         stack.callback(services.close)
         yield Static(services, running.address, running.ca_pem, last, earlier, rows, root / "state" / "models")
 
@@ -138,10 +139,14 @@ def test_a_model_that_the_next_round_replaces_is_refused(static: Static) -> None
         fetch_static_rows(static.services, static.address, static.earlier, np.array([3]))
 
 
-def test_keys_that_are_not_there_are_not_sent(static: Static) -> None:
-    for keys in ([ITEMS], list(range(LATTICE_KEYS + 1))):
-        with pytest.raises(ConfigurationError):
-            fetch_static_rows(static.services, static.address, static.last, np.array(keys))
+def test_keys_that_are_not_there_are_refused_after_a_request_like_any_other(static: Static) -> None:
+    one = Traffic()
+    fetch_static_rows(static.services, static.address, static.last, np.array([3]), traffic=one)
+    for keys in ([ITEMS], [-1], list(range(LATTICE_KEYS + 1))):
+        traffic = Traffic()
+        with pytest.raises(ConfigurationError, match="different keys from 0 to"):
+            fetch_static_rows(static.services, static.address, static.last, np.array(keys), traffic=traffic)
+        assert traffic == one
 
 
 def test_malformed_requests_are_refused_in_one_line(static: Static) -> None:

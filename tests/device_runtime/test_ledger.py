@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import odp
+from device_runtime.answers import Answered, with_answers
 from device_runtime.ledger import MONTH_SECONDS, Charged, TaskTerms, since, spent, terms_from_store
+from device_runtime.limits import Limits
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting
@@ -69,6 +74,33 @@ def test_a_task_with_random_cohorts_costs_what_it_states_once_and_its_delta_on_t
         found = spent([gaussian, *(Charged(sampled(2), round, 0.0) for round in rounds)], delta=DELTA)
         assert found.epsilon == pytest.approx(alone.epsilon + 2.5, rel=1e-15)
         assert found.delta == pytest.approx(DELTA + 1e-6, rel=1e-15)
+
+
+def test_a_device_adds_up_as_the_page_says() -> None:
+    """The table of docs/accounting.md, line by line; what it says is rounded up."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "accounting.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| (?:to|and) [^|]*\|[^|]*\| ([0-9.]+) \| ([0-9.e-]+) \|$", page, re.MULTILINE)
+    own = [
+        terms(1, rounds=tuple((release(1 / 0.3),) for _ in range(5))),
+        terms(2, rounds=((release(1 / 0.4),),)),
+        sampled(3),
+    ]
+    made = [Charged(own[0], 0, 0.0), Charged(own[0], 2, 0.0), Charged(own[1], 0, 0.0), Charged(own[2], 1, 0.0)]
+    answer = Answered(service="music", app="player", choices=3, epsilon=0.25, time=0.0)
+    found = [spent(made[: number + 1], delta=DELTA) for number in range(4)]
+    found.append(with_answers(found[-1], [answer]))
+    assert len(lines) == len(found)
+    for (epsilon, delta), one in zip(lines, found, strict=True):
+        assert 0 <= float(epsilon) - one.epsilon < 1e-6
+        assert float(delta) == pytest.approx(one.delta, rel=1e-12)
+    (alone, together) = re.findall(r"Task B alone would cost ε = ([0-9.]+), so .* would give ([0-9.]+)", page)[0]
+    only_b = spent(made[2:3], delta=DELTA).epsilon
+    assert 0 <= float(alone) - only_b < 1e-6
+    assert 0 <= float(together) - (found[1].epsilon + only_b) < 1e-6
+    limits = Limits(max_total_epsilon=found[2].epsilon, max_total_epsilon_30_days=100.0, min_cohort=0)
+    limits.check(own[1], round=0, past=made[:2])
+    with pytest.raises(PrivacyError, match="total epsilon"):
+        dataclasses.replace(limits, max_total_epsilon=0.999 * found[2].epsilon).check(own[1], round=0, past=made[:2])
 
 
 def test_noise_on_more_numbers_than_delta_bears_is_infinite_and_not_free() -> None:

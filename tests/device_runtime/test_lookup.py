@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import odp
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.lookup import Lookup
 from device_runtime.services import Services, Traffic
 from distributor import servicer
@@ -81,7 +82,10 @@ class Place:
             workers=4,
         )
         self.ca = identity.ca_pem
-        self.services = Services(self.server.address, self.ca, patience=Patience(wait=lambda _: False))
+        self.services = Services(
+            self.server.address, self.ca, pinned=PinnedAddresses.at(distributor=self.distributor.address),
+            patience=Patience(wait=lambda _: False),
+        )  # fmt: skip
         self.connection = Connection(address=self.server.address, ca=self.ca, token=TOKEN)
         self.lookup = Lookup(services=self.services, enclaves=self)  # type: ignore[arg-type]
 
@@ -127,28 +131,22 @@ def test_requests_and_answers_have_one_length_and_number_whatever_the_keys(place
         rows = place.lookup.select(found, keys, requests=2, traffic=Traffic())
         assert len(rows) == len(keys)
         traces.append(list(place.sizes))
+    for wrong, message in (([300], "from 0 to 299"), ([-1, 3], "from 0 to 299"), (range(17), "at most 16 distinct")):
+        place.sizes.clear()
+        with pytest.raises(ConfigurationError, match=message):
+            place.lookup.select(found, wrong, requests=2)
+        traces.append(list(place.sizes))
     assert all(trace == traces[0] for trace in traces)
     assert len(traces[0]) == 2
 
 
-def test_as_many_requests_are_made_as_distinct_keys_need(place: Place) -> None:
+def test_one_request_is_made_unless_the_caller_says_how_many(place: Place) -> None:
     place.connection.publish_table(Table("genres", ROWS, rows_per_request=8))
     found = place.lookup.find("genres")
-    for count, requests in ((0, 1), (8, 1), (9, 2), (300, 38)):
-        place.sizes.clear()
-        np.testing.assert_array_equal(place.lookup.select(found, range(count)), ROWS[:count])
-        assert len(place.sizes) == requests
-
-
-def test_keys_that_are_no_rows_and_too_many_keys_are_refused_before_anything_is_sent(place: Place) -> None:
-    place.connection.publish_table(Table("genres", ROWS, rows_per_request=8))
-    found = place.lookup.find("genres")
-    for keys in ([300], [-1], [0, 2**40]):
-        with pytest.raises(ConfigurationError, match="from 0 to 299"):
-            place.lookup.select(found, keys)
-    with pytest.raises(ConfigurationError, match="at most 16 distinct keys, got 17"):
-        place.lookup.select(found, range(17), requests=2)
-    assert place.sizes == []
+    np.testing.assert_array_equal(place.lookup.select(found, range(8)), ROWS[:8])
+    assert len(place.sizes) == 1
+    np.testing.assert_array_equal(place.lookup.select(found, range(300), requests=38), ROWS)
+    assert len(place.sizes) == 1 + 38
 
 
 def test_the_same_content_again_is_the_same_version_and_other_content_the_next(place: Place) -> None:

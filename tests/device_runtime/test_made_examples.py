@@ -1,10 +1,11 @@
-"""Examples that a device's own code makes before a contribution is computed."""
+"""Examples that a device's own code makes in its fixed time, before a contribution is computed."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import odp
 from device_runtime.assignment import Model, Work, open_assignment
 from device_runtime.examples import asks_for
 from device_runtime.isolated import CallLimits
-from device_runtime.participation import NoExamples, Outcome, Participant
+from device_runtime.made_examples import MadeExamples
+from device_runtime.participation import Outcome, Participant
 from device_runtime.sdk import EXAMPLE, Device
 from device_runtime.services import Traffic
 from device_runtime.store import Store
@@ -57,75 +59,140 @@ def take_part(world: Any, participant: Participant) -> Outcome:
         return participant.take_part(store, work_of(world), Traffic())
 
 
-def _adds(store: Store, model: Model) -> None:
+def _adds(store: Store) -> None:
     store.data("films").replace_events(EXAMPLE, [{"film": 7, "stars": 2.0}], time=time.time())
+
+
+class Maker:
+    """Makes what a test likes; ``steps`` says what happened in which order."""
+
+    def __init__(self, make: Callable[[], Sequence[Any]], keep: Callable[[Store], None] = _adds) -> None:
+        self.steps: list[str] = []
+        self._make, self._keep = make, keep
+
+    def asked_for(self, model: Model) -> bool:
+        return asks_for(model.definition, service="films", type=EXAMPLE)
+
+    def make(self, path: Path, model: Model) -> Sequence[Any]:
+        self.steps.append("make")
+        return self._make()
+
+    def keep(self, store: Store, made: Sequence[Any]) -> None:
+        self.steps.append("keep")
+        self._keep(store)
+
+
+def until_finished(seconds: float, finished: threading.Event) -> None:
+    """Instead of the whole time."""
+    assert finished.wait(60)
+
+
+def with_code(world: Any, maker: Any, wait: Callable[[float, threading.Event], None] = until_finished) -> Participant:
+    made = MadeExamples(maker=maker, code_seconds=6.0, wait=wait, monotonic=lambda: 0.0)
+    return dataclasses.replace(world.participant(), made_examples=made)
 
 
 def test_they_are_made_before_a_contribution_and_once_for_it(world: Any) -> None:
     world.fill([4])
-    asked: list[str] = []
-
-    def make(store: Store, model: Model) -> None:
-        asked.append(model.terms.name)
-        _adds(store, model)
-
-    participant = dataclasses.replace(world.participant(), before_examples=make)
+    maker = Maker(lambda: [1])
+    participant = with_code(world, maker)
     assert take_part(world, participant) is Outcome.SENT
     assert take_part(world, participant) is Outcome.SETTLED
     (keys,) = world.distributor.keys
     assert set(keys.tolist()) == {7}
-    assert asked == [work_of(world).model.terms.name]
+    assert maker.steps == ["make", "keep"]
 
 
 def test_they_are_not_made_for_a_task_that_the_person_declines(world: Any) -> None:
     world.fill([4])
-
-    def never(store: Store, model: Model) -> None:
-        raise KeyboardInterrupt
-
-    participant = dataclasses.replace(world.participant(), before_examples=never)
+    maker = Maker(lambda: [1])
+    participant = with_code(world, maker)
     with world.store(0) as store:
         store.change_person(lambda person: person.with_opt_out(None, time.time()))
     with pytest.raises((PrivacyError, NotNow)):
         take_part(world, participant)
+    assert maker.steps == []
+
+
+def fails() -> Sequence[Any]:
+    raise MemoryError
+
+
+def cannot_be_kept(store: Store) -> None:
+    raise ValueError("nonsense")
+
+
+@pytest.mark.parametrize(
+    "maker", [Maker(lambda: [1]), Maker(fails), Maker(lambda: [1], cannot_be_kept)], ids=["makes", "fails", "nonsense"]
+)
+def test_the_device_goes_on_when_its_time_is_over_whatever_the_code_did(world: Any, maker: Maker) -> None:
+    world.fill([4])
     with world.store(0) as store:
-        store.change_person(lambda person: person.without_opt_out(None))
-    with pytest.raises(KeyboardInterrupt):
-        take_part(world, participant)
+        _adds(store)
+    now = [100.0]
+    waited: list[float] = []
+
+    def wait(seconds: float, finished: threading.Event) -> None:
+        until_finished(seconds, finished)
+        assert world.distributor.sizes == world.aggregator.submits == []
+        waited.append(seconds)
+        now[0] += seconds
+
+    made = MadeExamples(maker=maker, code_seconds=6.0, store_seconds=1.0, wait=wait, monotonic=lambda: now[0])
+    participant = dataclasses.replace(world.participant(), made_examples=made)
+    assert take_part(world, participant) is Outcome.SENT
+    assert waited == [6.0, 1.0]
+    (keys,) = world.distributor.keys
+    assert set(keys.tolist()) == {7}
+
+
+def test_code_that_does_not_end_is_left_behind_and_its_late_examples_with_it(world: Any) -> None:
+    world.fill([4])
+    release = threading.Event()
+    maker = Maker(lambda: [release.wait(60)])
+    participant = with_code(world, maker, wait=lambda seconds, finished: None)
+    try:
+        assert take_part(world, participant) is Outcome.SENT
+    finally:
+        release.set()
+    assert maker.steps == ["make"]
+
+
+def test_a_task_that_reads_none_gives_the_code_no_time(world: Any, task: odp.Task) -> None:
+    maker = Maker(fails)
+    maker.asked_for = lambda model: False  # type: ignore[method-assign]
+    world.fill([4])
+    assert take_part(world, with_code(world, maker, wait=lambda *_: pytest.fail("waited"))) is Outcome.SENT
+    assert maker.steps == []
 
 
 @pytest.mark.processes
 def test_the_service_of_a_device_makes_what_the_task_trains_on(world: Any, device: Device) -> None:
     world.fill([4])
-    with world.store(0) as store:
+    with own_store(device) as store:
         for film in (3, 9):
             store.data("films").add_event("seen", {"film": film}, time=time.time())
-    assert device._own is not None
-    participant = dataclasses.replace(world.participant(), before_examples=device._own.before_examples)
-    assert take_part(world, participant) is Outcome.SENT
-    (keys,) = world.distributor.keys
-    assert set(keys.tolist()) == {3, 9}
+    made = MadeExamples(maker=device._own, code_seconds=1.0, wait=until_finished)
+    with own_store(device) as store:
+        made.make(store, work_of(world).model)
+        found = [event.data for event in store.data("films").events(type=EXAMPLE)]
+    assert found == [{"film": 3, "stars": 4.0}, {"film": 9, "stars": 4.0}]
 
 
 @pytest.mark.processes
-def test_where_the_service_fails_the_device_takes_no_part_in_the_round(world: Any, device: Device) -> None:
-    world.fill([4])
-    with world.store(0) as store:
-        _adds(store, work_of(world).model)
+def test_where_the_service_fails_earlier_examples_stay_and_the_person_alone_is_told(world: Any, device: Device) -> None:
+    with own_store(device) as store:
+        _adds(store)
         store.data("films").add_event("broken", {}, time=time.time())
-    assert device._own is not None
-    participant = dataclasses.replace(world.participant(), before_examples=device._own.before_examples)
-    with pytest.raises(NoExamples, match="service 'films' made no examples for task") as caught:
-        take_part(world, participant)
-    assert "secret-of-the-person" not in str(caught.value)
-    assert not world.aggregator.submits
-    assert not world.distributor.sizes
-    with world.store(0) as store:
-        assert [one.outcome for one in store.assignments()] == ["declined"]
-        assert not store.ledger()
-        # Those that it made earlier stay.
-        assert len(store.data("films").events(type=EXAMPLE)) == 1
+        MadeExamples(maker=device._own, code_seconds=1.0, wait=until_finished).make(store, work_of(world).model)
+        assert [event.data for event in store.data("films").events(type=EXAMPLE)] == [{"film": 7, "stars": 2.0}]
     assert any("on_training_examples of the service failed" in line for line in device._notes.lines())
+    assert "secret-of-the-person" not in "".join(device._notes.lines())
+
+
+def own_store(device: Device) -> Store:
+    """The store of the app's device, with its key."""
+    return device._open()
 
 
 def test_a_task_asks_for_them_by_service_and_type(task: odp.Task) -> None:

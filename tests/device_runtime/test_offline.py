@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from device_runtime import offline, table_cache
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.offline import newest_model
 from device_runtime.recommend import recommend
 from device_runtime.services import Services
@@ -25,7 +26,7 @@ def ask(world: Any, services: Services, folder: Path) -> Any:
 
 @pytest.fixture
 def gone(world: Any, identity: TlsIdentity) -> Any:
-    services = Services(NOBODY, identity.ca_pem)
+    services = Services(NOBODY, identity.ca_pem, pinned=PinnedAddresses())
     yield services
     services.close()
 
@@ -52,7 +53,7 @@ def test_where_the_distributor_alone_is_gone_the_model_before_is_used(world: Any
     moved = tuple(dataclasses.replace(table, rows=table.rows + 1) for table in broadcast.tables)
     world.open_round(1, dataclasses.replace(broadcast, tables=moved))
     world.server.newest.distributor_address = NOBODY
-    found = ask(world, world.services(), tmp_path)
+    found = ask(world, world.services(addresses={"distributor": (NOBODY,)}), tmp_path)
     assert found.offline is not None
     assert found.downloaded.broadcast.version == 0
 

@@ -8,7 +8,7 @@ import pytest
 from device_runtime.assignment import open_assignment
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
-from device_runtime.overview import explain, next_round, overview
+from device_runtime.overview import explain, export, next_round, overview
 from device_runtime.participation import Outcome
 from device_runtime.services import Traffic
 from odp.errors import PrivacyError, Refusal, ServiceUnavailable
@@ -68,3 +68,21 @@ def test_a_refused_contribution_is_shown_and_not_charged(world: Any) -> None:
     assert (line["state"], line["refusal"], line["charged"]) == ("refused", "ROUND_CLOSED", False)
     assert found["spent"]["total"]["epsilon"] == line["so_far"]["epsilon"] == 0.0
     assert found["developers"] == []
+
+
+def test_the_person_alone_is_told_that_a_contribution_was_empty(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ArithmeticError
+
+    world.fill([5])
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.algorithm.client()), "contribute", fails)
+        assert take_part(world) is Outcome.SENT
+    world.close_round()
+    assert take_part(world) is Outcome.SENT
+    with world.store(0) as store:
+        found = overview(store, Gate(), now=0.0)
+        outcomes = [one["outcome"] for one in export(store, Gate(), now=0.0)["assignments"]]
+    assert (found["empty_contributions"], outcomes) == (1, ["empty", "sent"])
+    assert [line["charged"] for line in found["contributions"]] == [True, True]
+    assert [line["state"] for line in found["contributions"]] == ["sent", "sent"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -21,15 +22,25 @@ from odp.errors import NotNow
 def test_a_failing_device_does_not_hold_up_the_others(world: Any) -> None:
     world.fill([3] * 4)
     store_path(world.folder / "devices-state", 1).write_bytes(b"rubbish" * 300)
-    with world.store(2) as store:
-        store.rate(5, 99.125)
     host = Host(world, count=4)
     host.events = [world.close_round] * 3
     host.run()
-    assert [entry["devices_in"] for entry in host.written()["rounds"]] == [2, 2, 2]
+    assert [entry["devices_in"] for entry in host.written()["rounds"]] == [3, 3, 3]
+    assert "1.sqlite is damaged" in world.log_text.getvalue()
+
+
+def test_a_device_whose_data_a_task_cannot_use_is_like_the_others_in_counts_log_and_rests(world: Any) -> None:
+    world.fill([3] * 3)
+    with world.store(2) as store:
+        store.rate(5, 99.125)
+        store.rate(10**9, math.inf)
+    host = Host(world, count=3)
+    host.events = [world.close_round] * 3
+    host.run()
+    assert [entry["devices_in"] for entry in host.written()["rounds"]] == [3, 3, 3]
+    assert states(world, 3) == [[State.SENT] * 3] * 3
     text = world.log_text.getvalue()
-    assert "1.sqlite is damaged" in text
-    assert "device=2" in text
+    assert "device=2" not in text
     assert "99.125" not in text
 
 
@@ -141,15 +152,15 @@ def test_a_damaged_store_is_rebuilt_with_its_ledger_and_takes_part_after_the_nex
         assert [line.round for line in store.ledger()] == [0, 1]
 
 
-def test_a_computation_that_took_too_long_sends_nothing_and_is_not_repeated_at_once(world: Any) -> None:
+def test_a_computation_that_took_too_long_ends_in_the_empty_contribution(world: Any) -> None:
     world.fill([3])
-    host = Host(world, count=1, until_finished=False, end_after=3600.0)
+    host = Host(world, count=1)
     ticks = iter(range(0, 10**6, 601))
     host.fleet._participant = dataclasses.replace(host.fleet._participant, monotonic=lambda: float(next(ticks)))
-    host.most_pauses = 300
+    host.events = [world.close_round] * 3
     host.run()
-    assert world.aggregator.submits == []
-    assert next(ticks) == 2 * 601, "computed once"
-    assert "compute: took 601 s (asked: at most 600 s)" in world.log_text.getvalue()
+    assert states(world, 1) == [[State.SENT] * 3]
     with world.store(0) as store:
-        assert store.ledger() == ()
+        assert store.empty_contributions() == 3
+        assert len(store.charged()) == 3
+        assert store.local_parameters(world.task_id) is None

@@ -159,7 +159,7 @@ def test_handlers_that_see_private_data_answer_an_app_alike_whatever_they_do(dev
     with Store.open(store_path(device.state, 0)) as store:
         assert len(store.data("films").events(type="seen")) == 1 + 5
     assert not said
-    assert not {"services", "examples"} & set(device.privacy())
+    assert not {"services", "examples", "empty_contributions"} & set(device.privacy())
     assert "on_event of the service failed" in _get(device.show())[1]
 
 

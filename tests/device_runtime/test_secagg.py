@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,10 +15,9 @@ import odp
 from device_runtime import secagg
 from device_runtime.assignment import Work, open_model
 from device_runtime.attempts import begin_attempt, require_new_attempt
-from device_runtime.examples import examples
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
-from device_runtime.participation import NoExamples, Participant
+from device_runtime.participation import Participant
 from device_runtime.schema import Participation, State
 from device_runtime.secagg import Seat, announced
 from device_runtime.services import Traffic
@@ -66,12 +65,16 @@ class Table:
             model_sha256=model.model_sha256, attempt=0,
         )  # fmt: skip
         enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
+        services: Any = SimpleNamespace(
+            join_session=lambda *_: wire.JoinResponse(config=self.config), require_pinned=lambda **addresses: None
+        )
+        real = Participant(services=services, enclaves=cast("Any", None), clock=lambda: 0.0)
         self.participant: Any = SimpleNamespace(
-            services=SimpleNamespace(join_session=lambda *_: wire.JoinResponse(config=self.config)),
+            services=services,
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
             roster_for=lambda terms: None,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
-            examples=lambda store, model, *, round: examples(store, model.definition, now=0.0),
+            before_data=lambda store, work: None, own_data=real.own_data, contribution=real.contribution,
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
         for path in self.paths:
@@ -185,34 +188,75 @@ def test_what_other_tasks_spent_since_the_device_sat_down_counts_before_its_vect
     assert seats[1].next(answers[1]) is not None
 
 
-def test_a_contribution_beyond_its_bound_is_not_masked(table: Table) -> None:
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("what", ["beyond its bound", "fails", "another length"])
+def test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_session(table: Table, what: str) -> None:
     """No enclave sees it: a bound that the noise is made for is the device's own to keep."""
     seats, answers = table.up_to("shares")
     long = np.full(table.grid.size, table.grid.units, dtype="<i4").tobytes()
+    made = {
+        "beyond its bound": lambda *_, **__: (long, b""),
+        "fails": fails,
+        "another length": lambda *_, **__: (b"", b""),
+    }
     honest = table.work.model.client
-    object.__setattr__(table.work.model, "client", SimpleNamespace(contribute=lambda *_, **__: (long, b"")))
+    lying = SimpleNamespace(contribute=made[what], empty=honest.empty)
+    object.__setattr__(table.work.model, "client", lying)
     try:
-        with pytest.raises(PrivacyError, match="longer than its bound"):
-            seats[0].next(answers[0])
+        found = seats[0].next(answers[0])
     finally:
         object.__setattr__(table.work.model, "client", honest)
-    assert ledger(table, 0) == []
+    other = seats[1].next(answers[1])
+    assert found is not None
+    assert other is not None
+    assert found.ByteSize() == other.ByteSize()
+    assert ledger(table, 0) == ledger(table, 1) == [(State.PREPARED, None)]
+    with Store.open(table.paths[0]) as store:
+        assert store.empty_contributions() == 1
+        assert len(store.charged()) == 1
 
 
-def test_a_device_whose_own_code_makes_no_examples_sends_no_vector(table: Table) -> None:
+def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
+    """Nothing, one item, tens of thousands, values at the bounds and beyond: message by message, to the byte."""
+    held: list[dict[int, float]] = [
+        {}, {0: 1.0}, dict.fromkeys(range(20_000), 5.0), {-1: 1e308, 4: -1e308}, {2**62: 0.0}, {3: float("inf")},
+        {1: 1.0, 2: 2.0}, {0: 0.0},
+    ]  # fmt: skip
+    for path, ratings in zip(table.paths, held, strict=True):
+        with Store.open(path) as store:
+            store.erase()
+            for item, value in ratings.items():
+                store.execute("INSERT INTO ratings (item, value) VALUES (?, ?)", (item, value))
+    seats = table.seats()
+    requests = [seat.sit_down() for seat in seats]
+    for kind in KINDS:
+        sizes = {(request.WhichOneof("message"), request.ByteSize()) for request in requests if request is not None}
+        assert {name for name, _ in sizes} == {kind}
+        # Lists of the other clients have their numbers in them, which are a byte longer or shorter.
+        assert max(size for _, size in sizes) - min(size for _, size in sizes) <= (0 if kind == "masked" else DEVICES)
+        for request in requests:
+            assert request is not None
+            table.tell(request)
+        if kind == "agreement":
+            table.host.allow_unmasking()
+        answers = [table.tell(seat.poll()) for seat in seats]
+        requests = [seat.next(answer) for seat, answer in zip(seats, answers, strict=True) if answer is not None]
+    assert [ledger(table, device) for device in range(DEVICES)] == [[(State.PREPARED, None)]] * DEVICES
+    table.host.finish()
+
+
+def test_a_devices_own_code_has_its_time_before_the_session_begins(table: Table) -> None:
+    steps: list[str] = []
+    table.participant.before_data = lambda store, work: steps.append("code")
+    honest = table.host.step
+    table.host.step = lambda *given: (steps.append("session"), honest(*given))[1]  # type: ignore[method-assign]
     seats, answers = table.up_to("shares")
-
-    def none(store: Store, model: object, *, round: int) -> None:
-        raise NoExamples("made none")
-
-    made = table.participant.examples
-    table.participant.examples = none
-    try:
-        with pytest.raises(NoExamples):
-            seats[0].next(answers[0])
-    finally:
-        table.participant.examples = made
-    assert ledger(table, 0) == []
+    assert steps[: DEVICES + 1] == ["code"] * DEVICES + ["session"]
+    assert seats[0].next(answers[0]) is not None
+    assert steps.count("code") == DEVICES
 
 
 def test_shares_are_given_once(table: Table) -> None:

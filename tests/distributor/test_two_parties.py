@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_parties import METHODS, NOBODY, SECONDS, Parties, Recorder
 
+from device_runtime.addresses import PinnedAddresses
 from device_runtime.assignment import Work, open_model
 from device_runtime.services import Services, Traffic
 from device_runtime.two_parties import TwoParties
@@ -105,8 +106,9 @@ def test_traffic_and_stored_bytes_say_nothing_of_the_keys(
     runs = []
     for keys in PRIVATE:
         recorder = Recorder()
-        services = Services(NOBODY, parties.leader.ca_pem)
-        peer = services._peer(parties.leader.address)
+        pinned = PinnedAddresses.at(distributor=parties.leader.address)
+        services = Services(NOBODY, parties.leader.ca_pem, pinned=pinned)
+        peer = services._peers.at("distributor", parties.leader.address)
         for stub, names in (
             (peer.distributor, ("Select", "Download", "ListBlocks")),
             (peer.retrieval, ("GetShape", "SelectPrivately")),

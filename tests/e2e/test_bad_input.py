@@ -272,7 +272,8 @@ def other_platform(world: World) -> str:
     """Reference values of the same code and policies on a platform of somebody else."""
     from odp.cli.enclave import write_reference_values
 
-    write_reference_values(Path("elsewhere"), world.policy, Path("other.json"))
+    addresses = {"distributor": (world.distributor.address,), "aggregator": (world.aggregator.address,)}
+    write_reference_values(Path("elsewhere"), world.policy, Path("other.json"), addresses=addresses)
     return "other.json"
 
 

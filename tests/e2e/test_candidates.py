@@ -74,7 +74,7 @@ def trained(tmp_path: Path, ratings: Ratings) -> Iterator[Trained]:
         world = World(tmp_path, noise=NoNoise()).start(stack)
         handle = world.connection.submit(small_task(ratings, rank=2, training=odp.DPAM(steps=2)))
         world.finish(handle, world.devices(ratings))
-        services = stack.enter_context(contextlib.closing(Services(world.server.address, world.ca)))
+        services = stack.enter_context(contextlib.closing(world.services()))
         enclaves = Enclaves(services, ReferenceValues.load(world.reference_values))
         yield Trained(world, handle, services, Lookup(services=services, enclaves=enclaves), tmp_path / "tables")
 

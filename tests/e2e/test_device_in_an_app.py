@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from e2e.world import POPULATION, World, small_task
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.limits import Limits
+from device_runtime.made_examples import MadeExamples
 from device_runtime.sdk import EXAMPLE
 from device_runtime.store import Store, store_path
 
@@ -32,7 +35,13 @@ class Films(on.IsolatedService):
 """
 
 
-def test_its_service_makes_the_examples_of_every_round(tmp_path: Path) -> None:
+def until_finished(seconds: float, finished: threading.Event) -> None:
+    """Instead of the whole fixed time of the service, which a test need not wait for."""
+    assert finished.wait(60.0)
+
+
+def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_runtime.sdk.MadeExamples", functools.partial(MadeExamples, wait=until_finished))
     (tmp_path / "films.py").write_text(SERVICE)
     others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     made = odp.Events(service="films", type=EXAMPLE, item="film", value="stars")

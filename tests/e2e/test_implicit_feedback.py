@@ -11,7 +11,7 @@ import pytest
 from e2e.world import POPULATION, World, device_seeds, released_charges, small_task
 
 import odp
-from device_runtime import Services, Store, download_model, recommend, store_path
+from device_runtime import Store, download_model, recommend, store_path
 from odp.datasets import Ratings, Split
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.simulation import engine
@@ -69,7 +69,7 @@ def test_every_release_is_charged_and_a_device_is_offered_what_it_has_not_seen(
     assert math.isclose(spent, epsilon_of(charged, delta=task.privacy.delta), rel_tol=1e-9)
     assert spent == pytest.approx(task.privacy.epsilon, rel=1e-6)
 
-    services = Services(world.server.address, world.ca)
+    services = world.services()
     try:
         offer = services.newest_model(POPULATION)
         downloaded = download_model(services, offer.task, offer.model, distributor=offer.distributor_address)

@@ -165,7 +165,7 @@ def test_a_device_sends_nothing_to_the_distributor_and_cannot_recommend_from_sta
     handle = world.connection.submit(asked(ratings, bins=40))
     world.finish(handle, world.devices(ratings))
     assert "select" not in world.logs.getvalue()
-    services = Services(world.server.address, world.ca)
+    services = world.services()
     stack.callback(services.close)
     with pytest.raises(ServiceError, match="no published model") as told:
         services.newest_model("films")
@@ -179,7 +179,7 @@ def test_a_stream_that_the_network_cuts_leaves_nothing_and_the_device_can_send_a
     world = World(tmp_path, noise=NoNoise()).start(stack)
     ratings = ratings.select_users(range(20))
     handle = world.connection.submit(asked(ratings, bins=300_000))
-    services = Services(world.server.address, world.ca)
+    services = world.services()
     stack.callback(services.close)
     held: list[tuple[aggregator_pb2.SubmitHeader, bytes]] = []
     sent = Services.submit_stream
@@ -212,7 +212,7 @@ def _start(services: Services, address: str, header: aggregator_pb2.SubmitHeader
         taken.set()
         end.wait(10)
 
-    call = services._peer(address).aggregator.SubmitStream.future(requests(), timeout=30)
+    call = services._peers.at("aggregator", address).aggregator.SubmitStream.future(requests(), timeout=30)
     assert taken.wait(10)
     call.add_done_callback(lambda _: end.set())
     return call

@@ -27,6 +27,7 @@ from odp.datasets import Ratings
 from odp.enclave.in_thread import InThread
 from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
@@ -88,7 +89,10 @@ class World:
         )
         stack.callback(self.aggregator.stop)
         keys = (self.helper_key,) if self.with_helper else ()
-        write_reference_values(self.root / "platform", self.policy, self.reference_values, helper_keys=keys)
+        write_reference_values(
+            self.root / "platform", self.policy, self.reference_values, helper_keys=keys,
+            addresses={"distributor": (self.distributor.address,), "aggregator": (self.aggregator.address,)},
+        )  # fmt: skip
         pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
             server.program.Config(
@@ -125,6 +129,11 @@ class World:
     @property
     def reference_values(self) -> Path:
         return self.root / "reference_values.json"
+
+    def services(self) -> device_runtime.Services:
+        """A device's way to them."""
+        pinned = device_runtime.PinnedAddresses.of(ReferenceValues.load(self.reference_values))
+        return device_runtime.Services(self.server.address, self.ca, pinned=pinned)
 
     def devices(
         self, ratings: Ratings | None, *, count: int | None = None, **changes: object

@@ -1,18 +1,38 @@
-"""The developer, devices and host of the aggregator's own tests, for attacks on all of them together."""
+"""What attacks on all programs together need: the aggregator's own tests' developer, devices and host, and the services
+of the devices' own tests."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-# The folder has the name of the program that it tests, so the program is what an import would find.
-_spec = importlib.util.spec_from_file_location(
-    "aggregator_world", Path(__file__).resolve().parents[1] / "trusted_aggregator" / "conftest.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
+import pytest
 
-make_world = _module.make_world
-small = _module.small
+
+def _conftest_of(program: str) -> ModuleType:
+    # The folder has the name of the program that it tests, so the program is what an import would find.
+    path = Path(__file__).resolve().parents[1] / program / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"{program}_world", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_aggregator = _conftest_of("trusted_aggregator")
+_devices = _conftest_of("device_runtime")
+
+make_world = _aggregator.make_world
+small = _aggregator.small
+
+identity = _devices.identity
+platform = _devices.platform
+
+
+@pytest.fixture(scope="session")
+def World() -> Any:
+    """Services for devices: ``World(folder, identity, platform, task)``."""
+    return _devices.World

@@ -241,6 +241,39 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R23", "length of selections",
          "distributor/test_enclave.py::test_requests_and_replies_have_one_length_whatever_the_keys"),
     ],
+    "what a transcript tells": [
+        ("R180", "a singular solve as an oracle",
+         "security/test_transcripts.py::"
+         "test_r180_a_model_that_is_singular_without_one_item_does_not_tell_who_rated_it"),
+        ("R180", "hostile rows and data", "security/test_transcripts.py::"
+         "test_devices_with_any_data_look_alike_to_a_hostile_server"),
+        ("R180", "hostile ridges and Gramians", "security/test_transcripts.py::"
+         "test_devices_refuse_a_hostile_model_alike_or_all_take_part"),
+        ("R180", "silence in a session of secure aggregation",
+         "device_runtime/test_secagg.py::"
+         "test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_session"),
+        ("R181", "a search over ranges", "security/test_transcripts.py::"
+         "test_r181_a_range_of_values_does_not_tell_a_rating"),
+        ("R182", "isolated code that fails on a bit", "security/test_transcripts.py::"
+         "test_r182_a_developers_own_code_tells_no_bit_by_how_it_ends"),
+        ("R182", "isolated code that is slow on a bit", "security/test_transcripts.py::"
+         "test_r182_a_developers_own_code_tells_no_bit_by_how_long_it_runs"),
+        ("R183", "a deadline that depends on the data", "security/test_transcripts.py::"
+         "test_r183_a_computation_that_is_late_ends_in_an_upload_like_any_other"),
+        ("R184", "load, heat and time of a computation as a condition",
+         "device_runtime/test_gate.py::test_conditions_that_computing_moves_do_not_hold_up_what_was_begun"),
+        ("R185", "lookups that are skipped or repeated on a bit", "security/test_transcripts.py::"
+         "test_r185_candidates_are_asked_for_alike_whatever_the_data_and_the_tables_are"),
+    ],
+    "addresses": [
+        ("R187", "connections to a listener of the server's choice", "security/test_addresses.py::"
+         "test_r187_a_server_cannot_choose_where_a_device_connects"),
+        ("R187", "DNS rebinding",
+         "device_runtime/test_addresses.py::test_a_name_is_resolved_once_and_the_channel_gets_its_addresses"),
+        ("R187", "names that lead into the device's own network",
+         "device_runtime/test_addresses.py::"
+         "test_a_name_that_leads_to_an_address_that_is_not_public_needs_the_persons_word"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

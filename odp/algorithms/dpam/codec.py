@@ -79,6 +79,12 @@ def constant(terms: Terms) -> float:
     return constant_units(terms) * terms.full_row_bound / ROW_UNITS
 
 
+def no_contributions(terms: Terms, round: int) -> Contributions:
+    """What one user without data sends."""
+    unused = np.zeros((1, terms.max_items), dtype=np.int64)
+    return Contributions(np.zeros((1, terms.rank_of(round)), dtype=np.int64), unused, unused, unused)
+
+
 def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes]:
     """One payload per user."""
     record = np.zeros(len(contributions.items), dtype=layout(terms, round))

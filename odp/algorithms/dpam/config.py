@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
+from odp.algorithms.alternating import check_clips, check_ridges
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
 from odp.encoding import Encoding, number_of
 from odp.errors import ConfigurationError
@@ -87,8 +88,8 @@ class DPAM:
         clips["factor_vector_clip"] = self.factor_vector_clip
         for name, clip in clips.items():
             if clip is not None:
-                _validate.positive(**{name: clip})
-        _validate.positive(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
+                check_clips(**{name: clip})
+        check_ridges(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
         _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=self.items_encoding)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)

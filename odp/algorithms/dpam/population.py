@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, parallel, userside
+from odp.algorithms.dpam import codec, parallel, received, userside
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.query import count_units
@@ -89,6 +89,7 @@ class DpamPopulation:
           DataError: sizes do not fit the task.
         """
         self._check(ratings, seeds)
+        broadcast = received.usable(self._terms, broadcast)
         total = Accumulator(self._terms, round, count_units=count_units(self._terms))
         if self._kernels is None:
             for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
@@ -112,6 +113,7 @@ class DpamPopulation:
           DataError: sizes do not fit the task.
         """
         self._check(ratings, seeds)
+        broadcast = received.usable(self._terms, broadcast)
         limit = self._terms.max_items if round == COUNTS_ROUND else self._terms.slices_per_device
         rank = self._terms.rank_of(round)
         for block in self._blocks(ratings, rank):
@@ -134,12 +136,13 @@ class DpamPopulation:
         self._check(targets)
         if history.n_users != targets.n_users:
             raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
+        broadcast = received.usable(self._terms, broadcast)
         rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
         predicted = np.empty(targets.n_ratings)
         kernels = self._kernels
         model = None if kernels is None else _Model.of(self._terms, kernels, broadcast, broadcast.version, rank)
         for block in self._blocks(history, rank):
-            wanted = _Block.of(targets, block.users.start, block.users.stop)
+            wanted = self._block_of(targets, block.users.start, block.users.stop)
             here = slice(int(targets.offsets[block.users.start]), int(targets.offsets[block.users.stop]))
             if model is not None and kernels is not None:
                 local = self._solved(model, block, np.full(len(block.items), kernels.SOLVED, dtype=np.uint8))
@@ -175,7 +178,16 @@ class DpamPopulation:
         most = min(_BLOCK_USERS, _BLOCK_NUMBERS // (1 + rank))
         for start, end in parallel.ranges(ratings.offsets, self._block):
             for first in range(start, end, most):
-                yield _Block.of(ratings, first, min(first + most, end))
+                yield self._block_of(ratings, first, min(first + most, end))
+
+    def _block_of(self, ratings: Ratings, start: int, end: int) -> _Block:
+        offsets = ratings.offsets[start : end + 1]
+        here = slice(int(offsets[0]), int(offsets[-1]))
+        items, values = np.asarray(ratings.items[here]), np.asarray(ratings.values[here])
+        low, high = self._terms.low, self._terms.high
+        if len(values) and not low <= values.min() <= values.max() <= high:
+            values = np.clip(values.astype(np.float64), low, high)
+        return _Block(slice(start, end), np.asarray(offsets - offsets[0]), items, values)
 
     def _add_block(
         self, total: Accumulator, model: _Model, block: _Block, round: int, seeds: npt.NDArray[np.uint64]
@@ -221,23 +233,19 @@ class DpamPopulation:
 
 @dataclass(frozen=True)
 class _Block:
-    """Users ``users.start`` to ``users.stop``, their entries in memory; offsets int64 [n + 1] from 0."""
+    """Users ``users.start`` to ``users.stop``, their entries in memory; offsets int64 [n + 1] from 0.
+
+    ``values`` are within the task's range, as on a device.
+    """
 
     users: slice
     offsets: Int64Array
     items: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
+    values: npt.NDArray[np.floating]
 
     @property
     def n_users(self) -> int:
         return len(self.offsets) - 1
-
-    @classmethod
-    def of(cls, ratings: Ratings, start: int, end: int) -> _Block:
-        offsets = ratings.offsets[start : end + 1]
-        here = slice(int(offsets[0]), int(offsets[-1]))
-        items, values = np.asarray(ratings.items[here]), np.asarray(ratings.values[here])
-        return cls(slice(start, end), np.asarray(offsets - offsets[0]), items, values)
 
     def part(self, first: int, last: int) -> tuple[Int64Array, slice]:
         """(offsets from 0, where the entries are) of the users ``first`` to ``last`` of the block."""
@@ -251,7 +259,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Model:
-    """A broadcast as the kernels want it: float64 per item, item factors padded."""
+    """A usable model as the kernels want it: float64 per item, item factors padded."""
 
     kernels: ModuleType
     rank: int
@@ -265,13 +273,13 @@ class _Model:
     @classmethod
     def of(cls, terms: Terms, kernels: ModuleType, broadcast: Broadcast, round: int, rank: int) -> _Model:
         table = broadcast.keyed.rows
-        counts = np.maximum(table[:, COUNT_COLUMN].astype(np.float64), 1.0)
+        counts = table[:, COUNT_COLUMN].astype(np.float64)
         one = np.ones((1, 1), dtype=np.bool_)
         fixed = 0 if terms.adaptive else int(userside.quantised_weights(terms, np.ones((1, 1)), one)[0, 0])
         return cls(
             kernels=kernels,
             rank=rank,
-            ridges=np.zeros(2) if round == COUNTS_ROUND else _ridges(broadcast),
+            ridges=_ridges(broadcast),
             base=terms.centre + table[:, BIAS_COLUMN].astype(np.float64),
             trust=table[:, TRUST_COLUMN].astype(np.float64),
             factors=kernels.table(table[:, FACTOR_COLUMNS:], rank),

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from odp import _validate
 from odp.algorithms.alternating import (
     COUNTS_ROUND,
+    LEAST_RIDGE,
     MAX_ITEMS_PER_USER,
     MAX_RANK,
     MAX_STEPS,
     CommonTerms,
+    check_clips,
     check_noises,
+    check_ridges,
     common_fields,
 )
 from odp.encoding import Encoding, encoding_of
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
-__all__ = ["COUNTS_ROUND", "MAX_ITEMS_PER_USER", "MAX_RANK", "Terms"]
+__all__ = ["COUNTS_ROUND", "LEAST_RIDGE", "MAX_ITEMS_PER_USER", "MAX_RANK", "Terms"]
 
 BIASES_ROUND = 1
 FIRST_FACTOR_ROUND = 2
@@ -35,6 +38,10 @@ DERIVED_FACTORS = 2
 
 MAX_FEATURES = 2**10
 SHA256_BYTES = 32
+
+# Values are within so much of 0, and their range is no narrower: the squares of either are ordinary numbers.
+_FURTHEST = 1e9
+_NARROWEST = 1e-6
 
 ITEMS_TABLE = "items"
 GLOBALS_TABLE = "globals"
@@ -128,19 +135,26 @@ class Terms(CommonTerms):
         known = DERIVED_FACTORS + model.item_features_width
         _validate.integer(steps=dpam.steps, low=int(model.rank > known), high=MAX_STEPS if model.rank else 0)
         _validate.finite(low=data.low, high=data.high, centre=dpam.centre)
-        if not data.low < data.high:
-            raise ConfigurationError(f"Expected low={data.low!r} to be below high={data.high!r}")
-        _validate.positive(bias_target_clip=dpam.bias_target_clip, user_bias_ridge=dpam.user_bias_ridge)
-        _validate.positive(bias_vector_clip=dpam.bias_vector_clip)
+        _validate.within(centre=dpam.centre, low=-_FURTHEST, high=_FURTHEST)
+        if not -_FURTHEST <= data.low < data.high <= _FURTHEST or data.high - data.low < _NARROWEST:
+            raise ConfigurationError(
+                f"Expected low={data.low!r} to be below high={data.high!r} by {_NARROWEST:g} at least, both within "
+                f"{_FURTHEST:g} of 0"
+            )
+        check_clips(bias_target_clip=dpam.bias_target_clip, bias_vector_clip=dpam.bias_vector_clip)
+        check_ridges(user_bias_ridge=dpam.user_bias_ridge)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=encoding_of(dpam.items_encoding))
         _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
         noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
         noises["bias_sum_noise"] = dpam.bias_sum_noise
         if model.rank:
-            _validate.positive(user_ridge=dpam.user_ridge)
+            check_ridges(user_ridge=dpam.user_ridge)
         if dpam.steps:
-            _validate.positive(row_clip=dpam.row_clip, factor_target_clip=dpam.factor_target_clip)
-            _validate.positive(factor_vector_clip=dpam.factor_vector_clip)
+            check_clips(
+                row_clip=dpam.row_clip,
+                factor_target_clip=dpam.factor_target_clip,
+                factor_vector_clip=dpam.factor_vector_clip,
+            )
             _validate.within(factor_vector_clip=dpam.factor_vector_clip, low=0.0, high=dpam.factor_target_clip)
             noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
         check_noises(definition.privacy.epsilon, **noises)

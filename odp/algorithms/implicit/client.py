@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from odp.algorithms.alternating import OwnItems, find_slices, rows_to_predict
-from odp.algorithms.implicit import codec, userside
-from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, GRAMIAN_TABLE, Terms
-from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.implicit import codec, received, userside
+from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
+from odp.algorithms.seam import Float32Array, Float64Array, Int64Array, LocalRatings, Slices
 from odp.v1 import common_pb2
 
 
@@ -25,20 +27,29 @@ class ImplicitClient(OwnItems):
         self._terms = Terms.of(definition)
         super().__init__(self._terms)
 
+    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
+        """Raises ConfigurationError where the Gramian of a model does not hold up every solve."""
+        received.gramian(self._terms, dense)
+
+    def empty(self, round: int) -> bytes:
+        """No item, and a row of zeros."""
+        return codec.encode(self._terms, round, codec.no_contributions(self._terms, round))[0]
+
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's row, float64 [rank], little-endian.
 
-        Own items without a slice take no part. In the round of counts no slice is needed.
+        Items that the model does not have, and own items without a slice, take no part; in the round of counts no
+        slice is needed.
 
         Raises:
-          DataError: an item is out of range.
+          ConfigurationError: as ``check_model``.
         """
-        terms, items = self._terms, data.items[self._order(data, round=round, seed=seed)]
+        terms, items = self._terms, self._in_order(data, round=round, seed=seed).items
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(terms.rank, dtype="<f8").tobytes()
         batch = _batch(slices, items)
-        row = userside.solve(terms, batch, _gramian(slices))
+        row = userside.solve(terms, batch, received.gramian(terms, slices.dense))
         payload = codec.encode(terms, round, userside.contributions(terms, batch, row))[0]
         return payload, row[0].astype("<f8").tobytes()
 
@@ -46,11 +57,12 @@ class ImplicitClient(OwnItems):
         """Scores float64 [n], personalised on those of ``data`` whose item has a slice: only their order means much.
 
         Raises:
-          DataError: an item of ``data`` is out of range, or one of ``items`` has no slice.
+          DataError: one of ``items`` has no slice.
+          ConfigurationError: as ``check_model``.
         """
-        self._check(data)
-        rows = rows_to_predict(slices, items)
-        row = userside.solve(self._terms, _batch(slices, data.items), _gramian(slices))[0]
+        rows = received.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
+        gramian = received.gramian(self._terms, slices.dense)
+        row = userside.solve(self._terms, _batch(slices, self._usable(data).items), gramian)[0]
         return np.asarray(rows[:, FACTOR_COLUMNS:] @ row)
 
 
@@ -59,9 +71,5 @@ def _batch(slices: Slices, items: Int64Array) -> userside.Batch:
     return userside.Batch(
         items=items[found][None],
         mask=np.ones((1, int(found.sum())), dtype=np.bool_),
-        rows=slices.rows[place[found]].astype(np.float64)[None],
+        rows=received.usable_rows(slices.rows[place[found]]).astype(np.float64)[None],
     )
-
-
-def _gramian(slices: Slices) -> Float64Array:
-    return np.asarray(slices.dense[GRAMIAN_TABLE], dtype=np.float64)

@@ -45,6 +45,13 @@ def layout(terms: Terms, round: int) -> np.dtype[Any]:
     return np.dtype([("row", "<i2", (terms.rank,)), ("items", "<u4", places), ("weights", "<u2", places)])
 
 
+def no_contributions(terms: Terms, round: int) -> Contributions:
+    """What one user without data sends."""
+    unused = np.zeros((1, terms.max_items), dtype=np.int64)
+    rank = 0 if round == COUNTS_ROUND else terms.rank
+    return Contributions(np.zeros((1, rank), dtype=np.int64), unused, unused)
+
+
 def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes]:
     """One payload per user."""
     record = np.zeros(len(contributions.items), dtype=layout(terms, round))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
+from odp.algorithms.alternating import check_clips, check_ridges
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ class ImplicitDPAM:
     def __post_init__(self) -> None:
         """Checks the ranges."""
         _validate.integer(steps=self.steps, low=1, high=64)
-        _validate.positive(unobserved_weight=self.unobserved_weight, user_ridge=self.user_ridge)
+        _validate.positive(unobserved_weight=self.unobserved_weight)
+        check_ridges(user_ridge=self.user_ridge)
         if self.row_clip is not None:
-            _validate.positive(row_clip=self.row_clip)
+            check_clips(row_clip=self.row_clip)
         _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
         if self.head_items is not None:

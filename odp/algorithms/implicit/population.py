@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dpam.subset import places
-from odp.algorithms.implicit import userside
+from odp.algorithms.implicit import received, userside
 from odp.algorithms.implicit.codec import Contributions
 from odp.algorithms.implicit.query import ImplicitSum
-from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, GRAMIAN_TABLE, Terms
+from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
 from odp.errors import DataError
 from odp.v1 import common_pb2
@@ -70,7 +70,7 @@ class ImplicitPopulation:
         counting = round == COUNTS_ROUND
         size = np.minimum(ratings.counts(), self._terms.max_items if counting else self._terms.slices_per_device)
         items = _in_order_of_use(ratings, seeds.astype(np.uint64), round)
-        gramian = broadcast.dense[GRAMIAN_TABLE].astype(np.float64)
+        gramian = received.gramian(self._terms, broadcast.dense)
         for users, batch in _batches(items, ratings.offsets[:-1], size, broadcast):
             if counting:
                 yield users, userside.counted(self._terms, batch.items, batch.mask)
@@ -86,7 +86,7 @@ class ImplicitPopulation:
         """
         self._check(history)
         rows = np.zeros((history.n_users, self._terms.rank))
-        items, gramian = history.items.astype(np.int64), broadcast.dense[GRAMIAN_TABLE].astype(np.float64)
+        items, gramian = history.items.astype(np.int64), received.gramian(self._terms, broadcast.dense)
         for users, batch in _batches(items, history.offsets[:-1], history.counts(), broadcast):
             rows[users] = userside.solve(self._terms, batch, gramian)
         return rows
@@ -112,7 +112,7 @@ class ImplicitPopulation:
 
 def item_rows(broadcast: Broadcast) -> Float64Array:
     """Item rows float64 [m, rank] of a model."""
-    return broadcast.keyed.rows[:, FACTOR_COLUMNS:].astype(np.float64)
+    return received.usable_rows(broadcast.keyed.rows)[:, FACTOR_COLUMNS:].astype(np.float64)
 
 
 def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int) -> Int64Array:
@@ -129,7 +129,7 @@ def _batches(
 
     User ``i`` owns ``entries[first[i] : first[i] + size[i]]``.
     """
-    table = broadcast.keyed.rows
+    table = received.usable_rows(broadcast.keyed.rows)
     by_size = np.argsort(size, kind="stable")
     start = 0
     while start < len(by_size):

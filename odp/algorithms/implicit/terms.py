@@ -10,7 +10,9 @@ from odp.algorithms.alternating import (
     MAX_RANK,
     MAX_STEPS,
     CommonTerms,
+    check_clips,
     check_noises,
+    check_ridges,
     common_fields,
 )
 from odp.errors import ConfigurationError
@@ -23,6 +25,8 @@ FIRST_FACTOR_ROUND = 1
 # Columns of the keyed table "items"; the factors follow.
 WEIGHT_COLUMN = 0
 FACTOR_COLUMNS = 1
+
+_LARGEST_WEIGHT = 1e6
 
 ITEMS_TABLE = "items"
 GRAMIAN_TABLE = "gramian"
@@ -80,8 +84,10 @@ class Terms(CommonTerms):
             raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
         _validate.integer(steps=dpam.steps, low=1, high=MAX_STEPS)
         _validate.integer(head_items=dpam.head_items, low=0, high=model.items)
-        _validate.positive(row_clip=dpam.row_clip, unobserved_weight=dpam.unobserved_weight, user_ridge=dpam.user_ridge)
-        _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
+        check_clips(row_clip=dpam.row_clip)
+        check_ridges(user_ridge=dpam.user_ridge)
+        _validate.positive(unobserved_weight=dpam.unobserved_weight)
+        _validate.within(unobserved_weight=dpam.unobserved_weight, low=0.0, high=_LARGEST_WEIGHT)
         for name in (*_RATINGS_ONLY, "user_bias_ridge"):
             if getattr(dpam, name):
                 raise ConfigurationError(f"Expected {name}={getattr(dpam, name)!r} to be 0: it is for ratings")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from odp.algorithms.dense.grid import encode, quantise
-from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import Float32Array, Float64Array, Int64Array, LocalRatings, Slices
 from odp.algorithms.statistics.terms import Terms
 from odp.algorithms.statistics.userside import Records, vectors
 from odp.errors import ConfigurationError
@@ -21,6 +23,14 @@ class StatisticsClient:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
+
+    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
+        """Returns: a device uses no model."""
+
+    def empty(self, round: int) -> bytes:
+        """Zeros."""
+        self._terms.check_round(round)
+        return bytes(self._terms.grid.payload_bytes)
 
     def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
         """None: int64 [0]."""

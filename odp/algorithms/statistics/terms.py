@@ -28,6 +28,9 @@ TABLE = "statistics"
 MAX_QUERIES = 64
 MAX_EDGES = 2**12
 MAX_RECORDS = 2**16
+# Numbers that a user's vector is divided by: smaller ones could make one that is not finite.
+_LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
+_NARROWEST = 1e-9
 
 COLUMNS = {
     "item": statistics_pb2.StatisticsQuery.COLUMN_ITEM,
@@ -147,6 +150,7 @@ class Terms:
         total = math.fsum(query.share for query in asked.queries)
         if not math.isclose(total, 1.0, abs_tol=1e-9):
             raise ConfigurationError(f"Expected the shares of all queries to sum to 1 (got {total!r})")
+        _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=asked.dense.clip)
         parts, offset = [], 0
         for query in asked.queries:
             column, kind = _kind(query)
@@ -178,9 +182,10 @@ def _kind(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | M
         if column != "value":
             raise ConfigurationError(f"Expected column={column!r} of the mean {query.name!r} to be value")
         _validate.within(low=-1e12, high=1e12, mean_low=mean.low, mean_high=mean.high)
-        if not mean.low < mean.high:
+        if not mean.low < mean.high or mean.high - mean.low < _NARROWEST:
             raise ConfigurationError(
-                f"Expected low={mean.low!r} of the mean {query.name!r} to be below high={mean.high!r}"
+                f"Expected low={mean.low!r} of the mean {query.name!r} to be below high={mean.high!r}, by "
+                f"{_NARROWEST:g} at least"
             )
         _validate.integer(max_records=mean.max_records, low=1, high=MAX_RECORDS)
         return column, MeanPart(mean.low, mean.high, mean.max_records)
@@ -200,7 +205,7 @@ def _kind(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | M
         raise ConfigurationError(
             f"Expected counting of the histogram {query.name!r} to be one of {', '.join(COUNTINGS)}"
         )
-    _validate.positive(clip=histogram.clip)
+    _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=histogram.clip)
     return column, HistogramPart(histogram.bins, edges, counting, histogram.clip)
 
 

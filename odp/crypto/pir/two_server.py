@@ -31,7 +31,8 @@ searches 2^30 seeds may find one that leaves a row of one suspected set of keys 
 
 What does not hold: nothing, if the servers collude. A server can always refuse to answer. A device must ask for a
 fresh query after a failure, never send one twice to other servers. Whether a query met the layout's failure
-(``layout.unplaced_bound``, below 2^-40) shows in ``recover`` only, as ``UnplacedError``, and not in what is sent.
+(``layout.unplaced_bound``, below 2^-40) shows in ``Secret.placed`` only, and not in what is sent: the device does
+without those rows.
 
 Sources: Boyle, Gilboa, Ishai 2016 (the function shares); Chor et al. 1995 (the scan); Angel et al. 2018 (batching);
 Colombo et al. 2023 (integrity of the answer); distributed_point_functions' leader and helper (the pad).
@@ -56,14 +57,13 @@ from odp.crypto.pir import dpf, records, scanning
 from odp.crypto.pir.dpf import RandomBytes
 from odp.crypto.pir.records import WrongRowsError
 from odp.crypto.pir.shape import Shape
-from odp.errors import ConfigurationError, OdpError
+from odp.errors import ConfigurationError
 
 __all__ = [
     "PAD_SEED_BYTES",
     "Database",
     "RequestError",
     "Secret",
-    "UnplacedError",
     "WrongRowsError",
     "answer",
     "answer_many",
@@ -86,10 +86,6 @@ _HEADER_BYTES = 2 + 32
 
 class RequestError(ConfigurationError):
     """A request is not one for this table: of another length, version, role or shape. Nothing was computed."""
-
-
-class UnplacedError(OdpError):
-    """The layout of this seed has no place for all rows of a query (less than once in 2^40): ask with another seed."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +146,12 @@ class Secret:
     numbers: npt.NDArray[np.int64] = field(repr=False)
     wanted: npt.NDArray[np.int64] = field(repr=False)
     helper_sha256: bytes = field(repr=False)
+
+    @property
+    def placed(self) -> npt.NDArray[np.bool_]:
+        """Which keys were asked for, bool [keys]: all, but for the layout's failure."""
+        found: npt.NDArray[np.bool_] = self.wanted >= 0
+        return found
 
 
 def query(
@@ -227,11 +229,10 @@ def combine(leader_reply: bytes, helper_reply: bytes) -> bytes:
 
 
 def recover(secret: Secret, reply: bytes) -> UInt8Array:
-    """The rows of the keys, in their order: uint8 [keys, row_bytes]; ``view("<f4")`` gives floats.
+    """The rows of the keys that were placed, in their order: uint8 [k, row_bytes]; ``view("<f4")`` gives floats.
 
     Raises:
         WrongRowsError: the reply is not that of two honest servers; see the module for what a failure tells.
-        UnplacedError: the layout had no place for a row.
     """
     shape = secret.shape
     if len(reply) != reply_bytes(shape):
@@ -247,9 +248,7 @@ def recover(secret: Secret, reply: bytes) -> UInt8Array:
         table=shape.table_sha256,
         cap=shape.cap,
     )
-    if (secret.wanted < 0).any():
-        raise UnplacedError("the layout has no place for all rows of the query: ask again under another seed")
-    return found[secret.wanted, : shape.row_bytes]
+    return found[secret.wanted[secret.placed], : shape.row_bytes]
 
 
 def request_bytes(shape: Shape) -> int:

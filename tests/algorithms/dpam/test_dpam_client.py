@@ -100,14 +100,20 @@ def test_a_device_without_data_sends_padding_of_the_declared_length(define: Defi
     assert not sent.rows.any()
 
 
-def test_predicting_an_item_without_a_slice_or_training_on_an_unknown_item_is_an_error(define: Define) -> None:
+def test_predicting_an_item_without_a_slice_is_an_error(define: Define) -> None:
     client, slices = DpamClient(define(items=50)), whole_model(50, 2, 2)
     data = LocalRatings(np.array([1]), np.array([3.0]))
     some = Slices(2, slices.keys[:10], slices.rows[:10], slices.dense)
     with pytest.raises(DataError, match="1 of 2 have none"):
         client.predict(some, data, np.array([3, 30]))
-    with pytest.raises(DataError, match="from 0 to 49"):
-        client.keys(LocalRatings(np.array([50]), np.array([3.0])), round=1, seed=1)
+
+
+def test_what_a_task_cannot_use_is_left_out_or_clamped(define: Define) -> None:
+    client, slices = DpamClient(define(items=50)), whole_model(50, 2, 2)
+    usable = LocalRatings(np.array([1, 2, 3]), np.array([3.0, 1.0, 5.0]))
+    given = LocalRatings(np.array([-1, 1, 2, 3, 4, 5, 50]), np.array([3.0, 3.0, -7.0, 99.0, np.nan, -np.inf, 3.0]))
+    assert client.keys(given, round=2, seed=1).tolist() == [1, 2, 3]
+    assert client.contribute(slices, given, round=2, seed=1) == client.contribute(slices, usable, round=2, seed=1)
 
 
 def test_the_device_side_imports_no_server_code_and_no_heavy_library() -> None:

@@ -23,13 +23,13 @@ Define = Callable[..., common_pb2.TaskDefinition]
 ITEMS, USERS = 40, 25
 
 
-def some_ratings(seed: int) -> Ratings:
+def some_ratings(seed: int, *, low: float = 1, high: float = 5) -> Ratings:
     """Users with 0 to all items."""
     generator = np.random.default_rng(seed)
     mask = generator.random((USERS, ITEMS)) < generator.choice([0.0, 0.05, 0.3, 1.0], USERS)[:, None]
     users, items = np.nonzero(mask)
-    values = generator.uniform(1, 5, len(users))
-    return Ratings.from_triples("made", users, items, values, low=1, high=5, n_users=USERS, n_items=ITEMS)
+    values = generator.uniform(low, high, len(users))
+    return Ratings.from_triples("made", users, items, values, low=low, high=high, n_users=USERS, n_items=ITEMS)
 
 
 def some_broadcast(version: int, rank: int, seed: int) -> Broadcast:
@@ -39,6 +39,14 @@ def some_broadcast(version: int, rank: int, seed: int) -> Broadcast:
     rows[:, 2] = generator.uniform(0.2, 1, ITEMS)
     globals_ = np.array([[0.7, 2.0]], dtype=np.float32)
     return Broadcast(version, (Table("items", rows.astype(np.float32), True), Table("globals", globals_, False)))
+
+
+def hostile(broadcast: Broadcast) -> Broadcast:
+    """The same with a fifth of the rows as no honest server makes them."""
+    rows = broadcast.keyed.rows.copy()
+    rows[::5] *= np.float32(1e30)
+    rows[1::10, 3] = np.nan
+    return broadcast.with_rows(rows)
 
 
 def slices_for(broadcast: Broadcast, keys: np.ndarray) -> Slices:
@@ -56,13 +64,20 @@ def local(ratings: Ratings, user: int) -> LocalRatings:
     round=st.integers(0, 3),
     rank=st.sampled_from([1, 2, 5]),
     weighting=st.sampled_from(["adaptive", "uniform"]),
+    wide=st.booleans(),
+    spoiled=st.booleans(),
 )
 def test_clients_and_population_make_the_same_contributions_and_sums(
-    define: Define, seed: int, round: int, rank: int, weighting: str
+    define: Define, seed: int, round: int, rank: int, weighting: str, wide: bool, spoiled: bool
 ) -> None:
-    """Integers may differ by one unit where float rounding flips; more than one flip in 200 entries would fail."""
+    """Also of values beyond the task's range, and of rows that no honest server makes.
+
+    Integers may differ by one unit where float rounding flips; more than one flip in 200 entries would fail.
+    """
     definition = define(items=ITEMS, rank=rank, places=6, slices_per_device=12, weighting=weighting)
-    terms, ratings, broadcast = Terms.of(definition), some_ratings(seed), some_broadcast(round, rank, seed + 1)
+    terms, broadcast = Terms.of(definition), some_broadcast(round, rank, seed + 1)
+    ratings = some_ratings(seed, low=-20, high=30) if wide else some_ratings(seed)
+    broadcast = hostile(broadcast) if spoiled else broadcast
     seeds = np.random.default_rng(seed + 2).integers(0, 2**64, USERS, dtype=np.uint64)
     algorithm = algorithm_for(definition)
     client, population, total = algorithm.client(), DpamPopulation(definition), algorithm.query(round).new_sum()
