@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
-from odp.transport.tls import read_ca
+from odp.transport.tls import TlsIdentity, check_caller, read_ca
 
 #: A request, and what travels in pieces; a reply may hold a whole release.
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -50,11 +50,20 @@ def parse_address(address: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def connect(address: str, ca: Path | bytes) -> grpc.Channel:
-    """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes)."""
+def connect(address: str, ca: Path | bytes, *, identity: TlsIdentity | None = None) -> grpc.Channel:
+    """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes).
+
+    With ``identity`` the caller shows its certificate, as control listeners demand. Raises ConfigurationError for a
+    malformed address or CA, and for a certificate that no control listener could admit.
+    """
     parse_address(address)
     pem = ca if isinstance(ca, bytes) else read_ca(ca)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates=pem), options=_OPTIONS)
+    if identity is None:
+        credentials = grpc.ssl_channel_credentials(root_certificates=pem)
+    else:
+        check_caller(identity)
+        credentials = grpc.ssl_channel_credentials(pem, identity.key_pem, identity.certificate_pem)
+    return grpc.secure_channel(address, credentials, options=_OPTIONS)
 
 
 def call(

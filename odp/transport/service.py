@@ -25,7 +25,7 @@ from odp.errors import (
 )
 from odp.transport.channel import MAX_MESSAGE_BYTES, MAX_REPLY_BYTES, RETRY_WINDOW, SAID_BY_SERVICE, parse_address
 from odp.transport.logs import Log
-from odp.transport.tls import TlsIdentity
+from odp.transport.tls import Callers, TlsIdentity
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -76,19 +76,31 @@ def serve(
     add: Callable[[grpc.Server], None],
     service_names: Sequence[str],
     workers: int = 8,
+    callers: Callers | None = None,
 ) -> RunningServer:
     """Starts a TLS server on ``address`` (``host:port``, port 0 for any free one).
 
-    ``add`` registers the servicers; ``service_names`` are their full names, for health and reflection.
+    ``add`` registers the servicers; ``service_names`` are their full names, for health and reflection. With ``callers``
+    this is a control listener: the TLS handshake fails for a caller without a certificate under their CA, and each call
+    of a certificate without one of their names ends with UNAUTHENTICATED.
+
     Raises ConfigurationError when the port is taken.
     """
     host, _port = parse_address(address)
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rpc"), options=_OPTIONS)
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rpc"),
+        options=_OPTIONS,
+        interceptors=[] if callers is None else [_Admitting(callers)],
+    )
     add(server)
     status = health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection([*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-    credentials = grpc.ssl_server_credentials([(identity.key_pem, identity.certificate_pem)])
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key_pem, identity.certificate_pem)],
+        root_certificates=None if callers is None else callers.ca_pem,
+        require_client_auth=callers is not None,
+    )
     try:
         port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
@@ -103,6 +115,33 @@ def serve(
     running = RunningServer(server, f"{host}:{port}", status, service_names)
     running.set_serving(True)
     return running
+
+
+class _Admitting(grpc.ServerInterceptor):
+    """Refuses the calls of certificates that are under the right CA and have none of the right names."""
+
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        kind = ("stream" if handler.request_streaming else "unary") + (
+            "_stream" if handler.response_streaming else "_unary"
+        )
+        method = getattr(handler, kind)
+
+        def admitted(request: object, context: grpc.ServicerContext) -> Any:
+            shown: Any = context.auth_context().get("x509_pem_cert", [b""])
+            refusal = self._callers.refusal(shown[0])
+            if refusal is not None:
+                abort(context, Unauthenticated(refusal))
+            return method(request, context)
+
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
+            admitted, handler.request_deserializer, handler.response_serializer
+        )
 
 
 def stop_event() -> threading.Event:
