@@ -11,7 +11,7 @@ import grpc
 from distributor.enclave import DistributorCore
 from distributor.helper import NAME, HelperService, OwnTasks, helper_servicer
 from distributor.model_store import ModelStore
-from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
+from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
 from odp.crypto.hpke import KEY_BYTES, HpkeKey
@@ -20,6 +20,7 @@ from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
+from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import check_files, identity_for
 from odp.v1 import retrieval_pb2_grpc
 

@@ -12,7 +12,7 @@ from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
-from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
+from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
 from distributor.shares import Shares
 from distributor.static_tables import StaticTables
@@ -28,6 +28,7 @@ from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
+from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import check_files, identity_for, read_ca
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 

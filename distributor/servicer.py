@@ -19,7 +19,7 @@ from distributor.downloads import BlockLists, pieces
 from distributor.header import ModelHeader, open_header
 from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
-from distributor.retention import DAY, KEEP_DAYS, Held, forgettable
+from distributor.retention import KEEP_DAYS, Held, forgettable
 from odp._validate import identifier, one_of
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.signing import SignatureError
@@ -31,6 +31,7 @@ from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.transport.streams import stream_time_limit
+from odp.transport.sweeping import DAY
 from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 

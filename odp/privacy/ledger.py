@@ -32,7 +32,7 @@ from odp.privacy import accounting, room
 from odp.privacy.events import Event, SampledRound
 from odp.privacy.events import from_json as event_from_json
 
-_FORMAT = "odp-privacy-ledger-1"
+_FORMAT = "odp-privacy-ledger-2"
 _TASK_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}")
 _ENTRY_KEYS = (
     "contributions",
@@ -133,7 +133,9 @@ class Entry:
         if (self.state is ReleaseState.CHARGED) != bool(self.events):
             raise ConfigurationError("Expected events in the entry that charges a release, and in no other")
         if len(self.release_sha256) != (32 if self.state is ReleaseState.SEALED else 0):
-            raise ConfigurationError("Expected release_sha256 of 32 bytes in the entry that seals a release, and in no other")
+            raise ConfigurationError(
+                "Expected release_sha256 of 32 bytes in the entry that seals a release, and in no other"
+            )
 
     def to_json(self) -> dict[str, object]:
         """Plain values; bytes as lower-case hexadecimal."""
