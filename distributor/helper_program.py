@@ -21,7 +21,7 @@ from odp.transport.running import Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
-from odp.transport.tls import check_files, identity_for
+from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
 from odp.v1 import retrieval_pb2_grpc
 
 ROLE = "helper"
@@ -31,7 +31,11 @@ PUBLIC_FILE = "helper.pub"
 
 @dataclass(frozen=True)
 class HelperConfig:
-    """How a helper runs; fields as ``distributor.Config``."""
+    """How a helper runs; fields as ``distributor.Config``.
+
+    Its one listener is a control listener: it answers distributors alone, whose certificates descend from
+    ``callers_ca``, by default the CA of the helper's own.
+    """
 
     state: Path
     listen: str = "127.0.0.1:7204"
@@ -39,6 +43,7 @@ class HelperConfig:
     key: Path | None = None
     ca: Path | None = None
     ca_folder: Path | None = None
+    callers_ca: Path | None = None
     keep_days: float = KEEP_DAYS
 
     def __post_init__(self) -> None:
@@ -71,7 +76,16 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
-        server = serve(address=config.listen, identity=tls, add=add, service_names=[NAME], workers=WORKERS)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=[NAME],
+            workers=WORKERS,
+            callers=Callers(
+                tls.ca_pem if config.callers_ca is None else read_ca(config.callers_ca), (caller_name("distributor"),)
+            ),
+        )
         undo.callback(server.stop)
         log.event("serving", address=server.address, key=key.public.hex())
         return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
+from distributor.control import NAME as CONTROL
+from distributor.control import ServedDevelopers, control_servicer
 from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
 from distributor.retention import KEEP_DAYS, check_keep_days
-from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
+from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
 from distributor.static_tables import StaticTables
 from odp.enclave import attestation_servicer
@@ -29,10 +32,12 @@ from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
-from odp.transport.tls import check_files, identity_for, read_ca
+from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
+
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,15 @@ class Config:
     ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
     parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
     ``keep_days`` is how long a model is kept that no open round can need and nobody asks for.
+
+    Devices connect to ``listen``; servers publish at ``control_listen``, with certificates under the CA. ``developers``
+    are the public keys (64 hex digits) whose models are taken; without any, those of every such server.
     """
 
     state: Path
     listen: str = "127.0.0.1:7201"
+    control_listen: str = "127.0.0.1:7211"
+    developers: tuple[str, ...] = ()
     platform: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -62,6 +72,9 @@ class Config:
         if self.helper is not None:
             parse_address(self.helper)
         check_keep_days(self.keep_days)
+        for key in self.developers:
+            if not _KEY.fullmatch(key):
+                raise ConfigurationError(f"Expected developer={key!r} to be a public key of 64 hex digits")
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
@@ -97,11 +110,15 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         store = ModelStore(state.path("models"))
         helper = None
         if config.helper is not None:
-            helper = HelperClient(config.helper, tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca))
+            helper_ca = tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca)
+            helper = HelperClient(config.helper, helper_ca, identity=tls)
             undo.callback(helper.close)
         shares = Shares(store)
         replicator = Replicator(store, shares, helper, log)
-        service = DistributorService(core, store, log, replication=replicator, keep_seconds=config.keep_days * DAY)
+        replication: Replication = replicator
+        if config.developers:
+            replication = ServedDevelopers([bytes.fromhex(key) for key in config.developers], replicator)
+        service = DistributorService(core, store, log, replication=replication, keep_seconds=config.keep_days * DAY)
         service.restore()
         undo.callback(Sweeping(service.sweep, log).close)
         static = StaticTables(service, store, log)
@@ -114,8 +131,26 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
 
+        def add_control(server: grpc.Server) -> None:
+            distributor_pb2_grpc.add_DistributorControlServiceServicer_to_server(control_servicer(service, log), server)
+
         names = [NAME, RETRIEVAL, attestation_servicer.NAME]
         server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
         undo.callback(server.stop)
-        log.event("serving", address=server.address, image=begun.image_digest)
-        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)
+        orders = serve(
+            address=config.control_listen,
+            identity=tls,
+            add=add_control,
+            service_names=[CONTROL],
+            callers=Callers(tls.ca_pem, (caller_name("server"),)),
+        )
+        undo.callback(orders.stop)
+        log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
+        return Running(
+            address=server.address,
+            control_address=orders.address,
+            ca_pem=tls.ca_pem,
+            closing=undo.pop_all(),
+            log=log,
+            failure=failure,
+        )

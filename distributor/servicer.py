@@ -22,10 +22,11 @@ from distributor.model_store import ModelStore
 from distributor.retention import KEEP_DAYS, Held, forgettable
 from odp._validate import identifier, one_of
 from odp.algorithms.registry import algorithm_for
-from odp.crypto.signing import SignatureError
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.public_table import is_table
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed_task import HASH_BYTES, check_length, parse_known
 from odp.tables import entry_bytes
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
 from odp.transport.logs import Log, short
@@ -33,7 +34,7 @@ from odp.transport.service import NotFound, answers
 from odp.transport.streams import stream_time_limit
 from odp.transport.sweeping import DAY
 from odp.transport.turns import Turns
-from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
 
 NAME = "odp.v1.DistributorService"
 ROLE = "distributor"
@@ -203,18 +204,32 @@ class DistributorService:
         return self._selects.turn()
 
     def sweep(self) -> tuple[bytes, ...]:
-        """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError.
-
-        The disk comes first: a program that is killed in between comes back without them.
-        """
+        """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError."""
         with self._changing:
             doomed = forgettable(map(self._held, self._store.models()), now=self._clock(), seconds=self._keep_seconds)
             for model in doomed:
-                self._store.remove(model)
-                self._core.forget(model)
-                self._noted.pop(model, None)
-                self._log.event("model_forgotten", model=short(model))
+                self._forget(model)
         return doomed
+
+    def forget_task(self, request: distributor_pb2.ForgetTaskRequest) -> None:
+        """Forgets all models of a task whose developer ended it. Idempotent.
+
+        Raises SignatureError, ConfigurationError where the order is not that developer's.
+        """
+        order = parse_known(population_pb2.AbandonOrder(), request.order, "order that ends a task")
+        with self._changing:
+            for model in self._store.models():
+                header = self.header(model)
+                if header.task_sha256 == order.task_sha256:
+                    verify(header.task.developer_key, request.signature, domains.ABANDON, request.order)
+                    self._forget(model)
+
+    def _forget(self, model: bytes) -> None:
+        """Forgets a model; the disk comes first: a program that is killed in between comes back without it."""
+        self._store.remove(model)
+        self._core.forget(model)
+        self._noted.pop(model, None)
+        self._log.event("model_forgotten", model=short(model))
 
     def require(self, model: bytes) -> None:
         """Somebody asks for a model. Raises NotFound where disk and core do not hold it."""
@@ -281,12 +296,6 @@ def distributor_servicer(service: DistributorService, log: Log) -> distributor_p
     """``service`` as gRPC methods, its errors as statuses."""
 
     class Servicer(distributor_pb2_grpc.DistributorServiceServicer):
-        @answers(log)
-        def Publish(
-            self, request_iterator: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
-        ) -> distributor_pb2.PublishResponse:
-            return service.publish(request_iterator, context)
-
         @answers(log)
         def Select(
             self, request: distributor_pb2.SelectRequest, context: grpc.ServicerContext

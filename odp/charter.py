@@ -168,6 +168,12 @@ def check_succession(charter: Charter, before: Charter) -> None:
     _check_signatures(charter, before.owners, fewest=before.approvals, who="an owner")
 
 
+def missing_approvals(charter: Charter, before: Charter) -> int:
+    """How many more owners of ``before`` have to sign ``charter``; signatures are counted, not checked."""
+    given = sum(one.key in before.owners for one in charter.signed.signatures)
+    return max(0, before.approvals - given)
+
+
 def _check_signatures(charter: Charter, keys: Collection[bytes], *, fewest: int, who: str) -> None:
     signatures = charter.signed.signatures
     for one in signatures:

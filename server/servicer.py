@@ -23,6 +23,7 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
+from server.populations import Populations
 from server.schema import TaskState
 from server.storage import RoundRecord, Storage, TaskRecord
 
@@ -40,6 +41,7 @@ def servicer(
     *,
     storage: Storage,
     board: Board,
+    populations: Populations,
     key: SigningKey,
     token: str,
     token_place: str,
@@ -149,11 +151,31 @@ def servicer(
             self, request: server_pb2.CancelTaskRequest, context: grpc.ServicerContext
         ) -> server_pb2.CancelTaskResponse:
             task = known_task(request.task_sha256)
-            if storage.end_task(task.sha256, TaskState.CANCELLED):
+            if storage.end_task(task.sha256, TaskState.CANCELLING):
                 log.event("task_cancelled", task=short(task.sha256), name=task.name)
                 board.refresh()
                 wake()
             return server_pb2.CancelTaskResponse()
+
+        @answers(log)
+        @operator_only
+        def GetPopulation(
+            self, request: server_pb2.GetPopulationRequest, context: grpc.ServicerContext
+        ) -> server_pb2.GetPopulationResponse:
+            identifier(population=request.population)
+            charter = populations.refreshed(request.population)
+            return server_pb2.GetPopulationResponse(charter=charter, server_key=key.public)
+
+        @answers(log)
+        @operator_only
+        def ChangePopulation(
+            self, request: server_pb2.ChangePopulationRequest, context: grpc.ServicerContext
+        ) -> server_pb2.ChangePopulationResponse:
+            signed, missing = populations.change(request.charter)
+            if not missing:
+                board.refresh()
+                wake()
+            return server_pb2.ChangePopulationResponse(charter=signed, missing=missing)
 
     return Servicer()
 

@@ -101,6 +101,7 @@ def reference_values(
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     log_key: Annotated[
         list[str], typer.Option(help="Verifier key of the transparency log to require; without one, none is required.")
@@ -129,6 +130,7 @@ def reference_values(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        founders=tuple(founder),
     )
     log = None
     if log_key:
@@ -156,6 +158,7 @@ def endorse(
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
     output: Annotated[Path, typer.Option(help="File for `odp server run --endorsements`.")] = Path("endorsements.json"),
@@ -174,6 +177,7 @@ def endorse(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        founders=tuple(founder),
     )
     endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)

@@ -30,6 +30,9 @@ def run_helper(
     ca_folder: Annotated[
         Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")
     ] = None,
+    callers_ca: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the distributor's CA \\[default: this program's].")
+    ] = None,
     keep_days: Annotated[
         float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
     ] = 30.0,
@@ -46,6 +49,7 @@ def run_helper(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            callers_ca=callers_ca,
             keep_days=keep_days,
         )
     )

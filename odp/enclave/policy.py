@@ -90,7 +90,7 @@ class EnclavePolicy:
         object.__setattr__(self, "population_delta", float(self.population_delta))
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: keys sorted, no spaces, ASCII; ``founders`` and ``test_noise_seed`` only where they are set."""
+        """Canonical JSON: keys sorted, no spaces, ASCII; ``founders`` and ``test_noise_seed`` where they are set."""
         values = dataclasses.asdict(self)
         if self.test_noise_seed is None:
             del values["test_noise_seed"]

@@ -44,7 +44,13 @@ class ServerServiceStub:
     ListTasks: _grpc.UnaryUnaryMultiCallable[_server_pb2.ListTasksRequest, _server_pb2.ListTasksResponse]
     """All tasks of this server, newest first. Needs the operator's token."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.CancelTaskRequest, _server_pb2.CancelTaskResponse]
-    """Ends a task: no further round is opened. Idempotent. Needs the operator's token."""
+    """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+    The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+    """
+    GetPopulation: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetPopulationRequest, _server_pb2.GetPopulationResponse]
+    """Whose a population is. Needs the operator's token."""
+    ChangePopulation: _grpc.UnaryUnaryMultiCallable[_server_pb2.ChangePopulationRequest, _server_pb2.ChangePopulationResponse]
+    """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token."""
 
 @_typing.type_check_only
 class ServerServiceAsyncStub(ServerServiceStub):
@@ -62,7 +68,13 @@ class ServerServiceAsyncStub(ServerServiceStub):
     ListTasks: _aio.UnaryUnaryMultiCallable[_server_pb2.ListTasksRequest, _server_pb2.ListTasksResponse]  # type: ignore[assignment]
     """All tasks of this server, newest first. Needs the operator's token."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_server_pb2.CancelTaskRequest, _server_pb2.CancelTaskResponse]  # type: ignore[assignment]
-    """Ends a task: no further round is opened. Idempotent. Needs the operator's token."""
+    """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+    The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+    """
+    GetPopulation: _aio.UnaryUnaryMultiCallable[_server_pb2.GetPopulationRequest, _server_pb2.GetPopulationResponse]  # type: ignore[assignment]
+    """Whose a population is. Needs the operator's token."""
+    ChangePopulation: _aio.UnaryUnaryMultiCallable[_server_pb2.ChangePopulationRequest, _server_pb2.ChangePopulationResponse]  # type: ignore[assignment]
+    """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token."""
 
 class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Asked by devices (check-in) and, with the operator's token, by developers (tasks)."""
@@ -113,6 +125,24 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _server_pb2.CancelTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.CancelTaskResponse, _abc.Awaitable[_server_pb2.CancelTaskResponse]]:
-        """Ends a task: no further round is opened. Idempotent. Needs the operator's token."""
+        """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+        The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+        """
+
+    @_abc_1.abstractmethod
+    def GetPopulation(
+        self,
+        request: _server_pb2.GetPopulationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.GetPopulationResponse, _abc.Awaitable[_server_pb2.GetPopulationResponse]]:
+        """Whose a population is. Needs the operator's token."""
+
+    @_abc_1.abstractmethod
+    def ChangePopulation(
+        self,
+        request: _server_pb2.ChangePopulationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.ChangePopulationResponse, _abc.Awaitable[_server_pb2.ChangePopulationResponse]]:
+        """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token."""
 
 def add_ServerServiceServicer_to_server(servicer: ServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
