@@ -1,8 +1,8 @@
 """AggregatorControlService: orders of servers, carried to the enclave and stored before they are answered.
 
 Every caller showed a certificate that names it a server. What it may do follows from the keys that own a population,
-and the enclave alone decides that. What a round is charged for is stored before the charge, a release before its hash is in
-force, and its hash is in force before its signature leaves.
+and the enclave alone decides that. What a round is charged for is stored before the charge, a release before its hash
+is in force, and its hash is in force before its signature leaves.
 """
 
 from __future__ import annotations

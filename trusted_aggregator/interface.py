@@ -29,7 +29,7 @@ class Status(enum.Enum):
 class Charged:
     """Answer to ``charge``: ``released`` says that the release is sealed, so that ``release`` hands it out.
 
-    ``masked_bytes`` is the length of each masked vector, whose sum ``seal_release`` needs; 0 where the enclave sums itself.
+    ``masked_bytes`` is the length of each masked vector, whose sum ``seal_release`` needs; 0 where the enclave sums.
     """
 
     task_sha256: bytes
