@@ -144,7 +144,7 @@ def check_founding(charter: Charter, founders: Collection[bytes]) -> None:
     """
     if charter.sequence:
         raise PrivacyError(f"charter {charter.sequence} of population {charter.population!r} does not found it")
-    _check_signatures(charter, founders, fewest=1, who="a founder whom the enclave's policy names")
+    _check_signatures(charter, founders, fewest=1, who="a founder that the enclave's policy names (--founder)")
 
 
 def check_succession(charter: Charter, before: Charter) -> None:

@@ -44,6 +44,7 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    population_pb2,
     server_pb2,
     server_pb2_grpc,
     table_pb2,
@@ -197,6 +198,28 @@ class Connection:
             server_pb2.CancelTaskRequest(task_sha256=task_sha256),
             timeout=channel.SHORT_DEADLINE,
             what="cancel the task",
+            address=self.address,
+            metadata=self._metadata,
+        )
+
+    def population(self, name: str) -> server_pb2.GetPopulationResponse:
+        """Whose a population is, and the key of this server."""
+        return channel.call(
+            self._stub.GetPopulation,
+            server_pb2.GetPopulationRequest(population=name),
+            timeout=channel.LONG_DEADLINE,
+            what=f"ask whose population {name!r} is",
+            address=self.address,
+            metadata=self._metadata,
+        )
+
+    def change_population(self, charter: population_pb2.SignedCharter) -> server_pb2.ChangePopulationResponse:
+        """Has the server approve a charter (``odp.charter``), and put it in force once it has all approvals."""
+        return channel.call(
+            self._stub.ChangePopulation,
+            server_pb2.ChangePopulationRequest(charter=charter),
+            timeout=channel.LONG_DEADLINE,
+            what="change the population",
             address=self.address,
             metadata=self._metadata,
         )

@@ -10,6 +10,7 @@ import typer
 
 from odp.cli.console import print_json, print_text
 from odp.cli.helper import pin_helper
+from odp.cli.services import founder_keys
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def reference_values(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
-        founders=tuple(founder),
+        founders=founder_keys(founder),
     )
     log = None
     if log_key:
@@ -177,7 +178,7 @@ def endorse(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
-        founders=tuple(founder),
+        founders=founder_keys(founder),
     )
     endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -55,6 +56,20 @@ Founders = Annotated[
     ),
 ]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
+
+
+def founder_keys(given: Sequence[str]) -> tuple[str, ...]:
+    """The keys of `--founder`: each of them 64 hex digits, or a file with one such key per line.
+
+    Raises ConfigurationError where a file cannot be read; the policy checks the keys.
+    """
+    keys: list[str] = []
+    for text in given:
+        if Path(text).is_file():
+            keys += Path(text).read_text(encoding="utf-8", errors="replace").split()
+        else:
+            keys.append(text)
+    return tuple(dict.fromkeys(keys))
 
 
 @server_app.command("run")
@@ -221,7 +236,7 @@ def run_aggregator(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
-        founders=tuple(founder),
+        founders=founder_keys(founder),
         test_noise_seed=test_noise_seed,
     )
     running = start(

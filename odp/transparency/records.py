@@ -46,7 +46,7 @@ from odp.transparency.entries import (
 )
 from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure
-from odp.v1 import common_pb2
+from odp.v1 import common_pb2, population_pb2
 
 # Epsilon is computed from the same events by the same code on another machine.
 _TOLERANCE = 1e-9
@@ -382,6 +382,8 @@ class Records:
         try:
             if isinstance(entry, TaskEntry):
                 return f" {common_pb2.TaskDefinition.FromString(entry.definition).name!r}"
+            if isinstance(entry, CharterEntry):
+                return f" of {population_pb2.PopulationCharter.FromString(entry.charter).population!r}"
             if isinstance(entry, ManifestEntry):
                 return f" version {common_pb2.ModelManifest.FromString(entry.manifest).version}"
             if isinstance(entry, ReleaseEntry):

@@ -46,6 +46,7 @@ class Served:
         answering = servicer(
             storage=world.storage,
             board=self.board,
+            populations=world.populations(),
             key=world.key,
             token=TOKEN,
             token_place="state/operator.token",
@@ -197,11 +198,14 @@ def test_the_same_definition_again_is_the_same_task(served: Served, world: Any, 
     assert served.submit(definition) != first
 
 
-def test_a_cancelled_task_says_so_and_stays_so(served: Served, definition: Any) -> None:
+def test_a_cancelled_task_says_so_until_it_is_ended_and_stays_so(served: Served, world: Any, definition: Any) -> None:
     sha256 = served.submit(definition)
     for _ in range(2):
         served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=20, metadata=AUTHORIZED)
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
+    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    assert status.state == server_pb2.TaskStatus.STATE_CANCELLING
+    world.storage.mark_abandoned(sha256)
     status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
     assert status.state == server_pb2.TaskStatus.STATE_CANCELLED
     assert served.wakes == 2
