@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from callers import DistributorStub, add_distributor
 
 from distributor import servicer
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
-from distributor.servicer import DistributorService, distributor_servicer
+from distributor.servicer import DistributorService
 from odp.algorithms.seam import Broadcast, Table
 from odp.crypto import HpkeKey, SigningKey
 from odp.signed_task import sign_manifest
@@ -22,7 +23,7 @@ from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
-from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.v1 import common_pb2, distributor_pb2
 
 KEY = HpkeKey.generate()
 SECONDS = 20.0
@@ -70,9 +71,7 @@ def open_host(tmp_path: Path, kit: Any) -> Iterator[Callable[..., Host]]:
         server = serve(
             address="127.0.0.1:0",
             identity=identity,
-            add=lambda server: distributor_pb2_grpc.add_DistributorServiceServicer_to_server(
-                distributor_servicer(service, log), server
-            ),
+            add=lambda server: add_distributor(service, log, server),
             service_names=[servicer.NAME],
             workers=servicer.WORKERS,
         )
@@ -83,7 +82,7 @@ def open_host(tmp_path: Path, kit: Any) -> Iterator[Callable[..., Host]]:
             server.stop(0)
             state.close()
 
-        host = Host(distributor_pb2_grpc.DistributorServiceStub(channel), core, models, lines, close)
+        host = Host(DistributorStub(channel), core, models, lines, close)
         opened.append(host)
         return host
 
