@@ -67,12 +67,13 @@ class ControlService:
         charter = open_charter(signed)
         with self._changes.turn():
             before = self._core.round_states()
-            self._changes.settle(self._core.set_charter(signed))
+            writes = self._core.set_charter(signed)
+            self._changes.settle(writes)
             self._storage.keep_charter(charter.population, charter.sequence, signed.SerializeToString())
             self._erase_ended({(state.task_sha256, state.round) for state in before})
-        self._log.event(
-            "charter_set", population=charter.population, sequence=charter.sequence, owners=len(charter.owners)
-        )
+        if writes:
+            owners = len(charter.owners)
+            self._log.event("charter_set", population=charter.population, sequence=charter.sequence, owners=owners)
 
     def charters(self, request: aggregator_pb2.GetChartersRequest) -> aggregator_pb2.GetChartersResponse:
         """The charters of a population, oldest first."""
