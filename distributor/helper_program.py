@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,7 @@ from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
 from odp.crypto.hpke import KEY_BYTES, HpkeKey
 from odp.errors import ConfigurationError, StateError
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
@@ -39,6 +40,8 @@ class HelperConfig:
     ca: Path | None = None
     ca_folder: Path | None = None
     keep_days: float = KEEP_DAYS
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         check_keep_days(self.keep_days)
@@ -70,7 +73,15 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
-        server = serve(address=config.listen, identity=tls, add=add, service_names=[NAME], workers=WORKERS)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=[NAME],
+            workers=WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(server.stop)
         log.event("serving", address=server.address, key=key.public.hex())
         return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)

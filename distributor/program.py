@@ -24,6 +24,7 @@ from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.transport.channel import parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
@@ -32,6 +33,8 @@ from odp.transport.tls import check_files, identity_for, read_ca
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
+#: A query by lattices has up to 4 MiB.
+LIMITS = Limits(request_bytes=4 * 2**20 + 2**16)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Config:
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
     parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
-    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for.
+    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for. ``limits`` say what
+    callers may take of the listener; ``reflection`` serves gRPC reflection.
     """
 
     state: Path
@@ -55,6 +59,8 @@ class Config:
     helper: str | None = None
     helper_ca: Path | None = None
     keep_days: float = KEEP_DAYS
+    limits: Limits = LIMITS
+    reflection: bool = False
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
@@ -114,7 +120,15 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             )
 
         names = [NAME, RETRIEVAL, attestation_servicer.NAME]
-        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=names,
+            workers=WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(server.stop)
         log.event("serving", address=server.address, image=begun.image_digest)
         return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)

@@ -9,6 +9,7 @@ import typer
 
 from odp.cli import helper
 from odp.cli.console import console
+from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.run import parent_watch, serve_until_stopped
 
 if TYPE_CHECKING:
@@ -69,9 +70,12 @@ def run_server(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the developer's server in the foreground."""
+    from odp.transport.limits import Limits
     from server.program import Config, start
 
     running = start(
@@ -88,6 +92,8 @@ def run_server(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
@@ -113,10 +119,12 @@ def run_distributor(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the distributor (host and emulated enclave) in the foreground."""
-    from distributor.program import Config, start
+    from distributor.program import LIMITS, Config, start
     from odp.enclave.policy import EnclavePolicy
 
     running = start(
@@ -132,6 +140,8 @@ def run_distributor(
             ca=ca,
             ca_folder=ca_folder,
             keep_days=keep_days,
+            limits=LIMITS.changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
@@ -160,10 +170,13 @@ def run_aggregator(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
+    from odp.transport.limits import Limits
     from trusted_aggregator.program import Config, start
     from trusted_aggregator.secagg_session import Pace
 
@@ -187,6 +200,8 @@ def run_aggregator(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

@@ -51,7 +51,7 @@ class Host:
         request = aggregator_pb2.SubmitRequest(
             task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
         )
-        return self.service.submit(request)
+        return self.service.submit(request).result(SECONDS)
 
     def close(self):
         order, signature = self.world.order(0, domains.CLOSE)
