@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,7 @@ from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
 from odp.crypto.hpke import KEY_BYTES, HpkeKey
 from odp.errors import ConfigurationError, StateError
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
@@ -45,6 +46,8 @@ class HelperConfig:
     ca_folder: Path | None = None
     callers_ca: Path | None = None
     keep_days: float = KEEP_DAYS
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         check_keep_days(self.keep_days)
@@ -85,6 +88,8 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
             callers=Callers(
                 tls.ca_pem if config.callers_ca is None else read_ca(config.callers_ca), (caller_name("distributor"),)
             ),
+            limits=config.limits,
+            reflection=config.reflection,
         )
         undo.callback(server.stop)
         log.event("serving", address=server.address, key=key.public.hex())

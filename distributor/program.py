@@ -27,6 +27,7 @@ from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.transport.channel import parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
@@ -36,6 +37,8 @@ from odp.transport.tls import Callers, caller_name, check_files, identity_for, r
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
+#: A query by lattices has up to 4 MiB.
+LIMITS = Limits(request_bytes=4 * 2**20 + 2**16)
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -48,7 +51,8 @@ class Config:
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
     parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
-    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for.
+    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for. ``limits`` say what
+    callers may take of the listener; ``reflection`` serves gRPC reflection.
 
     Devices connect to ``listen``; servers publish at ``control_listen``, with certificates under the CA. ``developers``
     are the public keys (64 hex digits) whose models are taken; without any, those of every such server.
@@ -66,6 +70,8 @@ class Config:
     helper: str | None = None
     helper_ca: Path | None = None
     keep_days: float = KEEP_DAYS
+    limits: Limits = LIMITS
+    reflection: bool = False
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
@@ -135,7 +141,15 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             distributor_pb2_grpc.add_DistributorControlServiceServicer_to_server(control_servicer(service, log), server)
 
         names = [NAME, RETRIEVAL, attestation_servicer.NAME]
-        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=names,
+            workers=WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(server.stop)
         orders = serve(
             address=config.control_listen,

@@ -28,10 +28,10 @@ from odp.errors import ConfigurationError, OdpError, StateError
 from odp.public_table import is_table
 from odp.signed_task import HASH_BYTES, check_length, parse_known
 from odp.tables import entry_bytes
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
-from odp.transport.streams import stream_time_limit
 from odp.transport.sweeping import DAY
 from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
@@ -65,9 +65,9 @@ class Replication(Protocol):
 class DistributorService:
     """Serves ``core`` and keeps ``store`` equal to what it holds; thread-safe.
 
-    ``stream_seconds`` bounds one Publish or Download, whatever deadline its caller set. ``replication`` hands on models
-    that somebody else must hold too, before their Publish is answered. ``keep_seconds`` is how long a model that no
-    open round can need is kept after it was asked for last, by ``clock``, seconds since 1970.
+    ``replication`` hands on models that somebody else must hold too, before their Publish is answered. ``keep_seconds``
+    is how long a model that no open round can need is kept after it was asked for last, by ``clock``, seconds since
+    1970.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class DistributorService:
         store: ModelStore,
         log: Log,
         *,
-        stream_seconds: float = LONG_DEADLINE,
         replication: Replication | None = None,
         keep_seconds: float = KEEP_DAYS * DAY,
         clock: Callable[[], float] = time.time,
@@ -85,7 +84,6 @@ class DistributorService:
         self._store = store
         self._log = log
         self._lists = BlockLists(store)
-        self._stream_seconds = stream_seconds
         self._replication = replication
         self._keep_seconds = keep_seconds
         self._clock = clock
@@ -122,14 +120,11 @@ class DistributorService:
         But for one case: where only the handing on failed, disk and enclave keep the model, and the same Publish again
         hands it on.
         """
-        limits = contextlib.ExitStack()
-        limits.enter_context(self._publishes.turn())
-        limits.enter_context(stream_time_limit(context, self._stream_seconds))
-        with limits:
-            first = next(requests, None)
-            if first is None or first.WhichOneof("part") != "header":
-                raise ConfigurationError("the first message of a publish stream must be its header")
-            header = open_header(first.header.task, first.header.model)
+        first = next(requests, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise ConfigurationError("the first message of a publish stream must be its header")
+        header = open_header(first.header.task, first.header.model)
+        with self._publishes.turn(progress(context)):
             if self._replication is not None:
                 self._replication.check(header)
             reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
@@ -178,8 +173,7 @@ class DistributorService:
         """Checks the request at once; the iterator reads what it asks for, in chunks of at most 1 MiB."""
         index, size = self._table(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(self._downloads.turn())
-        permit.enter_context(stream_time_limit(context, self._stream_seconds))
+        permit.enter_context(self._downloads.turn(progress(context)))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()

@@ -28,10 +28,10 @@ from odp.crypto.pir import lwe
 from odp.errors import Busy, ConfigurationError, OdpError
 from odp.signed_task import HASH_BYTES, check_length
 from odp.tables import entry_bytes, keyed_entry, table_from_bytes, written_rows
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
-from odp.transport.streams import stream_time_limit
 from odp.transport.turns import Turns
 from odp.v1 import retrieval_pb2
 
@@ -55,13 +55,10 @@ class _Static:
 class StaticTables:
     """Answers for the last models of tasks in ``store``; thread-safe."""
 
-    def __init__(
-        self, models: DistributorService, store: ModelStore, log: Log, *, stream_seconds: float = LONG_DEADLINE
-    ) -> None:
+    def __init__(self, models: DistributorService, store: ModelStore, log: Log) -> None:
         self._models = models
         self._store = store
         self._log = log
-        self._stream_seconds = stream_seconds
         self._hints = Turns(at_once=MAX_HINTS, waiting=0, service="distributor", what="hints")
         self._lock = threading.Lock()
         self._ready: OrderedDict[bytes, _Static] = OrderedDict()
@@ -87,8 +84,7 @@ class StaticTables:
         """The hint in chunks of at most 1 MiB. Raises as ``describe``, at once."""
         found = self._of(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(self._hints.turn())
-        permit.enter_context(stream_time_limit(context, self._stream_seconds))
+        permit.enter_context(self._hints.turn(progress(context)))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()

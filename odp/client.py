@@ -155,11 +155,10 @@ class Connection:
         features = b""
         if isinstance(task, Task) and task.model.features is not None:
             features = task.model.features.tobytes()
-        request = server_pb2.SubmitTaskRequest(definition=task.definition(), item_features=features)
         reply = channel.call(
             self._stub.SubmitTask,
-            request,
-            timeout=channel.SHORT_DEADLINE,
+            _submission(task.definition(), features),
+            timeout=channel.LONG_DEADLINE if len(features) > channel.CHUNK_BYTES else channel.SHORT_DEADLINE,
             what=f"submit the task {task.name!r}",
             address=self.address,
             metadata=self._metadata,
@@ -355,6 +354,13 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _submission(definition: common_pb2.TaskDefinition, features: bytes) -> Iterator[server_pb2.SubmitTaskRequest]:
+    pieces = [features[start : start + channel.CHUNK_BYTES] for start in range(0, len(features), channel.CHUNK_BYTES)]
+    yield server_pb2.SubmitTaskRequest(definition=definition)
+    for piece in pieces:
+        yield server_pb2.SubmitTaskRequest(item_features=piece)
 
 
 def _publish_parts(table: Table) -> Iterator[table_pb2.PublishTableRequest]:

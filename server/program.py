@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -19,6 +19,7 @@ from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
 from odp.transport.channel import connect, parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
@@ -66,6 +67,8 @@ class Config:
       log_key: Private key of the transparency log, as a file; default: ``log.key`` in ``state``, made on first start.
       endorsements: JSON file of the enclaves' endorsements, policies and withdrawals, for the log.
       witnesses: ``host:port=verifier key`` of each witness that is to cosign the log.
+      limits: What callers may take of the listener.
+      reflection: Whether gRPC reflection is served.
     """
 
     state: Path
@@ -82,6 +85,8 @@ class Config:
     log_key: Path | None = None
     endorsements: Path | None = None
     witnesses: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         controls = (self.distributor_control, self.aggregator_control)
@@ -176,7 +181,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             populations=populations,
             key=key,
             token=token,
-            token_place=str(state.path(TOKEN_FILE)),
+            token_name=TOKEN_FILE,
             wake=driver.wake,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
@@ -199,6 +204,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             add=add,
             service_names=[NAME, LOG_NAME, TABLE_NAME],
             workers=_WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
         )
         undo.callback(service.stop)
         driver.start()

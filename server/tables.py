@@ -24,12 +24,12 @@ from odp.encoding import encoding_of
 from odp.errors import ConfigurationError, StateError
 from odp.public_table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.signed_task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.transport.state_folder import state_errors, write_atomically
-from odp.transport.streams import stream_time_limit
-from odp.transport.turns import Turns
+from odp.transport.turns import Progress, Turns
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
 from server.clients import Distributor
 
@@ -166,8 +166,10 @@ class TablePublisher:
         # A table can have a GiB: what passes through this program is a few chunks of it.
         self._turns = Turns(at_once=_AT_ONCE, waiting=_WAITING, service="server", what="tables")
 
-    def publish(self, requests: Iterator[table_pb2.PublishTableRequest]) -> table_pb2.PublishedTable:
-        """Publishes the next version of a table, from its stream.
+    def publish(
+        self, requests: Iterator[table_pb2.PublishTableRequest], *, progress: Progress | None = None
+    ) -> table_pb2.PublishedTable:
+        """Publishes the next version of a table, from its stream, whose ``progress`` its turn hangs on.
 
         Raises:
           ConfigurationError: the stream is no header and the bytes that it names, or as ``TableBook.sign``.
@@ -178,7 +180,7 @@ class TablePublisher:
         first = next(requests, None)
         if first is None or first.WhichOneof("part") != "header":
             raise ConfigurationError("the first message of a table's stream must be its header")
-        with self._turns.turn():
+        with self._turns.turn(progress):
             record = self._book.sign(first.header)
             self._distributor.publish(record.definition, record.signed, _chunks(requests))
             opened = self._book.announce(first.header.name, model_sha256(record.signed))
@@ -218,8 +220,7 @@ def table_servicer(publisher: TablePublisher, *, token: str, log: Log) -> table_
             self, request_iterator: Iterator[table_pb2.PublishTableRequest], context: grpc.ServicerContext
         ) -> table_pb2.PublishTableResponse:
             require_operator(context)
-            with stream_time_limit(context, LONG_DEADLINE):
-                return table_pb2.PublishTableResponse(table=publisher.publish(request_iterator))
+            return table_pb2.PublishTableResponse(table=publisher.publish(request_iterator, progress=progress(context)))
 
         @answers(log)
         def GetTable(

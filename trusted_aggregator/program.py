@@ -20,6 +20,7 @@ from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, StateError
+from odp.transport.limits import Limits
 from odp.transport.logs import Log, short
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
@@ -53,7 +54,8 @@ class Config:
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate.
     ``pace`` says how long the steps of SecAgg+ take; ``rosters`` are files of the identities that may take part in the
-    sessions of tasks that name them, so that a stranger cannot end one. Nothing here touches the noise (rule P23).
+    sessions of tasks that name them, so that a stranger cannot end one. ``limits`` say what callers may take of the
+    listener; ``reflection`` serves gRPC reflection. Nothing here touches the noise (rule P23).
 
     Devices connect to ``listen``; servers order rounds at ``control_listen``, with certificates under the CA.
     ``idle_days`` is how long a task is kept that no server asks about.
@@ -71,6 +73,8 @@ class Config:
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
     pace: Pace = field(default_factory=Pace)
     rosters: tuple[Path, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
@@ -141,7 +145,17 @@ def start(
         names = [NAME, secagg_servicer.NAME, attestation_servicer.NAME]
         # Clients of SecAgg+ that wait for each other must not keep the rest waiting.
         workers = WORKERS + secagg_servicer.MOST_WAITING
-        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=workers)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=names,
+            workers=workers,
+            limits=config.limits,
+            reflection=config.reflection,
+            # A contribution goes into a list; whose reply comes later. The vector of a masked one is stored first.
+            immediate={f"/{NAME}/Submit": lambda request: not request.masked_vector},
+        )
         undo.callback(server.stop)
         orders = serve(
             address=config.control_listen,

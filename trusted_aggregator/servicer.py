@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import cast
 
 import grpc
 
 from odp.errors import Refusal, StateError
-from odp.transport.channel import LONG_DEADLINE
+from odp.transport.call import progress
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, answers
-from odp.transport.streams import stream_time_limit
+from odp.transport.service import Later, NotFound, answers
 from odp.transport.turns import Turns
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.changes import Changes
@@ -58,17 +58,17 @@ class AggregatorService:
         self._ledgers: dict[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = {}
         self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
 
-    def submit(self, request: aggregator_pb2.SubmitRequest) -> Refusal | None:
-        """Counts a contribution; returns None once it is counted and stored."""
+    def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refusal | None]:
+        """Counts a contribution; the future is None once it is counted and stored."""
         if request.masked_sha256:  # the host's own word to its enclave
-            return Refusal.MALFORMED
+            return _refused(Refusal.MALFORMED)
         if not request.masked_vector:
             return self._ingest.submit(request)
         length = self._core.masked_bytes(request.task_sha256, request.round)
         if isinstance(length, Refusal):
-            return length
+            return _refused(length)
         if len(request.masked_vector) != length:
-            return Refusal.MALFORMED
+            return _refused(Refusal.MALFORMED)
         return self._ingest.submit(
             masked_request(request, request.sealed_contribution, request.masked_vector), masked=request.masked_vector
         )
@@ -77,26 +77,26 @@ class AggregatorService:
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
     ) -> Refusal | None:
         """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
-        with (
-            self._streams.turn(),
-            stream_time_limit(context, LONG_DEADLINE),
-        ):
-            header = read_header(requests)
-            masked = bool(header.sealed_contribution)
-            asked = self._core.masked_bytes if masked else self._core.sealed_bytes
-            length = asked(header.task_sha256, header.round)
-            data = length if isinstance(length, Refusal) else read_sealed(requests, length)
+        header = read_header(requests)
+        masked = bool(header.sealed_contribution)
+        asked = self._core.masked_bytes if masked else self._core.sealed_bytes
+        length = asked(header.task_sha256, header.round)
+        if isinstance(length, Refusal):
+            return length
+        # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
+        with self._streams.turn(progress(context)):
+            data = read_sealed(requests, length)
             if isinstance(data, Refusal):
                 return data
             if masked:
                 # Without a vector, the round is not masked.
                 request = masked_request(header, header.sealed_contribution, data)
-                return self._ingest.submit(request, masked=data) if data else Refusal.MALFORMED
+                return self._ingest.submit(request, masked=data).result() if data else Refusal.MALFORMED
             return self._ingest.submit(
                 aggregator_pb2.SubmitRequest(
                     task_sha256=header.task_sha256, round=header.round, sealed_contribution=data
                 )
-            )
+            ).result()
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
         """The signed ledger of the task's population; the enclave is asked once after each change."""
@@ -124,10 +124,12 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
 
     class Servicer(aggregator_pb2_grpc.AggregatorServiceServicer):
         @answers(log)
-        def Submit(
+        def Submit(  # type: ignore[override]  # the front takes a reply that comes later
             self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.SubmitResponse:
-            return aggregator_pb2.SubmitResponse(refusal=_number(service.submit(request)))
+        ) -> Later:
+            return Later(
+                service.submit(request), lambda refusal: aggregator_pb2.SubmitResponse(refusal=_number(refusal))
+            )
 
         @answers(log)
         def SubmitStream(
@@ -143,6 +145,12 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
             return service.get_ledger(request)
 
     return Servicer()
+
+
+def _refused(refusal: Refusal) -> Future[Refusal | None]:
+    future: Future[Refusal | None] = Future()
+    future.set_result(refusal)
+    return future
 
 
 def _number(refusal: Refusal | None) -> aggregator_pb2.Refusal:

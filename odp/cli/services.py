@@ -10,6 +10,7 @@ import typer
 
 from odp.cli import helper
 from odp.cli.console import console
+from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.run import parent_watch, serve_until_stopped
 
 if TYPE_CHECKING:
@@ -99,9 +100,12 @@ def run_server(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the developer's server in the foreground."""
+    from odp.transport.limits import Limits
     from server.program import Config, start
 
     running = start(
@@ -120,6 +124,8 @@ def run_server(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
@@ -168,10 +174,12 @@ def run_distributor(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the distributor (host and emulated enclave) in the foreground."""
-    from distributor.program import Config, start
+    from distributor.program import LIMITS, Config, start
     from odp.enclave.policy import EnclavePolicy
 
     running = start(
@@ -189,6 +197,8 @@ def run_distributor(
             ca=ca,
             ca_folder=ca_folder,
             keep_days=keep_days,
+            limits=LIMITS.changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
@@ -223,10 +233,13 @@ def run_aggregator(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
+    from odp.transport.limits import Limits
     from trusted_aggregator.program import Config, start
     from trusted_aggregator.secagg_session import Pace
 
@@ -253,6 +266,8 @@ def run_aggregator(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

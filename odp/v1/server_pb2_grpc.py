@@ -45,7 +45,7 @@ class ServerServiceStub:
                 request_serializer=odp_dot_v1_dot_server__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_server__pb2.GetModelResponse.FromString,
                 _registered_method=True)
-        self.SubmitTask = channel.unary_unary(
+        self.SubmitTask = channel.stream_unary(
                 '/odp.v1.ServerService/SubmitTask',
                 request_serializer=odp_dot_v1_dot_server__pb2.SubmitTaskRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_server__pb2.SubmitTaskResponse.FromString,
@@ -95,8 +95,9 @@ class ServerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SubmitTask(self, request, context):
-        """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`).
+    def SubmitTask(self, request_iterator, context):
+        """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+        `authorization: Bearer <token>`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +152,7 @@ def add_ServerServiceServicer_to_server(servicer, server):
                     request_deserializer=odp_dot_v1_dot_server__pb2.GetModelRequest.FromString,
                     response_serializer=odp_dot_v1_dot_server__pb2.GetModelResponse.SerializeToString,
             ),
-            'SubmitTask': grpc.unary_unary_rpc_method_handler(
+            'SubmitTask': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitTask,
                     request_deserializer=odp_dot_v1_dot_server__pb2.SubmitTaskRequest.FromString,
                     response_serializer=odp_dot_v1_dot_server__pb2.SubmitTaskResponse.SerializeToString,
@@ -248,7 +249,7 @@ class ServerService:
             _registered_method=True)
 
     @staticmethod
-    def SubmitTask(request,
+    def SubmitTask(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -258,8 +259,8 @@ class ServerService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_unary(
+            request_iterator,
             target,
             '/odp.v1.ServerService/SubmitTask',
             odp_dot_v1_dot_server__pb2.SubmitTaskRequest.SerializeToString,

@@ -37,8 +37,10 @@ class ServerServiceStub:
     """A device asks for work. It names its population and nothing else: not itself, not its data."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetModelRequest, _server_pb2.GetModelResponse]
     """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
-    SubmitTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]
-    """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`)."""
+    SubmitTask: _grpc.StreamUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]
+    """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+    `authorization: Bearer <token>`).
+    """
     GetTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetTaskRequest, _server_pb2.GetTaskResponse]
     """Progress of one task. Needs the operator's token."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_server_pb2.ListTasksRequest, _server_pb2.ListTasksResponse]
@@ -61,8 +63,10 @@ class ServerServiceAsyncStub(ServerServiceStub):
     """A device asks for work. It names its population and nothing else: not itself, not its data."""
     GetModel: _aio.UnaryUnaryMultiCallable[_server_pb2.GetModelRequest, _server_pb2.GetModelResponse]  # type: ignore[assignment]
     """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
-    SubmitTask: _aio.UnaryUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]  # type: ignore[assignment]
-    """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`)."""
+    SubmitTask: _aio.StreamUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]  # type: ignore[assignment]
+    """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+    `authorization: Bearer <token>`).
+    """
     GetTask: _aio.UnaryUnaryMultiCallable[_server_pb2.GetTaskRequest, _server_pb2.GetTaskResponse]  # type: ignore[assignment]
     """Progress of one task. Needs the operator's token."""
     ListTasks: _aio.UnaryUnaryMultiCallable[_server_pb2.ListTasksRequest, _server_pb2.ListTasksResponse]  # type: ignore[assignment]
@@ -98,10 +102,12 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def SubmitTask(
         self,
-        request: _server_pb2.SubmitTaskRequest,
+        request_iterator: _MaybeAsyncIterator[_server_pb2.SubmitTaskRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.SubmitTaskResponse, _abc.Awaitable[_server_pb2.SubmitTaskResponse]]:
-        """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`)."""
+        """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+        `authorization: Bearer <token>`).
+        """
 
     @_abc_1.abstractmethod
     def GetTask(

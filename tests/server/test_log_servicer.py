@@ -57,7 +57,7 @@ def test_everything_that_the_service_gives_verifies(
     token = [("authorization", f"Bearer {running.token_path.read_text().strip()}")]
     with connect(running.address, running.ca_pem) as channel:
         server_pb2_grpc.ServerServiceStub(channel).SubmitTask(
-            server_pb2.SubmitTaskRequest(definition=definition), timeout=20, metadata=token
+            iter([server_pb2.SubmitTaskRequest(definition=definition)]), timeout=20, metadata=token
         )
     assert world.lines.wait_for("task_finished")
     size, _body = _size(stub)

@@ -33,7 +33,7 @@ class Caller:
 
     def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
         request = server_pb2.SubmitTaskRequest(definition=definition)
-        return self.stub.SubmitTask(request, timeout=20, metadata=self.metadata).task_sha256
+        return self.stub.SubmitTask(iter([request]), timeout=20, metadata=self.metadata).task_sha256
 
     def status(self, sha256: bytes) -> server_pb2.TaskStatus:
         request = server_pb2.GetTaskRequest(task_sha256=sha256)

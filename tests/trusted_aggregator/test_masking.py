@@ -26,6 +26,9 @@ SMALL, LARGE = 40, 300_000
 CHUNK = 2**20
 
 
+SECONDS = 20.0
+
+
 class Context:
     """As much of a gRPC context as a stream needs."""
 
@@ -65,7 +68,7 @@ class Host(StoredHost):
             aggregator_pb2.SubmitRequest(
                 task_sha256=self.world.task_sha256, round=0, sealed_contribution=sealed, masked_vector=vector
             )
-        )
+        ).result(SECONDS)
 
     # The host, step by step
 
@@ -337,11 +340,11 @@ def test_a_half_without_the_other_is_refused(host: Host) -> None:
     """Also where a device names the hash in the host's place: the sum would lack its vector."""
     sealed, digest = host.sealed(1), host.halve(1).secret[32:]
     alone = aggregator_pb2.SubmitRequest(task_sha256=host.world.task_sha256, round=0, sealed_contribution=sealed)
-    assert host.service.submit(alone) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
     alone.sealed_contribution = sealed + digest
-    assert host.service.submit(alone) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
     alone.sealed_contribution, alone.masked_sha256 = sealed, digest
-    assert host.service.submit(alone) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
     assert host.count() == 0
     assert host.send(1) is None
 
