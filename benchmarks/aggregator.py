@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import noise
+from benchmarks.callers import aggregator_client, found_population, program_identity
 from benchmarks.contributors import Contributors, Sent, Target, payloads
 from benchmarks.harness import Figure, Limit, progress
 from device_runtime.addresses import PinnedAddresses
@@ -41,8 +42,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.signed_task import open_task, sign_order, sign_task, task_sha256
-from odp.transport.channel import call, connect
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from odp.v1 import aggregator_pb2, common_pb2
 
 _ITEMS, _RANK, _PLACES = 3706, 16, 50
 _MINIMUM_COHORT = 20
@@ -102,8 +102,13 @@ class _Aggregator:
     """``odp aggregator run`` as a process, and the developer who orders its rounds."""
 
     def __init__(self, root: Path) -> None:
+        self.developer = SigningKey.generate()
+        founder = self.developer.public.hex()
         self.policy = EnclavePolicy(
-            role="aggregator", minimum_cohort=_MINIMUM_COHORT, population_delta=_POPULATION_DELTA
+            role="aggregator",
+            minimum_cohort=_MINIMUM_COHORT,
+            population_delta=_POPULATION_DELTA,
+            founders=(founder,),
         )
         self._root = root
         self.child = Child(
@@ -111,20 +116,19 @@ class _Aggregator:
             [
                 "aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform"),
                 "--ca-folder", str(root / "ca"), "--minimum-cohort", str(_MINIMUM_COHORT),
-                "--population-delta", repr(_POPULATION_DELTA),
+                "--population-delta", repr(_POPULATION_DELTA), "--control-listen", "127.0.0.1:0", "--founder", founder,
             ],
             state=root / "aggregator",
             log=root / "aggregator.log",
         )  # fmt: skip
-        self.developer = SigningKey.generate()
         self.task = sign_task(definition(), self.developer)
 
     def connect(self) -> None:
         """Waits until it serves, and verifies its evidence as a device does."""
         self.child.wait_serving(self._root / "ca" / "ca.pem")
         self.ca = (self._root / "ca" / "ca.pem").read_bytes()
-        self._channel = connect(self.child.address, self.ca)
-        self._stub = aggregator_pb2_grpc.AggregatorServiceStub(self._channel)
+        self._server = aggregator_client(self.child, program_identity(self._root, "server", self._root / "ca"))
+        found_population(self._server, definition().population, self.developer)
         pinned = self._root / "reference_values.json"
         write_reference_values(self._root / "platform", self.policy, pinned)
         addresses = PinnedAddresses.at(aggregator=self.child.address)
@@ -138,16 +142,13 @@ class _Aggregator:
 
     def open(self, round: int) -> None:
         """Opens a round."""
-        order, signature = self._order(round, domains.OPEN)
-        request = aggregator_pb2.OpenRoundRequest(task=self.task, order=order, signature=signature)
-        call(self._stub.OpenRound, request, timeout=_SECONDS, what=f"open round {round}", address=self.child.address)
+        self._server.open_round(self.task, *self._order(round, domains.OPEN))
 
     def close(self, round: int) -> float:
         """Closes a round; seconds until its release arrived."""
-        order, signature = self._order(round, domains.CLOSE)
-        request = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
+        order = self._order(round, domains.CLOSE)
         started = time.perf_counter()
-        call(self._stub.CloseRound, request, timeout=_SECONDS, what=f"close round {round}", address=self.child.address)
+        self._server.close_round(*order)
         return time.perf_counter() - started
 
     def processes(self) -> dict[str, psutil.Process]:
@@ -161,7 +162,6 @@ class _Aggregator:
 
     def stop(self) -> None:
         """Ends the program."""
-        self._channel.close()
         self.child.stop()
 
     def _order(self, round: int, domain: bytes) -> tuple[bytes, bytes]:

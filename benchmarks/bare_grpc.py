@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from odp.transport.channel import CHUNK_BYTES, MAX_MESSAGE_BYTES
+from odp.transport.channel import CHUNK_BYTES, MAX_REQUEST_BYTES
 from odp.transport.state_folder import StateFolder, write_atomically
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, distributor_pb2
@@ -26,7 +26,7 @@ from odp.v1 import aggregator_pb2, distributor_pb2
 METHOD = "/odp.v1.AggregatorService/Submit"
 DOWNLOAD = "/odp.v1.DistributorService/Download"
 
-_OPTIONS = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)]
+_OPTIONS = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.so_reuseport", 0)]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.callers import aggregator_client, found_population, program_identity
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.processes import Usage, with_enclaves
 from device_runtime.addresses import PinnedAddresses
@@ -42,8 +43,6 @@ from odp.signed_task import model_sha256, sign_manifest, sign_order, sign_task, 
 from odp.statistics import Statistics
 from odp.tables import manifest_for
 from odp.task import MASKED, Cohort, UserLevelDP
-from odp.transport.channel import connect
-from odp.transport.tls import read_ca
 from odp.v1 import aggregator_pb2, common_pb2
 from server.clients import AggregatorClient
 
@@ -101,10 +100,13 @@ class _Round:
 def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
-        policy = EnclavePolicy(role="aggregator", minimum_cohort=_MINIMUM)
+        developer = SigningKey.generate()
+        founder = developer.public.hex()
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=_MINIMUM, founders=(founder,))
         shared = ["--ca-folder", str(root / "ca")]
         arguments = ["aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform")]
-        arguments += ["--minimum-cohort", str(_MINIMUM), *shared]
+        arguments += ["--minimum-cohort", str(_MINIMUM), "--control-listen", "127.0.0.1:0", "--founder", founder]
+        arguments += shared
         real = Child("aggregator", arguments, state=root / "aggregator", log=root / "aggregator.log", command=ODP)
         stack.callback(real.stop)
         command = (sys.executable, "-m", "benchmarks.bare_stream")
@@ -123,9 +125,10 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
             .verified("aggregator", real.address)
             .enclave
         )
+        client = aggregator_client(real, program_identity(root, "server", root / "ca"))
         progress(f"sealing {contributions * times} contributions of {_SIZE:,} numbers")
-        opened = _open(task, real.address, ca, verified, contributions * times)
-        masked = _open(_masked(task), real.address, ca, verified, contributions)
+        opened = _open(task, client, developer, verified, contributions * times)
+        masked = _open(_masked(task), client, developer, verified, contributions)
         rates: dict[str, float] = {"bare": 0.0, "real": 0.0}
         with Usage(with_enclaves({"real": real.process.pid, "bare": bare.process.pid})) as usage:
             before = _by_service(usage)
@@ -137,7 +140,7 @@ def _ingest(task: Statistics, contributions: int, times: int) -> list[Figure]:
             used = _by_service(usage)
             masked_rate = _send(services, real.address, masked.submissions)
             masked_used = _by_service(usage)["real"] - used["real"]
-            closing = _close(real.address, ca, masked)
+            closing = _close(client, masked)
             peak = sum(size for name, size in usage.peak_bytes().items() if name.startswith("real"))
     sent = contributions * times
     each = {name: (used[name] - before[name]) / sent * 1e3 for name in used}
@@ -167,24 +170,24 @@ def _masked(task: Statistics) -> Statistics:
     return dataclasses.replace(task, name="masked", population="masked", cohort=cohort)
 
 
-def _close(address: str, ca: Path, round: _Round) -> float:
+def _close(client: AggregatorClient, round: _Round) -> float:
     """Seconds until the release of a round is there, its charge and noise included."""
-    with connect(address, read_ca(ca)) as channel:
-        started = time.perf_counter()
-        AggregatorClient(channel, address).close_round(*round.close)
-        return time.perf_counter() - started
+    started = time.perf_counter()
+    client.close_round(*round.close)
+    return time.perf_counter() - started
 
 
-def _open(task: Statistics, address: str, ca: Path, enclave: VerifiedEnclave, count: int) -> _Round:
-    developer = SigningKey.generate()
+def _open(
+    task: Statistics, client: AggregatorClient, developer: SigningKey, enclave: VerifiedEnclave, count: int
+) -> _Round:
+    found_population(client, task.population, developer)
     signed = sign_task(task.definition(), developer)
     definition = common_pb2.TaskDefinition.FromString(signed.definition)
     task_id = task_sha256(signed)
     server = algorithm_for(definition).server()
     manifest = sign_manifest(manifest_for(server.broadcast(server.start()), task_id), developer)
     order = aggregator_pb2.RoundOrder(task_sha256=task_id, round=0, model_sha256=model_sha256(manifest))
-    with connect(address, read_ca(ca)) as channel:
-        AggregatorClient(channel, address).open_round(signed, *sign_order(order, developer, domains.OPEN))
+    client.open_round(signed, *sign_order(order, developer, domains.OPEN))
     query = algorithm_for(definition).query(0)
     assert isinstance(query, DenseQuery)  # narrows the type; the task is one of statistics
     generator = np.random.Generator(np.random.PCG64(2))

@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks import isolated
 from benchmarks.harness import Figure, Limit, progress
-from device_runtime import Gate, Limits, Services, Store, log_guard, provision, store_path
+from device_runtime import Gate, Limits, Services, Store, charter_memory, log_guard, provision, store_path
 from device_runtime.addresses import PinnedAddresses
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.enclaves import Enclaves
@@ -100,6 +100,7 @@ def participation(chosen: Plan) -> list[Figure]:
                 gate=Gate(limits=_limits(chosen)),
                 records=Records(folder / FOLDER, values),
                 log=log_guard(clients, values, folder),
+                charters=charter_memory(values, folder),
             )
             reader = AssignmentReader(_POPULATION)
             rounds = []

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from benchmarks.callers import program_identity
 from benchmarks.processes import with_enclaves
 from benchmarks.scanning import Shape, table
 from device_runtime.addresses import PinnedAddresses
@@ -58,10 +59,13 @@ class Parties:
     def connect(self) -> None:
         """Starts the distributor once the helper serves, and verifies its evidence as a device does."""
         root, ca = self._root, self._root / "ca" / "ca.pem"
-        self.helper.wait_serving(ca)
+        ca_folder = root / "ca"
+        self.helper.wait_serving(ca, identity=program_identity(root, "distributor", ca_folder))
+        self._server = program_identity(root, "server", ca_folder)
         self.helper_key = helper_key(root / "helper")
         arguments = ["distributor", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform")]
-        arguments += ["--ca-folder", str(root / "ca"), "--helper", self.helper.address]
+        arguments += ["--ca-folder", str(ca_folder), "--helper", self.helper.address]
+        arguments += ["--control-listen", "127.0.0.1:0"]
         self.child = Child("distributor", arguments, state=root / "distributor", log=root / "distributor.log")
         self.child.wait_serving(ca)
         self.address, self.ca = self.child.address, ca.read_bytes()
@@ -74,8 +78,10 @@ class Parties:
 
     def publish(self, model: Model) -> None:
         """Publishes a model over TLS."""
-        with connect(self.address, self.ca) as channel:
-            distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=_PUBLISH_SECONDS)
+        assert self.child is not None  # narrows the type
+        with connect(self.child.control_address, self.ca, identity=self._server) as channel:
+            stub = distributor_pb2_grpc.DistributorControlServiceStub(channel)
+            stub.Publish(model.stream(), timeout=_PUBLISH_SECONDS)
 
     def processor(self) -> dict[str, float]:
         """User and system seconds by process: the host's, its platform's and enclave's, and the helper's."""

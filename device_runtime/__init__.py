@@ -3,6 +3,7 @@
 from device_runtime.addresses import PinnedAddresses
 from device_runtime.app_data import AppData, Bounds, Event, Request
 from device_runtime.candidates import CandidateModel, find_candidates, recommend_candidates
+from device_runtime.charters import CharterMemory
 from device_runtime.conditions import Conditions
 from device_runtime.enclaves import Enclaves
 from device_runtime.gate import Gate
@@ -11,7 +12,7 @@ from device_runtime.limits import Limits
 from device_runtime.lookup import FoundTable, Lookup
 from device_runtime.offline import Available, newest_model
 from device_runtime.person import Person
-from device_runtime.program import Config, Running, log_guard, run, start
+from device_runtime.program import Config, Running, charter_memory, log_guard, run, start
 from device_runtime.provision import provision
 from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
 from device_runtime.recovery import repair
@@ -28,6 +29,7 @@ __all__ = [
     "Available",
     "Bounds",
     "CandidateModel",
+    "CharterMemory",
     "Conditions",
     "Config",
     "DownloadedModel",
@@ -54,6 +56,7 @@ __all__ = [
     "TableCache",
     "Unreadable",
     "at_rest",
+    "charter_memory",
     "download_model",
     "find_candidates",
     "host_key",

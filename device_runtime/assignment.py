@@ -13,10 +13,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from device_runtime.charters import charter_of
 from device_runtime.ledger import TaskTerms
 from odp.algorithms.events_query import TABLE_PREFIX
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client, Query
+from odp.charter import Charter
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
@@ -62,13 +64,17 @@ class Model:
 
 @dataclass(frozen=True)
 class Work:
-    """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet)."""
+    """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet).
+
+    ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet.
+    """
 
     model: Model
     round: int
     distributor: str
     aggregator: str
     log: log_pb2.LogProof | None = None
+    charter: Charter | None = None
 
     @property
     def large(self) -> bool:
@@ -145,6 +151,7 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
     Raises:
       SignatureError: a signature is not the developer's.
       ConfigurationError: a field is out of range, or its parts do not belong together.
+      PrivacyError: the developer does not own the population.
     """
     model = open_model(assignment.task, assignment.model)
     if model.definition.population != population:
@@ -163,6 +170,7 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
         assignment.distributor_address,
         assignment.aggregator_address,
         assignment.log if assignment.HasField("log") else None,
+        charter_of(assignment.charter, model.definition) if assignment.HasField("charter") else None,
     )
 
 

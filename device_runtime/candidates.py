@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_runtime.assignment import Model, open_model
+from device_runtime.assignment import Model
+from device_runtime.charters import CharterMemory
 from device_runtime.contribution import own_data
 from device_runtime.downloads import fetch_table
 from device_runtime.lookup import FoundTable, Lookup
-from device_runtime.recommend import Recommendation
+from device_runtime.recommend import Recommendation, offered_model
 from device_runtime.services import Traffic
 from device_runtime.store import Store
 from device_runtime.table_cache import TableCache
@@ -50,22 +51,22 @@ def find_candidates(
     offer: server_pb2.GetModelResponse,
     *,
     cache: TableCache,
+    charters: CharterMemory,
     log: LogGuard | None = None,
 ) -> CandidateModel:
     """The candidates of the model that a server offers; first finds the model in the ``log``, where one is given.
 
     Raises:
       SignatureError, ConfigurationError: task, model or tables are not what their developer signed.
-      TransparencyError: task or model are not in the log; nothing was asked of the distributor.
+      PrivacyError: that developer does not own the population.
+      TransparencyError: task, model or charter are not in the log; nothing was asked of the distributor.
       StaleModel: the candidates are those of another version of the model: use the whole model, or ask again later.
       ServiceError: the server has no candidates, or a table is not the one of its manifest.
       ServiceUnavailable: nobody answers.
     """
-    model = open_model(offer.task, offer.model)
+    model = offered_model(offer, charters=charters, log=log)
     if not model.keyed:
         raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
-    if log is not None:
-        log.logged(offer.log, task=offer.task, model=offer.model)
     developer = model.definition.developer_key
     centroids, buckets = (lookup.find(name, developer_key=developer) for name in table_names(model.definition.name))
     data = fetch_table(

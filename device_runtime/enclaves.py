@@ -68,10 +68,13 @@ class Enclaves:
         self._asking: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
         self._verified: dict[tuple[str, str], Checked] = {}
 
-    def verified(self, role: str, address: str, *, unlike: bytes | None = None) -> Checked:
+    def verified(
+        self, role: str, address: str, *, unlike: bytes | None = None, older_than: float | None = None
+    ) -> Checked:
         """The enclave of ``role`` behind ``address``, verified now or before and not yet expired.
 
-        ``unlike`` is an HPKE key that did not work: evidence that names it is asked for again.
+        ``unlike`` is an HPKE key that did not work: evidence that names it is asked for again. So is evidence that was
+        checked before or at ``older_than``, seconds since the epoch.
 
         Raises:
           AttestationError: its evidence was refused; the message names the service. Nothing is remembered.
@@ -83,7 +86,8 @@ class Enclaves:
         # One thread asks, the others wait for its answer.
         with asking:
             known = self._verified.get(key)
-            if known is not None and self._clock() < known.enclave.expires and known.enclave.hpke_key != unlike:
+            valid = known is not None and self._clock() < known.enclave.expires and known.enclave.hpke_key != unlike
+            if known is not None and valid and (older_than is None or known.evidence.time > older_than):
                 return known
             self._verified.pop(key, None)
             nonce = self._random_bytes(_NONCE_BYTES)

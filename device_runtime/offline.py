@@ -18,6 +18,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import open_model
+from device_runtime.charters import CharterMemory
 from device_runtime.recommend import DownloadedModel, download_model
 from device_runtime.services import Services
 from device_runtime.table_cache import TableCache
@@ -47,6 +48,7 @@ def newest_model(
     *,
     cache: TableCache,
     folder: Path,
+    charters: CharterMemory,
     log: Callable[[], LogGuard | None] = lambda: None,
 ) -> Available:
     """The newest model of ``population``, or the last one that was complete here.
@@ -62,9 +64,9 @@ def newest_model(
     _validate.identifier(population=population)
     try:
         try:
-            return _newest(services, population, cache, folder, log)
+            return _newest(services, population, cache, folder, charters, log)
         except StaleModel:
-            return _newest(services, population, cache, folder, log)
+            return _newest(services, population, cache, folder, charters, log)
     except CertificateError:
         raise
     except ServiceUnavailable as error:
@@ -80,18 +82,11 @@ def _newest(
     population: str,
     cache: TableCache,
     folder: Path,
+    charters: CharterMemory,
     log: Callable[[], LogGuard | None],
 ) -> Available:
     offer = services.newest_model(population)
-    downloaded = download_model(
-        services,
-        offer.task,
-        offer.model,
-        distributor=offer.distributor_address,
-        log=log(),
-        proof=offer.log,
-        cache=cache,
-    )
+    downloaded = download_model(services, offer, charters=charters, log=log(), cache=cache)
     # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
     with contextlib.suppress(OSError):
         make_folders(folder)

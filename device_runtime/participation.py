@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from device_runtime.assignment import Work
+from device_runtime.charters import CharterMemory, require_in_force
 from device_runtime.contribution import Contribution, OwnData, contribution, own_data, require_trainable, without_rows
 from device_runtime.enclaves import Checked, Enclaves
 from device_runtime.gate import Gate
@@ -45,7 +46,7 @@ from odp.crypto import domains, hpke, segments
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
-from odp.errors import PrivacyError, Refusal, ServiceError
+from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, secagg_terms_pb2
 
@@ -75,6 +76,7 @@ class Participant:
       retrievals: the ways to get rows that need no enclave; by default whole models without a cache, and no helper.
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
+      charters: whose the populations are, as far as this host knows.
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       made_examples: gives the device's own code time to make the examples that a task may read, before each
         contribution to one.
@@ -90,6 +92,7 @@ class Participant:
     retrievals: Retrievals | None = None
     records: Records | None = None
     log: LogGuard | None = None
+    charters: CharterMemory = dataclasses.field(default_factory=CharterMemory)
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
     clock: Callable[[], float] = time.time
@@ -138,9 +141,12 @@ class Participant:
         except PrivacyError:
             store.declined(model.signed_task, model.terms, work.round, time=self.clock())
             raise
+        if work.charter is not None:
+            self.charters.check(work.charter)
         if self.log is None:
             return ()
-        return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest)
+        charter = None if work.charter is None else work.charter.signed
+        return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest, charter=charter)
 
     def before_data(self, store: Store, work: Work) -> None:
         """The last look at the conditions, and the time of the device's own code: then the data may be read.
@@ -161,8 +167,11 @@ class Participant:
         return contribution(work, slices, own, seed=seed, most_seconds=self.compute_seconds, monotonic=self.monotonic)
 
     def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
-        """The aggregator's enclave, verified. Raises AttestationError, TransparencyError."""
-        return self._verified("aggregator", work.aggregator, logged)
+        """The aggregator's enclave, verified, which shows the task's charter to be in force.
+
+        Raises AttestationError, TransparencyError; PrivacyError where this host knows other owners.
+        """
+        return self._chartered(work, self._verified("aggregator", work.aggregator, logged), logged)
 
     def recorded(self, work: Work, aggregator: Checked) -> bytes:
         """The hash of what was verified; it is on the disk."""
@@ -184,9 +193,21 @@ class Participant:
             )
         return self.roster
 
-    def _verified(self, role: str, address: str, logged: Logged, *, unlike: bytes | None = None) -> Checked:
+    def _chartered(self, work: Work, checked: Checked, logged: Logged) -> Checked:
+        """``checked``, or fresh evidence where the charter came after it; the charter is remembered then."""
+        try:
+            charter = require_in_force(work.charter, checked.enclave)
+        except AttestationError:
+            checked = self._verified("aggregator", work.aggregator, logged, older_than=checked.evidence.time)
+            charter = require_in_force(work.charter, checked.enclave)
+        self.charters.accept(charter)
+        return checked
+
+    def _verified(
+        self, role: str, address: str, logged: Logged, *, unlike: bytes | None = None, older_than: float | None = None
+    ) -> Checked:
         """The enclave behind ``address``: its evidence was accepted, and it is endorsed in the log."""
-        checked = self.enclaves.verified(role, address, unlike=unlike)
+        checked = self.enclaves.verified(role, address, unlike=unlike, older_than=older_than)
         if self.log is not None:
             self.log.require_endorsed(checked.enclave, logged)
         return checked
@@ -275,6 +296,7 @@ class Participant:
         if refusal is Refusal.MALFORMED:
             # An enclave that came back with a new key cannot open what was sealed to the old one.
             fresh = self._verified("aggregator", work.aggregator, logged, unlike=prepared.recipient)
+            fresh = self._chartered(work, fresh, logged)
             if fresh.enclave.hpke_key != prepared.recipient:
                 record = self._record(work, distributor, fresh)
                 prepared = _reseal(store, prepared, fresh.enclave, work, record)

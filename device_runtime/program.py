@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_runtime.addresses import PinnedAddresses
+from device_runtime.charters import FILE as CHARTERS_FILE
+from device_runtime.charters import CharterMemory
 from device_runtime.conditions import Conditions
 from device_runtime.enclaves import Enclaves
 from device_runtime.fleet import Fleet
@@ -239,6 +241,7 @@ def start(
                     ),
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
+                    charters=charter_memory(reference_values, config.state),
                     roster=roster,
                     made_examples=made_examples,
                     clock=clock,
@@ -276,6 +279,11 @@ def log_guard(
     if reference_values.log is None:
         return None
     return LogGuard(LogMemory(reference_values.log, state / LOG_FILE, services.log_hashes), clock=clock)
+
+
+def charter_memory(reference_values: ReferenceValues, state: Path) -> CharterMemory:
+    """Whose populations are, as the reference values pin it and as the folder ``state`` remembers it."""
+    return CharterMemory(state / CHARTERS_FILE, reference_values.populations)
 
 
 def run(config: Config, *, ratings: Ratings | None = None, log: Log | None = None) -> None:

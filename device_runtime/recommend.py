@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from device_runtime.assignment import Model, open_model
+from device_runtime.charters import CharterMemory, charter_of
 from device_runtime.downloads import fetch_table
 from device_runtime.examples import examples
 from device_runtime.services import Services
@@ -20,10 +21,10 @@ from device_runtime.store import Store
 from device_runtime.table_cache import TableCache
 from odp import _validate
 from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
-from odp.errors import ConfigurationError, ServiceError
+from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.tables import broadcast_from
 from odp.transparency.proofs import LogGuard
-from odp.v1 import common_pb2, log_pb2
+from odp.v1 import server_pb2
 
 
 @dataclass(frozen=True)
@@ -48,31 +49,41 @@ class Recommendation:
     scores: Float64Array
 
 
+def offered_model(offer: server_pb2.GetModelResponse, *, charters: CharterMemory, log: LogGuard | None) -> Model:
+    """The model that a server offers for inference, of an owner of its population. Raises as ``download_model``."""
+    model = open_model(offer.task, offer.model)
+    if not offer.HasField("charter"):
+        raise PrivacyError(f"the server gave no charter of population {model.definition.population!r}")
+    charter = charter_of(offer.charter, model.definition)
+    charters.check(charter)
+    if log is not None:
+        log.logged(offer.log, task=offer.task, model=offer.model, charter=offer.charter)
+    charters.accept(charter)
+    return model
+
+
 def download_model(
     services: Services,
-    task: common_pb2.SignedTask,
-    manifest: common_pb2.SignedManifest,
+    offer: server_pb2.GetModelResponse,
     *,
-    distributor: str,
+    charters: CharterMemory,
     log: LogGuard | None = None,
-    proof: log_pb2.LogProof | None = None,
     cache: TableCache | None = None,
 ) -> DownloadedModel:
-    """Fetches all tables of one model version; first finds it in the ``log``, where one is given, by ``proof``.
+    """Fetches all tables of the model that a server offers; first finds it in the ``log``, where one is given.
 
     With a ``cache``, what the device holds already is not fetched again (``device_runtime.downloads``).
 
     Raises:
       SignatureError, ConfigurationError: task or manifest are not what their developer signed.
-      TransparencyError: they are not in the log; nothing was downloaded.
+      PrivacyError: that developer does not own the population, as far as ``charters`` know.
+      TransparencyError: task, model or charter are not in the log; nothing was downloaded.
       ServiceError: a table is not the one of the manifest, or the distributor failed.
       ServiceUnavailable: nobody answers.
     """
-    model = open_model(task, manifest)
+    model, distributor = offered_model(offer, charters=charters, log=log), offer.distributor_address
     if not model.keyed:
         raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
-    if log is not None:
-        log.logged(proof, task=task, model=manifest)
     tables = {
         entry.name: services.download(distributor, model.model_sha256, entry)
         if cache is None

@@ -1,9 +1,9 @@
 """What a device verified before a contribution left it, kept so that anybody can verify it again, without a network.
 
-A record holds the task and the model as their developer signed them, the evidence of both enclaves with the nonces
-that it answers, the proofs from the transparency log, and the hash of the reference values. It says nothing about the
-device: all devices of a host that verified the same things share one. Records are files named by their SHA-256, which
-stands in the device's ledger; a record is on the disk before the contribution that rests on it.
+A record holds the task and the model as their developer signed them, the population's charter, the evidence of both
+enclaves with the nonces that it answers, the proofs from the transparency log, and the hash of the reference values. It
+says nothing about the device: all devices of a host that verified the same things share one. Records are files named by
+their SHA-256, which stands in the device's ledger; a record is on the disk before the contribution that rests on it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from device_runtime.assignment import Work
+from device_runtime.charters import charter_of, require_in_force
 from device_runtime.enclaves import Evidence
 from device_runtime.schema import Participation
+from odp.charter import Charter
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import OdpError, StateError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.checkpoint import check_age, verify_checkpoint
-from odp.transparency.entries import ManifestEntry, TaskEntry
+from odp.transparency.entries import CharterEntry, ManifestEntry, TaskEntry
 from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import endorsements_in
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import state_errors, write_atomically
-from odp.v1 import common_pb2, log_pb2
+from odp.v1 import common_pb2, log_pb2, population_pb2
 
 FOLDER = "records"
 
-_FORMAT = "odp-verification-1"
+_FORMAT = "odp-verification-2"
 _REMEMBERED = 64
 _LARGEST = 4 << 20
 
@@ -86,6 +88,7 @@ class Records:
                     "task": _signed(work.model.signed_task.definition, work.model.signed_task.signature),
                     "model": _signed(work.model.signed_manifest.manifest, work.model.signed_manifest.signature),
                     "log": _text(proof),
+                    "charter": _text(b"" if work.charter is None else work.charter.signed.SerializeToString()),
                     "evidence": [
                         {name: _text(value) if isinstance(value, bytes) else value for name, value in vars(one).items()}
                         for one in evidence
@@ -153,6 +156,7 @@ def replay(folder: Path, line: Participation, *, pinned: ReferenceValues | None 
     if not record.without_distributor:
         verified("distributor", lambda: record.enclave("distributor"))
     verified("aggregator", lambda: record.enclave("aggregator"))
+    verified("population", record.population)
     verified("recipient", lambda: record.recipient(line))
     verified("transparency log", record.log)
     return tuple(findings)
@@ -239,6 +243,17 @@ class _Record:
             kind += ", TEST NOISE that protects nobody"
         return f"{kind}, code {found.image_digest[:19]}.., policy {found.policy.sha256.hex()[:12]}.."
 
+    def charter(self) -> Charter:
+        signed = population_pb2.SignedCharter.FromString(self._bytes("charter"))
+        return charter_of(signed, open_task(self._signed_task()))
+
+    def population(self) -> str:
+        charter = require_in_force(self.charter(), self.verified("aggregator"))
+        return (
+            f"{charter.population!r}, founded by charter {charter.founding_sha256.hex()[:12]}.., belongs to the task's "
+            f"developer by charter {charter.sequence}, which the aggregator shows"
+        )
+
     def recipient(self, line: Participation) -> str:
         found = self.verified("aggregator")
         if (found.hpke_key, found.policy.sha256, found.image_digest) != (
@@ -259,7 +274,8 @@ class _Record:
         now = float(self._content["time"])
         check_age(verified, policy, now=now)
         task, model = TaskEntry.of(self._signed_task()).leaf, ManifestEntry.of(self._signed_model()).leaf
-        logged = endorsements_in(proof, verified.checkpoint, policy, task=task, model=model)
+        charter = CharterEntry.of(self.charter().signed).leaf
+        logged = endorsements_in(proof, verified.checkpoint, policy, task=task, model=model, charter=charter)
         for role in ("aggregator",) if self.without_distributor else ("distributor", "aggregator"):
             enclave = self.verified(role)
             if not any(
@@ -269,7 +285,7 @@ class _Record:
                 for one in logged
             ):
                 raise ValueError(f"no endorsement in it covers the {role}")
-        return f"checkpoint of {verified.checkpoint.size} entries holds task, model and both endorsements"
+        return f"checkpoint of {verified.checkpoint.size} entries holds task, model, charter and both endorsements"
 
 
 def _content(data: bytes) -> dict[str, Any]:

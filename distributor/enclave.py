@@ -33,6 +33,9 @@ KEPT_VERSIONS = 3
 SAME_VERSION = 4
 #: Memory for models, all tasks together.
 CAPACITY_BYTES = 8 * 2**30
+#: Of one developer's key: memory, and models of all its tasks and tables.
+DEVELOPER_BYTES = CAPACITY_BYTES // 4
+DEVELOPER_MODELS = 256
 #: Requests that one pass over a table serves, where so many wait.
 BATCH = 8
 
@@ -104,7 +107,8 @@ class DistributorCore:
 
         Raises SignatureError and ConfigurationError as ``open_header``; ConfigurationError also where a table is
         missing, undeclared, of another length or hash, or holds a value that is not finite, and where the version is
-        older than those kept or was published with too many contents; StateError where the enclave's memory is used up.
+        older than those kept, was published with too many contents, or is beyond what its developer may have here;
+        StateError where the enclave's memory is used up.
         """
         header = open_header(signed_task, signed_manifest)
         with self._lock:
@@ -236,11 +240,22 @@ class DistributorCore:
             raise ConfigurationError(
                 f"version={version} was published with {SAME_VERSION} contents already; publish the next version"
             )
+        self._check_quota(header)
         held = sum(model.header.total_bytes for model in self._models.values())
         if held + header.total_bytes > self._capacity_bytes:
             raise StateError(
                 f"the distributor holds {held} of {self._capacity_bytes} bytes of models, no room for "
                 f"{header.total_bytes} more; stop it and delete models of finished tasks from its state folder"
+            )
+
+    def _check_quota(self, header: ModelHeader) -> None:
+        key = header.task.developer_key
+        own = [model.header for model in self._models.values() if model.header.task.developer_key == key]
+        held = sum(one.total_bytes for one in own)
+        if len(own) >= DEVELOPER_MODELS or held + header.total_bytes > DEVELOPER_BYTES:
+            raise ConfigurationError(
+                f"the developer {key.hex()[:16]}.. has {len(own)} models of {held} bytes here, of at most "
+                f"{DEVELOPER_MODELS} models and {DEVELOPER_BYTES} bytes; end tasks that are no longer needed"
             )
 
     def _outdated(self, task: bytes) -> tuple[bytes, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -11,17 +11,19 @@ import grpc
 from distributor.enclave import DistributorCore
 from distributor.helper import NAME, HelperService, OwnTasks, helper_servicer
 from distributor.model_store import ModelStore
-from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
+from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError, StateError
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import check_files, identity_for
+from odp.transport.sweeping import DAY, Sweeping
+from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
 from odp.v1 import retrieval_pb2_grpc
 
 ROLE = "helper"
@@ -31,7 +33,11 @@ PUBLIC_FILE = "helper.pub"
 
 @dataclass(frozen=True)
 class HelperConfig:
-    """How a helper runs; fields as ``distributor.Config``."""
+    """How a helper runs; fields as ``distributor.Config``.
+
+    Its one listener is a control listener: it answers distributors alone, whose certificates descend from
+    ``callers_ca``, by default the CA of the helper's own.
+    """
 
     state: Path
     listen: str = "127.0.0.1:7204"
@@ -39,7 +45,10 @@ class HelperConfig:
     key: Path | None = None
     ca: Path | None = None
     ca_folder: Path | None = None
+    callers_ca: Path | None = None
     keep_days: float = KEEP_DAYS
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         check_keep_days(self.keep_days)
@@ -71,7 +80,18 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
-        server = serve(address=config.listen, identity=tls, add=add, service_names=[NAME], workers=WORKERS)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=[NAME],
+            workers=WORKERS,
+            callers=Callers(
+                tls.ca_pem if config.callers_ca is None else read_ca(config.callers_ca), (caller_name("distributor"),)
+            ),
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(server.stop)
         log.event("serving", address=server.address, key=key.public.hex())
         return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)

@@ -25,6 +25,7 @@ from odp.signed_task import HASH_BYTES, check_length
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, call, connect
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
+from odp.transport.tls import TlsIdentity
 from odp.v1 import distributor_pb2, retrieval_pb2, retrieval_pb2_grpc
 
 NAME = "odp.v1.RetrievalService"
@@ -35,11 +36,14 @@ _LONGEST_NAME = 64
 
 
 class HelperClient:
-    """The helper at ``address``, whose TLS certificate descends from ``ca``; thread-safe, closed once."""
+    """The helper at ``address``, whose certificate descends from ``ca``, asked as ``identity``; closed once.
 
-    def __init__(self, address: str, ca: bytes) -> None:
+    Thread-safe.
+    """
+
+    def __init__(self, address: str, ca: bytes, *, identity: TlsIdentity) -> None:
         self.address = address
-        self._channel = connect(address, ca)
+        self._channel = connect(address, ca, identity=identity)
         self._stub = retrieval_pb2_grpc.HelperServiceStub(self._channel)
 
     def answer(self, model: bytes, sealed_query: bytes) -> bytes:

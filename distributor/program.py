@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
+from distributor.control import NAME as CONTROL
+from distributor.control import ServedDevelopers, control_servicer
 from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
-from distributor.retention import DAY, KEEP_DAYS, Sweeping, check_keep_days
-from distributor.servicer import NAME, WORKERS, DistributorService, distributor_servicer
+from distributor.retention import KEEP_DAYS, check_keep_days
+from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
 from distributor.static_tables import StaticTables
 from odp.enclave import attestation_servicer
@@ -24,14 +27,20 @@ from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.transport.channel import parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import check_files, identity_for, read_ca
+from odp.transport.sweeping import DAY, Sweeping
+from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
+#: A query by lattices has up to 4 MiB.
+LIMITS = Limits(request_bytes=4 * 2**20 + 2**16)
+
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,17 @@ class Config:
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
     parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
-    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for.
+    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for. ``limits`` say what
+    callers may take of the listener; ``reflection`` serves gRPC reflection.
+
+    Devices connect to ``listen``; servers publish at ``control_listen``, with certificates under the CA. ``developers``
+    are the public keys (64 hex digits) whose models are taken; without any, those of every such server.
     """
 
     state: Path
     listen: str = "127.0.0.1:7201"
+    control_listen: str = "127.0.0.1:7211"
+    developers: tuple[str, ...] = ()
     platform: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -55,12 +70,17 @@ class Config:
     helper: str | None = None
     helper_ca: Path | None = None
     keep_days: float = KEEP_DAYS
+    limits: Limits = LIMITS
+    reflection: bool = False
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
         if self.helper is not None:
             parse_address(self.helper)
         check_keep_days(self.keep_days)
+        for key in self.developers:
+            if not _KEY.fullmatch(key):
+                raise ConfigurationError(f"Expected developer={key!r} to be a public key of 64 hex digits")
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
@@ -96,11 +116,15 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         store = ModelStore(state.path("models"))
         helper = None
         if config.helper is not None:
-            helper = HelperClient(config.helper, tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca))
+            helper_ca = tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca)
+            helper = HelperClient(config.helper, helper_ca, identity=tls)
             undo.callback(helper.close)
         shares = Shares(store)
         replicator = Replicator(store, shares, helper, log)
-        service = DistributorService(core, store, log, replication=replicator, keep_seconds=config.keep_days * DAY)
+        replication: Replication = replicator
+        if config.developers:
+            replication = ServedDevelopers([bytes.fromhex(key) for key in config.developers], replicator)
+        service = DistributorService(core, store, log, replication=replication, keep_seconds=config.keep_days * DAY)
         service.restore()
         undo.callback(Sweeping(service.sweep, log).close)
         static = StaticTables(service, store, log)
@@ -113,8 +137,34 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
 
+        def add_control(server: grpc.Server) -> None:
+            distributor_pb2_grpc.add_DistributorControlServiceServicer_to_server(control_servicer(service, log), server)
+
         names = [NAME, RETRIEVAL, attestation_servicer.NAME]
-        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=WORKERS)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=names,
+            workers=WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(server.stop)
-        log.event("serving", address=server.address, image=begun.image_digest)
-        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)
+        orders = serve(
+            address=config.control_listen,
+            identity=tls,
+            add=add_control,
+            service_names=[CONTROL],
+            callers=Callers(tls.ca_pem, (caller_name("server"),)),
+        )
+        undo.callback(orders.stop)
+        log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
+        return Running(
+            address=server.address,
+            control_address=orders.address,
+            ca_pem=tls.ca_pem,
+            closing=undo.pop_all(),
+            log=log,
+            failure=failure,
+        )

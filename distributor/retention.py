@@ -8,19 +8,13 @@ when nobody asked for it for some days. Versions that newer ones replaced go at 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from odp import _validate
-from odp.errors import OdpError
-from odp.transport.logs import Log
 
 #: Days that a model which nobody asks for is kept.
 KEEP_DAYS = 30.0
-DAY = 86_400.0
-
-_SWEEP_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -53,29 +47,3 @@ def forgettable(held: Iterable[Held], *, now: float, seconds: float) -> tuple[by
         return one.version < newest[one.task] if one.last is None else newest[one.task] >= one.last
 
     return tuple(one.model for one in models if now - one.used > seconds and free(one))
-
-
-class Sweeping:
-    """Calls ``sweep`` now and every hour, on a thread, until it is closed; one that fails is logged and tried again."""
-
-    def __init__(self, sweep: Callable[[], object], log: Log, *, every: float = _SWEEP_SECONDS) -> None:
-        self._sweep = sweep
-        self._log = log
-        self._every = every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._sweep()
-            except OdpError as error:
-                self._log.warning("not_swept", reason=str(error))
-            if self._stop.wait(self._every):
-                return
-
-    def close(self) -> None:
-        """Returns when no sweep runs any more."""
-        self._stop.set()
-        self._thread.join()

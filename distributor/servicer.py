@@ -19,20 +19,22 @@ from distributor.downloads import BlockLists, pieces
 from distributor.header import ModelHeader, open_header
 from distributor.interface import Distributor, UnknownModel
 from distributor.model_store import ModelStore
-from distributor.retention import DAY, KEEP_DAYS, Held, forgettable
+from distributor.retention import KEEP_DAYS, Held, forgettable
 from odp._validate import identifier, one_of
 from odp.algorithms.registry import algorithm_for
-from odp.crypto.signing import SignatureError
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.public_table import is_table
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed_task import HASH_BYTES, check_length, parse_known
 from odp.tables import entry_bytes
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
-from odp.transport.streams import stream_time_limit
+from odp.transport.sweeping import DAY
 from odp.transport.turns import Turns
-from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
 
 NAME = "odp.v1.DistributorService"
 ROLE = "distributor"
@@ -63,9 +65,9 @@ class Replication(Protocol):
 class DistributorService:
     """Serves ``core`` and keeps ``store`` equal to what it holds; thread-safe.
 
-    ``stream_seconds`` bounds one Publish or Download, whatever deadline its caller set. ``replication`` hands on models
-    that somebody else must hold too, before their Publish is answered. ``keep_seconds`` is how long a model that no
-    open round can need is kept after it was asked for last, by ``clock``, seconds since 1970.
+    ``replication`` hands on models that somebody else must hold too, before their Publish is answered. ``keep_seconds``
+    is how long a model that no open round can need is kept after it was asked for last, by ``clock``, seconds since
+    1970.
     """
 
     def __init__(
@@ -74,7 +76,6 @@ class DistributorService:
         store: ModelStore,
         log: Log,
         *,
-        stream_seconds: float = LONG_DEADLINE,
         replication: Replication | None = None,
         keep_seconds: float = KEEP_DAYS * DAY,
         clock: Callable[[], float] = time.time,
@@ -83,7 +84,6 @@ class DistributorService:
         self._store = store
         self._log = log
         self._lists = BlockLists(store)
-        self._stream_seconds = stream_seconds
         self._replication = replication
         self._keep_seconds = keep_seconds
         self._clock = clock
@@ -120,14 +120,11 @@ class DistributorService:
         But for one case: where only the handing on failed, disk and enclave keep the model, and the same Publish again
         hands it on.
         """
-        limits = contextlib.ExitStack()
-        limits.enter_context(self._publishes.turn())
-        limits.enter_context(stream_time_limit(context, self._stream_seconds))
-        with limits:
-            first = next(requests, None)
-            if first is None or first.WhichOneof("part") != "header":
-                raise ConfigurationError("the first message of a publish stream must be its header")
-            header = open_header(first.header.task, first.header.model)
+        first = next(requests, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise ConfigurationError("the first message of a publish stream must be its header")
+        header = open_header(first.header.task, first.header.model)
+        with self._publishes.turn(progress(context)):
             if self._replication is not None:
                 self._replication.check(header)
             reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
@@ -176,8 +173,7 @@ class DistributorService:
         """Checks the request at once; the iterator reads what it asks for, in chunks of at most 1 MiB."""
         index, size = self._table(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(self._downloads.turn())
-        permit.enter_context(stream_time_limit(context, self._stream_seconds))
+        permit.enter_context(self._downloads.turn(progress(context)))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()
@@ -202,18 +198,32 @@ class DistributorService:
         return self._selects.turn()
 
     def sweep(self) -> tuple[bytes, ...]:
-        """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError.
-
-        The disk comes first: a program that is killed in between comes back without them.
-        """
+        """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError."""
         with self._changing:
             doomed = forgettable(map(self._held, self._store.models()), now=self._clock(), seconds=self._keep_seconds)
             for model in doomed:
-                self._store.remove(model)
-                self._core.forget(model)
-                self._noted.pop(model, None)
-                self._log.event("model_forgotten", model=short(model))
+                self._forget(model)
         return doomed
+
+    def forget_task(self, request: distributor_pb2.ForgetTaskRequest) -> None:
+        """Forgets all models of a task whose developer ended it. Idempotent.
+
+        Raises SignatureError, ConfigurationError where the order is not that developer's.
+        """
+        order = parse_known(population_pb2.AbandonOrder(), request.order, "order that ends a task")
+        with self._changing:
+            for model in self._store.models():
+                header = self.header(model)
+                if header.task_sha256 == order.task_sha256:
+                    verify(header.task.developer_key, request.signature, domains.ABANDON, request.order)
+                    self._forget(model)
+
+    def _forget(self, model: bytes) -> None:
+        """Forgets a model; the disk comes first: a program that is killed in between comes back without it."""
+        self._store.remove(model)
+        self._core.forget(model)
+        self._noted.pop(model, None)
+        self._log.event("model_forgotten", model=short(model))
 
     def require(self, model: bytes) -> None:
         """Somebody asks for a model. Raises NotFound where disk and core do not hold it."""
@@ -280,12 +290,6 @@ def distributor_servicer(service: DistributorService, log: Log) -> distributor_p
     """``service`` as gRPC methods, its errors as statuses."""
 
     class Servicer(distributor_pb2_grpc.DistributorServiceServicer):
-        @answers(log)
-        def Publish(
-            self, request_iterator: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
-        ) -> distributor_pb2.PublishResponse:
-            return service.publish(request_iterator, context)
-
         @answers(log)
         def Select(
             self, request: distributor_pb2.SelectRequest, context: grpc.ServicerContext

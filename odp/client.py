@@ -44,6 +44,7 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    population_pb2,
     server_pb2,
     server_pb2_grpc,
     table_pb2,
@@ -133,7 +134,7 @@ class TaskHandle:
         return self.connection.statistics(self.status(), reference_values)
 
     def cancel(self) -> None:
-        """Opens no further round. Idempotent."""
+        """Ends the task: what was contributed to open rounds is erased, nothing more is released. Idempotent."""
         self.connection.cancel(self.task_sha256)
 
 
@@ -154,11 +155,10 @@ class Connection:
         features = b""
         if isinstance(task, Task) and task.model.features is not None:
             features = task.model.features.tobytes()
-        request = server_pb2.SubmitTaskRequest(definition=task.definition(), item_features=features)
         reply = channel.call(
             self._stub.SubmitTask,
-            request,
-            timeout=channel.SHORT_DEADLINE,
+            _submission(task.definition(), features),
+            timeout=channel.LONG_DEADLINE if len(features) > channel.CHUNK_BYTES else channel.SHORT_DEADLINE,
             what=f"submit the task {task.name!r}",
             address=self.address,
             metadata=self._metadata,
@@ -191,12 +191,34 @@ class Connection:
         return reply.status
 
     def cancel(self, task_sha256: bytes) -> None:
-        """Opens no further round of the task. Idempotent."""
+        """Ends a task; its state is CANCELLING until everything of its open rounds is erased. Idempotent."""
         channel.call(
             self._stub.CancelTask,
             server_pb2.CancelTaskRequest(task_sha256=task_sha256),
             timeout=channel.SHORT_DEADLINE,
             what="cancel the task",
+            address=self.address,
+            metadata=self._metadata,
+        )
+
+    def population(self, name: str) -> server_pb2.GetPopulationResponse:
+        """Whose a population is, and the key of this server."""
+        return channel.call(
+            self._stub.GetPopulation,
+            server_pb2.GetPopulationRequest(population=name),
+            timeout=channel.LONG_DEADLINE,
+            what=f"ask whose population {name!r} is",
+            address=self.address,
+            metadata=self._metadata,
+        )
+
+    def change_population(self, charter: population_pb2.SignedCharter) -> server_pb2.ChangePopulationResponse:
+        """Has the server approve a charter (``odp.charter``), and put it in force once it has all approvals."""
+        return channel.call(
+            self._stub.ChangePopulation,
+            server_pb2.ChangePopulationRequest(charter=charter),
+            timeout=channel.LONG_DEADLINE,
+            what="change the population",
             address=self.address,
             metadata=self._metadata,
         )
@@ -267,47 +289,25 @@ class Connection:
     def publish_table(self, table: Table) -> OpenedTable:
         """Publishes a public table, or its next version; the same content again changes nothing.
 
-        Signed by the server, sent to the distributor, and announced to devices last: what is cut in the middle is
-        finished by publishing again, and devices go on with the version before.
+        What is cut in the middle is finished by publishing again, and devices go on with the version before.
 
         Raises:
-          ConfigurationError: the server or distributor answers with another table.
+          ConfigurationError: the server answers with another table.
         """
-        signed = channel.call(
-            self._tables.SignTable,
-            table.request(),
-            timeout=channel.SHORT_DEADLINE,
-            what=f"sign the table {table.name!r}",
-            address=self.address,
-            metadata=self._metadata,
-        ).table
-        opened = open_version(signed.definition, signed.manifest, name=table.name)
-        content = table.content
-        if hashlib.sha256(content).digest() != opened.entry.sha256:
-            raise ConfigurationError(f"the server at {self.address} signed other content for table {table.name!r}")
-        address = signed.distributor_address
-        what = f"publish the table {table.name!r} to the distributor"
-        with channel.connect(address, self._ca) as distributor:
-            stub = distributor_pb2_grpc.DistributorServiceStub(distributor)
-            reply = Patience().call(
-                lambda: channel.call(
-                    stub.Publish,
-                    _publish_parts(signed, content),
-                    timeout=channel.LONG_DEADLINE,
-                    what=what,
-                    address=address,
-                )
+        what = f"publish the table {table.name!r}"
+        reply = Patience().call(
+            lambda: channel.call(
+                self._tables.PublishTable,
+                _publish_parts(table),
+                timeout=channel.LONG_DEADLINE,
+                what=what,
+                address=self.address,
+                metadata=self._metadata,
             )
-        if reply.model_sha256 != opened.model_sha256:
-            raise ConfigurationError(f"could not {what}: {address} acknowledged another table")
-        channel.call(
-            self._tables.AnnounceTable,
-            table_pb2.AnnounceTableRequest(name=table.name, model_sha256=opened.model_sha256),
-            timeout=channel.SHORT_DEADLINE,
-            what=f"announce the table {table.name!r}",
-            address=self.address,
-            metadata=self._metadata,
         )
+        opened = open_version(reply.table.definition, reply.table.manifest, name=table.name)
+        if hashlib.sha256(table.content).digest() != opened.entry.sha256:
+            raise ConfigurationError(f"could not {what}: the server at {self.address} acknowledged another table")
         return opened
 
     def table(self, name: str) -> OpenedTable:
@@ -356,11 +356,18 @@ class Connection:
         self.close()
 
 
-def _publish_parts(signed: table_pb2.PublishedTable, content: bytes) -> Iterator[distributor_pb2.PublishRequest]:
-    header = distributor_pb2.PublishHeader(task=signed.definition, model=signed.manifest)
-    yield distributor_pb2.PublishRequest(header=header)
+def _submission(definition: common_pb2.TaskDefinition, features: bytes) -> Iterator[server_pb2.SubmitTaskRequest]:
+    pieces = [features[start : start + channel.CHUNK_BYTES] for start in range(0, len(features), channel.CHUNK_BYTES)]
+    yield server_pb2.SubmitTaskRequest(definition=definition)
+    for piece in pieces:
+        yield server_pb2.SubmitTaskRequest(item_features=piece)
+
+
+def _publish_parts(table: Table) -> Iterator[table_pb2.PublishTableRequest]:
+    yield table_pb2.PublishTableRequest(header=table.header())
+    content = table.content
     for start in range(0, len(content), channel.CHUNK_BYTES):
-        yield distributor_pb2.PublishRequest(chunk=content[start : start + channel.CHUNK_BYTES])
+        yield table_pb2.PublishTableRequest(chunk=content[start : start + channel.CHUNK_BYTES])
 
 
 def _release_of_statistics(status: server_pb2.TaskStatus) -> common_pb2.SignedRelease:

@@ -102,6 +102,7 @@ class Refusal(enum.Enum):
     ALREADY_CONTRIBUTED = 5
     OUT_OF_BOUNDS = 6
     ROUND_CLOSED = 7
+    TASK_ABANDONED = 8
 
 
 class ContributionRefused(OdpError):

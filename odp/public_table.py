@@ -81,9 +81,9 @@ class Table:
         """The bytes that are published; their SHA-256 stands in the manifest."""
         return encoded(self.rows, self.encoding)
 
-    def request(self) -> table_pb2.SignTableRequest:
+    def header(self) -> table_pb2.TableHeader:
         """What a server is asked to sign."""
-        return table_pb2.SignTableRequest(
+        return table_pb2.TableHeader(
             name=self.name,
             rows_per_request=self.rows_per_request,
             rows=self.rows.shape[0],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from odp._validate import identifier, integer, positive, within
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
@@ -32,7 +32,7 @@ MOST_ITEMS = 2**24
 MOST_RANK = 64
 MOST_ITEMS_PER_USER = 4096
 
-_Message = TypeVar("_Message", common_pb2.TaskDefinition, common_pb2.ModelManifest, aggregator_pb2.RoundOrder)
+_Known = TypeVar("_Known", bound=Message)
 
 
 def sign_task(definition: common_pb2.TaskDefinition, key: SigningKey) -> common_pb2.SignedTask:
@@ -59,7 +59,7 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
         raise ConfigurationError(
             f"Expected a task definition of 1 to {LARGEST_DEFINITION} bytes, got {len(signed.definition)}"
         )
-    definition = _parse(common_pb2.TaskDefinition(), signed.definition, "task definition")
+    definition = parse_known(common_pb2.TaskDefinition(), signed.definition, "task definition")
     require_ed25519(definition.developer_key, name="developer_key")
     verify(definition.developer_key, signed.signature, domains.TASK, signed.definition)
     check_definition(definition)
@@ -139,7 +139,7 @@ def open_manifest(
     if not 0 < len(signed.manifest) <= LARGEST_MANIFEST:
         raise ConfigurationError(f"Expected a manifest of 1 to {LARGEST_MANIFEST} bytes, got {len(signed.manifest)}")
     verify(developer_key, signed.signature, domains.MANIFEST, signed.manifest)
-    manifest = _parse(common_pb2.ModelManifest(), signed.manifest, "model manifest")
+    manifest = parse_known(common_pb2.ModelManifest(), signed.manifest, "model manifest")
     if manifest.task_sha256 != task_sha256(task):
         raise ConfigurationError("the model manifest belongs to another task")
     names = [table.name for table in manifest.tables]
@@ -167,7 +167,7 @@ def open_order(order: bytes, signature: bytes, *, domain: bytes, developer_key: 
     if len(order) > 256:
         raise ConfigurationError(f"Expected a round order of at most 256 bytes, got {len(order)}")
     verify(developer_key, signature, domain, order)
-    parsed = _parse(aggregator_pb2.RoundOrder(), order, "round order")
+    parsed = parse_known(aggregator_pb2.RoundOrder(), order, "round order")
     check_length("task_sha256", parsed.task_sha256, HASH_BYTES)
     check_length("model_sha256", parsed.model_sha256, HASH_BYTES)
     return parsed
@@ -179,7 +179,8 @@ def check_length(name: str, value: bytes, length: int) -> None:
         raise ConfigurationError(f"Expected {name} of {length} bytes, got {len(value)}")
 
 
-def _parse(message: _Message, data: bytes, what: str) -> _Message:
+def parse_known(message: _Known, data: bytes, what: str) -> _Known:
+    """``message``, filled from ``data``; ``what`` names it. Raises ConfigurationError where it holds unknown fields."""
     try:
         message.ParseFromString(data)
     except DecodeError as error:

@@ -10,13 +10,17 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from odp.v1 import common_pb2, log_pb2, server_pb2
-from server.storage import OpenRound, Storage
+from odp.v1 import common_pb2, log_pb2, population_pb2, server_pb2
+from server.storage import OpenRound, PublishedModel, Storage
 
 #: Seconds until a device comes back: a task of its population is between two rounds.
 SOON = (1, 2)
 #: Its population has no active task.
 LATER = (30, 60)
+
+_SignedCharter = population_pb2.SignedCharter
+Charters = Callable[[str], _SignedCharter | None]
+Proofs = Callable[[common_pb2.SignedTask, common_pb2.SignedManifest, _SignedCharter | None], log_pb2.LogProof | None]
 
 
 class Board:
@@ -28,13 +32,16 @@ class Board:
         *,
         distributor_address: str,
         aggregator_address: str,
-        proof: Callable[[common_pb2.SignedTask, common_pb2.SignedManifest], log_pb2.LogProof | None] | None = None,
+        charter: Charters | None = None,
+        proof: Proofs | None = None,
     ) -> None:
         """``distributor_address`` and ``aggregator_address`` (host:port) are what devices will connect to.
 
-        ``proof`` gives the log's proofs of a task and a model; None where they are not in the log.
+        ``charter`` gives the charter in force of a population, and ``proof`` the log's proofs of a task, a model and a
+        charter; None where there are none.
         """
-        self._proof = proof if proof is not None else lambda task, model: None
+        self._charter: Charters = charter if charter is not None else lambda population: None
+        self._proof: Proofs = proof if proof is not None else lambda task, model, charter: None
         self._storage = storage
         self._distributor_address = distributor_address
         self._aggregator_address = aggregator_address
@@ -58,15 +65,7 @@ class Board:
                     answers.setdefault(entry.population, []).append(self._assignment(entry))
             for population in waiting:
                 answers.setdefault(population, [_retry(SOON)])
-            models = {
-                entry.population: server_pb2.GetModelResponse(
-                    task=entry.task,
-                    model=entry.model,
-                    distributor_address=self._distributor_address,
-                    log=self._proof(entry.task, entry.model),
-                )
-                for entry in self._storage.published_models()
-            }
+            models = {entry.population: self._published(entry) for entry in self._storage.published_models()}
             self._answers, self._models = answers, models
 
     def knows(self, population: str) -> bool:
@@ -84,7 +83,18 @@ class Board:
         """The newest published model of ``population``, or None."""
         return self._models.get(population)
 
+    def _published(self, entry: PublishedModel) -> server_pb2.GetModelResponse:
+        charter = self._charter(entry.population)
+        return server_pb2.GetModelResponse(
+            task=entry.task,
+            model=entry.model,
+            distributor_address=self._distributor_address,
+            log=self._proof(entry.task, entry.model, charter),
+            charter=charter,
+        )
+
     def _assignment(self, entry: OpenRound) -> server_pb2.CheckInResponse:
+        charter = self._charter(entry.population)
         return server_pb2.CheckInResponse(
             assignment=server_pb2.Assignment(
                 task=entry.task,
@@ -92,7 +102,8 @@ class Board:
                 model=entry.model,
                 distributor_address=self._distributor_address,
                 aggregator_address=self._aggregator_address,
-                log=None if entry.model is None else self._proof(entry.task, entry.model),
+                log=None if entry.model is None else self._proof(entry.task, entry.model, charter),
+                charter=charter,
             )
         )
 

@@ -24,6 +24,7 @@ from odp.v1 import (
     distributor_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
+    population_pb2,
 )
 
 #: Seconds that opening and closing a round may take: the enclave draws the noise, or sums and signs, before it answers.
@@ -34,13 +35,31 @@ _WITNESS_DEADLINE = 5.0
 class Distributor(Protocol):
     """Where models are published."""
 
-    def publish(self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes) -> None:
+    def publish(
+        self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes | Iterator[bytes]
+    ) -> None:
         """Publishes one version; ``tables`` are the tables' bytes in the manifest's order. Idempotent."""
+        ...
+
+    def forget_task(self, order: bytes, signature: bytes) -> None:
+        """Drops all models of the task that the order of its developer ends. Idempotent."""
         ...
 
 
 class Aggregator(Protocol):
     """Where rounds are ordered. ``order`` and ``signature`` are those of ``odp.signed_task.sign_order``."""
+
+    def set_charter(self, charter: population_pb2.SignedCharter) -> None:
+        """Puts a charter in force. Idempotent."""
+        ...
+
+    def charters(self, population: str, first: int) -> list[population_pb2.SignedCharter]:
+        """The charters of a population from sequence ``first`` on, oldest first; as many as fit an answer."""
+        ...
+
+    def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
+        """Ends a task; returns once that is in force. Idempotent."""
+        ...
 
     def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> None:
         """Opens the ordered round. Idempotent."""
@@ -64,13 +83,15 @@ class Aggregator(Protocol):
 
 
 class DistributorClient:
-    """``Distributor`` over gRPC."""
+    """``Distributor`` over gRPC; ``control`` reaches its control listener, at ``address``."""
 
-    def __init__(self, channel: grpc.Channel, address: str) -> None:
-        self._stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+    def __init__(self, control: grpc.Channel, address: str) -> None:
+        self._stub = distributor_pb2_grpc.DistributorControlServiceStub(control)
         self._address = address
 
-    def publish(self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes) -> None:
+    def publish(
+        self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes | Iterator[bytes]
+    ) -> None:
         """See ``Distributor``; sends chunks of 1 MiB. Raises ServiceError also where another model is acknowledged."""
         what = "publish a model version to the distributor"
         reply = call(
@@ -83,14 +104,60 @@ class DistributorClient:
         if reply.model_sha256 != hashlib.sha256(model.manifest).digest():
             raise ServiceError(f"could not {what}: {self._address} acknowledged another model")
 
+    def forget_task(self, order: bytes, signature: bytes) -> None:
+        """See ``Distributor``."""
+        call(
+            self._stub.ForgetTask,
+            distributor_pb2.ForgetTaskRequest(order=order, signature=signature),
+            timeout=SHORT_DEADLINE,
+            what="have the distributor forget a task",
+            address=self._address,
+        )
+
 
 class AggregatorClient:
-    """``Aggregator`` over gRPC."""
+    """``Aggregator`` over gRPC.
 
-    def __init__(self, channel: grpc.Channel, address: str) -> None:
-        self._stub = aggregator_pb2_grpc.AggregatorServiceStub(channel)
-        self._attestation = attestation_pb2_grpc.AttestationServiceStub(channel)
+    ``public`` reaches the listener for everybody, at ``address``, and ``control`` the control listener.
+    """
+
+    def __init__(self, public: grpc.Channel, control: grpc.Channel, *, address: str, control_address: str) -> None:
+        self._public = aggregator_pb2_grpc.AggregatorServiceStub(public)
+        self._attestation = attestation_pb2_grpc.AttestationServiceStub(public)
+        self._stub = aggregator_pb2_grpc.AggregatorControlServiceStub(control)
         self._address = address
+        self._control_address = control_address
+
+    def set_charter(self, charter: population_pb2.SignedCharter) -> None:
+        """See ``Aggregator``."""
+        call(
+            self._stub.SetCharter,
+            aggregator_pb2.SetCharterRequest(charter=charter),
+            timeout=SHORT_DEADLINE,
+            what="set a charter at the aggregator",
+            address=self._control_address,
+        )
+
+    def charters(self, population: str, first: int) -> list[population_pb2.SignedCharter]:
+        """See ``Aggregator``."""
+        reply: aggregator_pb2.GetChartersResponse = call(
+            self._stub.GetCharters,
+            aggregator_pb2.GetChartersRequest(population=population, first=first),
+            timeout=SHORT_DEADLINE,
+            what="ask the aggregator whose a population is",
+            address=self._control_address,
+        )
+        return list(reply.charters)
+
+    def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
+        """See ``Aggregator``."""
+        call(
+            self._stub.AbandonTask,
+            aggregator_pb2.AbandonTaskRequest(task=task, order=order, signature=signature),
+            timeout=SHORT_DEADLINE,
+            what="end a task at the aggregator",
+            address=self._control_address,
+        )
 
     def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> None:
         """See ``Aggregator``."""
@@ -99,7 +166,7 @@ class AggregatorClient:
             aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature),
             timeout=_ROUND_DEADLINE,
             what="open a round at the aggregator",
-            address=self._address,
+            address=self._control_address,
         )
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
@@ -109,7 +176,7 @@ class AggregatorClient:
             aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round),
             timeout=SHORT_DEADLINE,
             what="ask the aggregator about a round",
-            address=self._address,
+            address=self._control_address,
         )
         return reply
 
@@ -120,7 +187,7 @@ class AggregatorClient:
             aggregator_pb2.CloseRoundRequest(order=order, signature=signature),
             timeout=_ROUND_DEADLINE,
             what="close a round at the aggregator",
-            address=self._address,
+            address=self._control_address,
         )
         return reply.release
 
@@ -138,7 +205,7 @@ class AggregatorClient:
     def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
         """See ``Aggregator``."""
         reply: aggregator_pb2.GetLedgerResponse = call(
-            self._stub.GetLedger,
+            self._public.GetLedger,
             aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256),
             timeout=SHORT_DEADLINE,
             what="read the aggregator's ledger",
@@ -166,7 +233,14 @@ class WitnessClient:
         return reply
 
 
-def _parts(header: distributor_pb2.PublishHeader, tables: bytes) -> Iterator[distributor_pb2.PublishRequest]:
+def _parts(
+    header: distributor_pb2.PublishHeader, tables: bytes | Iterator[bytes]
+) -> Iterator[distributor_pb2.PublishRequest]:
     yield distributor_pb2.PublishRequest(header=header)
+    for chunk in _chunks(tables) if isinstance(tables, bytes) else tables:
+        yield distributor_pb2.PublishRequest(chunk=chunk)
+
+
+def _chunks(tables: bytes) -> Iterator[bytes]:
     for start in range(0, len(tables), CHUNK_BYTES):
-        yield distributor_pb2.PublishRequest(chunk=tables[start : start + CHUNK_BYTES])
+        yield tables[start : start + CHUNK_BYTES]

@@ -30,9 +30,10 @@ from odp.models.item_features import item_features_from
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order
 from odp.tables import manifest_for, table_bytes
 from odp.transport.logs import Log, short
-from odp.v1 import aggregator_pb2, common_pb2
+from odp.v1 import aggregator_pb2, common_pb2, population_pb2
 from server.board import Board
 from server.clients import Aggregator, Distributor
+from server.populations import Populations
 from server.releases import ReleaseRefused, check_release, noisy_tensors
 from server.schema import RoundState, TaskState
 from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
@@ -43,7 +44,13 @@ POLL_SECONDS = 0.25
 _FIRST_RETRY_SECONDS = 0.5
 _LONGEST_RETRY_SECONDS = 30.0
 _STOP_SECONDS = 10.0
+# Between two looks at whose a population is, while a round waits: other owners may change that elsewhere.
+_OWNED_SECONDS = 30.0
 
+# Answers to an order to end a task: no enclave can hold one that it would refuse so.
+_NOTHING_HELD = frozenset(
+    {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}
+)
 _PERMANENT = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -81,13 +88,15 @@ class Driver:
         log: Log,
         signing_key: Callable[[], bytes] | None = None,
         keeper: LogKeeper | None = None,
+        populations: Populations | None = None,
         algorithm: Callable[[common_pb2.TaskDefinition], Algorithm] = algorithm_for,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here.
 
-        ``keeper`` logs what a task does before anything follows from it; None logs nothing.
+        ``keeper`` logs what a task does before anything follows from it; None logs nothing. ``populations`` are those
+        of the tasks; None founds and checks nothing.
         """
         self._storage = storage
         self._board = board
@@ -97,11 +106,14 @@ class Driver:
         self._log = log
         self._signing_key = signing_key
         self._keeper = keeper
+        self._populations = populations
         self._algorithm = algorithm
         self._clock = clock
         self._monotonic = monotonic
         # What this process saw accepted: after a restart a distributor may have lost what it took before.
         self._published: set[tuple[bytes, int]] = set()
+        # When a population was last seen to be this server's, on the monotonic clock.
+        self._owned: dict[str, float] = {}
         self._retries: dict[bytes, _Retry] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -125,11 +137,12 @@ class Driver:
 
     def step_once(self) -> bool:
         """At most one step of every active task, oldest first. True where a task got further."""
-        active = self._storage.tasks(TaskState.ACTIVE)
-        known = {task.sha256 for task in active}
+        active, ending = self._storage.tasks(TaskState.ACTIVE), self._storage.tasks_to_abandon()
+        known = {task.sha256 for task in (*active, *ending)}
         self._retries = {sha256: retry for sha256, retry in self._retries.items() if sha256 in known}
         self._published = {entry for entry in self._published if entry[0] in known}
-        progressed = [self._attempt(task) for task in reversed(active)]
+        progressed = [self._attempt(task, self._abandon) for task in ending]
+        progressed += [self._attempt(task, self._advance) for task in reversed(active)]
         return any(progressed)
 
     def _run(self) -> None:
@@ -148,12 +161,12 @@ class Driver:
             if not progressed:
                 self._wake.wait(POLL_SECONDS)
 
-    def _attempt(self, task: TaskRecord) -> bool:
+    def _attempt(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> bool:
         retry = self._retries.get(task.sha256)
         if retry is not None and self._monotonic() < retry.due:
             return False
         try:
-            progressed = self._advance(task)
+            progressed = step(task)
         except (ReleaseRefused, ConfigurationError, PrivacyError, SignatureError) as error:
             return self._fail(task, error)
         except ServiceError as error:
@@ -185,6 +198,7 @@ class Driver:
         return self._collect(task, version, current)
 
     def _first_version(self, task: TaskRecord) -> bool:
+        self._require_owned(task)
         if self._keeper is not None:
             self._keeper.log_task(task.signed)
         server = self._server(task)
@@ -196,6 +210,7 @@ class Driver:
         stored = self._storage.state_and_tables(task.sha256, version.version)
         if stored is None:
             raise StateError(f"version {version.version} of task {short(task.sha256)} has no tables; restore a backup")
+        self._require_owned(task)
         self._distributor.publish(task.signed, version.signed, stored[1])
         if self._keeper is not None:
             self._keeper.log_task(task.signed)
@@ -215,6 +230,8 @@ class Driver:
         return True
 
     def _collect(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
+        if self._monotonic() - self._owned.get(task.population, float("-inf")) >= _OWNED_SECONDS:
+            self._require_owned(task)
         try:
             progress = self._aggregator.progress(task.sha256, current.round)
         except ServiceError as error:
@@ -281,6 +298,32 @@ class Driver:
         new = self._new_version(task, state, server.broadcast(state))
         if self._storage.apply_round(task.sha256, version.version, new):
             self._log.event("round_applied", task=short(task.sha256), round=version.version)
+        return True
+
+    def _require_owned(self, task: TaskRecord) -> None:
+        """Founds the task's population where nobody did. Raises PrivacyError where it is not this server's."""
+        if self._populations is not None and self._populations.require_owned(task.population):
+            self._board.refresh()
+        self._owned[task.population] = self._monotonic()
+
+    def _abandon(self, task: TaskRecord) -> bool:
+        """Ends a task that was cancelled, or that failed, at the aggregator; a cancelled one's models go as well."""
+        order = population_pb2.AbandonOrder(task_sha256=task.sha256).SerializeToString(deterministic=True)
+        signature = population_pb2.CharterSignature(
+            key=self._key.public, signature=self._key.sign(domains.ABANDON, order)
+        )
+        try:
+            self._aggregator.abandon(task.signed, order, signature)
+            if task.state is TaskState.CANCELLING:
+                self._distributor.forget_task(order, signature.signature)
+        except ServiceError as error:
+            if error.code not in _NOTHING_HELD:
+                raise
+            # Nobody holds a task of a population that is not this server's.
+            self._log.warning("task_not_abandoned", task=short(task.sha256), name=task.name, reason=str(error))
+        if self._storage.mark_abandoned(task.sha256):
+            self._board.refresh()
+            self._log.event("task_abandoned", task=short(task.sha256), name=task.name)
         return True
 
     def _server(self, task: TaskRecord) -> Server:

@@ -10,14 +10,13 @@ from odp.transparency.client import PAGE, TILE_LEVEL
 from odp.transparency.log_files import LogFiles
 from odp.transparency.merkle import LARGEST_TREE
 from odp.transparency.proofs import packed
-from odp.transport.channel import MAX_MESSAGE_BYTES
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, answers
 from odp.v1 import log_pb2, log_pb2_grpc
 
 NAME = "odp.v1.LogService"
 _MOST_ENTRIES = 1024
-_ANSWER_BYTES = MAX_MESSAGE_BYTES // 4
+_ANSWER_BYTES = 4 * 2**20
 
 
 def log_servicer(log: LogFiles, events: Log) -> log_pb2_grpc.LogServiceServicer:

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -19,6 +19,7 @@ from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
 from odp.transport.channel import connect, parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
@@ -30,12 +31,13 @@ from server.clients import AggregatorClient, DistributorClient, WitnessClient
 from server.driver import Driver
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
+from server.populations import Populations
 from server.releases import attested_signing_key
 from server.servicer import NAME, servicer
 from server.storage import Storage
 from server.tables import FOLDER as TABLE_FOLDER
 from server.tables import NAME as TABLE_NAME
-from server.tables import TableBook, table_servicer
+from server.tables import TableBook, TablePublisher, table_servicer
 from server.transparency import KnownWitness, LogKeeper, read_witness
 
 ROLE = "server"
@@ -57,6 +59,7 @@ class Config:
       state: Folder of everything that it must not lose; made on first start with mode 0700.
       listen: host:port of its own service.
       distributor, aggregator: host:port of the two services, as the server and the devices reach them.
+      distributor_control, aggregator_control: host:port of their control listeners, as the server reaches them.
       ca: PEM file from which their certificates descend; default: the CA of this server's own certificate.
       certificate, key: PEM files of its own certificate, together with ``ca``; default: one of the development CA.
       ca_folder: Folder of the development CA, shared by the programs of one machine; default: inside ``state``.
@@ -64,12 +67,16 @@ class Config:
       log_key: Private key of the transparency log, as a file; default: ``log.key`` in ``state``, made on first start.
       endorsements: JSON file of the enclaves' endorsements, policies and withdrawals, for the log.
       witnesses: ``host:port=verifier key`` of each witness that is to cosign the log.
+      limits: What callers may take of the listener.
+      reflection: Whether gRPC reflection is served.
     """
 
     state: Path
     listen: str = "127.0.0.1:7200"
     distributor: str = "127.0.0.1:7201"
     aggregator: str = "127.0.0.1:7202"
+    distributor_control: str = "127.0.0.1:7211"
+    aggregator_control: str = "127.0.0.1:7212"
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -78,9 +85,12 @@ class Config:
     log_key: Path | None = None
     endorsements: Path | None = None
     witnesses: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
-        for address in (self.listen, self.distributor, self.aggregator):
+        controls = (self.distributor_control, self.aggregator_control)
+        for address in (self.listen, self.distributor, self.aggregator, *controls):
             parse_address(address)
         if (self.certificate is None) != (self.key is None):
             raise ConfigurationError("Expected certificate and key together; one of them is missing")
@@ -123,8 +133,15 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         storage = Storage(state.path(DATABASE_FILE), clock=clock)
         undo.callback(storage.close)
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
-        channels = [undo.enter_context(connect(address, ca)) for address in (config.distributor, config.aggregator)]
-        aggregator = AggregatorClient(channels[1], config.aggregator)
+        public = undo.enter_context(connect(config.aggregator, ca))
+        controls = [
+            undo.enter_context(connect(address, ca, identity=identity))
+            for address in (config.distributor_control, config.aggregator_control)
+        ]
+        distributor = DistributorClient(controls[0], config.distributor_control)
+        aggregator = AggregatorClient(
+            public, controls[1], address=config.aggregator, control_address=config.aggregator_control
+        )
         log_key = _log_key(state, config.log_key)
         files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock()))
         keeper = LogKeeper(
@@ -136,16 +153,18 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             clock=clock,
             witnesses=[_witness(text, ca, undo) for text in config.witnesses],
         )
+        populations = Populations(storage, aggregator=aggregator, key=key, log=log, keeper=keeper)
         board = Board(
             storage,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
+            charter=populations.newest,
             proof=keeper.proof,
         )
         driver = Driver(
             storage=storage,
             board=board,
-            distributor=DistributorClient(channels[0], config.distributor),
+            distributor=distributor,
             aggregator=aggregator,
             key=key,
             log=log,
@@ -153,22 +172,25 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             if reference_values is None
             else lambda: attested_signing_key(aggregator, reference_values, clock=clock),
             keeper=keeper,
+            populations=populations,
             clock=clock,
         )
         answering = servicer(
             storage=storage,
             board=board,
+            populations=populations,
             key=key,
             token=token,
-            token_place=str(state.path(TOKEN_FILE)),
+            token_name=TOKEN_FILE,
             wake=driver.wake,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
             log=log,
         )
-        answering_tables = table_servicer(
-            TableBook(state.path(TABLE_FOLDER), key), token=token, distributor_address=config.distributor, log=log
+        publisher = TablePublisher(
+            TableBook(state.path(TABLE_FOLDER), key), distributor, distributor_address=config.distributor, log=log
         )
+        answering_tables = table_servicer(publisher, token=token, log=log)
         undo.callback(driver.stop)
 
         def add(server: grpc.Server) -> None:
@@ -182,6 +204,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             add=add,
             service_names=[NAME, LOG_NAME, TABLE_NAME],
             workers=_WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
         )
         undo.callback(service.stop)
         driver.start()
@@ -192,6 +216,15 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         running.log_folder = files.folder
         running.log_key = log_key.public(Kind.NOTE).text
         return running
+
+
+def developer_key(state: Path) -> str:
+    """The public key (64 hex digits) that signs the tasks of the server in the folder ``state``; made on first use.
+
+    Raises StateError where a server uses the folder now.
+    """
+    with StateFolder.open(state, ROLE) as opened:
+        return _developer_key(opened).public.hex()
 
 
 def _developer_key(state: StateFolder) -> SigningKey:

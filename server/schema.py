@@ -14,6 +14,7 @@ class TaskState(enum.IntEnum):
     """The codes of ``odp.v1.TaskStatus.State``."""
 
     ACTIVE = 10
+    CANCELLING = 20
     FINISHED = 50
     CANCELLED = 60
     FAILED = 100
@@ -40,6 +41,16 @@ TASKS = sa.Table(
     sa.Column("planned_rounds", sa.Integer, nullable=False),
     sa.Column("state", sa.Integer, nullable=False, index=True),
     sa.Column("failure", sa.Text, nullable=False),
+    # When the aggregator was known to have ended it; null before, and of tasks that were never ended.
+    sa.Column("abandoned", sa.Float, nullable=True),
+)
+# All charters of the populations of these tasks, in force now or before.
+CHARTERS = sa.Table(
+    "charters",
+    METADATA,
+    sa.Column("population", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("signed", sa.LargeBinary, nullable=False),
 )
 # Only of tasks with public item features: what their definition names by its hash.
 ITEM_FEATURES = sa.Table(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc
@@ -23,6 +23,7 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
+from server.populations import Populations
 from server.schema import TaskState
 from server.storage import RoundRecord, Storage, TaskRecord
 
@@ -31,6 +32,7 @@ NAME = "odp.v1.ServerService"
 LARGEST_RELEASE = MAX_REPLY_BYTES - 2**20
 #: Releases that one answer about tasks carries at most; older rounds then come without theirs.
 _RELEASES_PER_ANSWER = MAX_REPLY_BYTES // 2
+_LARGEST_FEATURES = 16 * 2**20
 _INTEGER_BYTES = 8
 _BEARER = "Bearer "
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -40,15 +42,16 @@ def servicer(
     *,
     storage: Storage,
     board: Board,
+    populations: Populations,
     key: SigningKey,
     token: str,
-    token_place: str,
+    token_name: str,
     wake: Callable[[], None],
     distributor_address: str,
     aggregator_address: str,
     log: Log,
 ) -> server_pb2_grpc.ServerServiceServicer:
-    """The service. ``token_place`` says where a person finds ``token``; ``wake`` is called after every change."""
+    """The service. ``token_name`` is the file of the state folder with ``token``; ``wake`` is called after a change."""
     expected = token.encode()
 
     def operator_only(method: _Method) -> _Method:
@@ -56,7 +59,7 @@ def servicer(
         def wrapper(self: object, request: object, context: grpc.ServicerContext) -> Any:
             if not hmac.compare_digest(_bearer(context), expected):
                 raise Unauthenticated(
-                    f"this call needs the operator's token; it is the content of {token_place} on the server's machine"
+                    f"this call needs the operator's token; it is in the file {token_name} of the server's state folder"
                 )
             return method(self, request, context)
 
@@ -116,8 +119,9 @@ def servicer(
         @answers(log)
         @operator_only
         def SubmitTask(
-            self, request: server_pb2.SubmitTaskRequest, context: grpc.ServicerContext
+            self, request_iterator: Iterator[server_pb2.SubmitTaskRequest], context: grpc.ServicerContext
         ) -> server_pb2.SubmitTaskResponse:
+            request = whole_request(request_iterator)
             task = checked_task(request, key)
             if storage.add_task(task, item_features=request.item_features):
                 log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
@@ -149,13 +153,47 @@ def servicer(
             self, request: server_pb2.CancelTaskRequest, context: grpc.ServicerContext
         ) -> server_pb2.CancelTaskResponse:
             task = known_task(request.task_sha256)
-            if storage.end_task(task.sha256, TaskState.CANCELLED):
+            if storage.end_task(task.sha256, TaskState.CANCELLING):
                 log.event("task_cancelled", task=short(task.sha256), name=task.name)
                 board.refresh()
                 wake()
             return server_pb2.CancelTaskResponse()
 
+        @answers(log)
+        @operator_only
+        def GetPopulation(
+            self, request: server_pb2.GetPopulationRequest, context: grpc.ServicerContext
+        ) -> server_pb2.GetPopulationResponse:
+            identifier(population=request.population)
+            charter = populations.refreshed(request.population)
+            return server_pb2.GetPopulationResponse(charter=charter, server_key=key.public)
+
+        @answers(log)
+        @operator_only
+        def ChangePopulation(
+            self, request: server_pb2.ChangePopulationRequest, context: grpc.ServicerContext
+        ) -> server_pb2.ChangePopulationResponse:
+            signed, missing = populations.change(request.charter)
+            if not missing:
+                board.refresh()
+                wake()
+            return server_pb2.ChangePopulationResponse(charter=signed, missing=missing)
+
     return Servicer()
+
+
+def whole_request(requests: Iterator[server_pb2.SubmitTaskRequest]) -> server_pb2.SubmitTaskRequest:
+    """The messages of a submission as one. Raises ConfigurationError where a later one has more than item features."""
+    whole = next(requests, None) or server_pb2.SubmitTaskRequest()
+    features = bytearray(whole.item_features)
+    for request in requests:
+        if request.HasField("definition"):
+            raise ConfigurationError("Expected the task definition in the first message alone")
+        if len(features) + len(request.item_features) > _LARGEST_FEATURES:
+            raise ConfigurationError(f"Expected item_features of at most {_LARGEST_FEATURES} bytes")
+        features += request.item_features
+    whole.item_features = bytes(features)
+    return whole
 
 
 def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> TaskRecord:

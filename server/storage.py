@@ -129,7 +129,7 @@ class Storage:
 
     def add_task(self, task: TaskRecord, *, item_features: bytes = b"") -> bool:
         """Stores a new task with the matrix it names; False where it is known already, in whatever state."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             values = {
                 "task_sha256": task.sha256,
                 "name": task.name,
@@ -169,9 +169,27 @@ class Storage:
         with self._reading() as connection:
             return [_task_of(row) for row in connection.execute(query)]
 
+    def tasks_to_abandon(self) -> list[TaskRecord]:
+        """Tasks that were cancelled or failed, and that the aggregator may still hold; newest first."""
+        ended = (int(TaskState.CANCELLING), int(TaskState.FAILED))
+        query = _task_columns().where(TASKS.c.state.in_(ended), TASKS.c.abandoned.is_(None))
+        with self._reading() as connection:
+            return [_task_of(row) for row in connection.execute(query.order_by(TASKS.c.sequence.desc()))]
+
+    def mark_abandoned(self, sha256: bytes) -> bool:
+        """Notes that the aggregator has ended a task: CANCELLING -> CANCELLED. False where that was noted before."""
+        with self.transaction() as connection:
+            change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.abandoned.is_(None))
+            marked = connection.execute(change.values(abandoned=self._clock())).rowcount == 1
+            if marked:
+                done = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.CANCELLING))
+                connection.execute(done.values(state=int(TaskState.CANCELLED)))
+                self._note(connection, sha256, "abandoned")
+            return marked
+
     def end_task(self, sha256: bytes, to: TaskState, *, failure: str = "") -> bool:
         """ACTIVE -> ``to``. False where the task was not active any more."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             ended = self._move_task(connection, sha256, to, failure)
             if ended:
                 self._note(connection, sha256, to.name.lower(), detail=failure)
@@ -196,12 +214,12 @@ class Storage:
 
     def add_first_version(self, sha256: bytes, new: NewVersion) -> bool:
         """Stores the version before round 0 of an active task; False where one is stored."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return self._is_active(connection, sha256) and self._add_version(connection, sha256, new)
 
     def mark_published(self, sha256: bytes, version: int) -> bool:
         """Notes that the distributor took ``version``; False where that was noted before."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             change = (
                 sa.update(VERSIONS)
                 .where(*_at(VERSIONS, sha256, version=version), VERSIONS.c.published.is_(None))
@@ -216,7 +234,7 @@ class Storage:
 
     def open_round(self, sha256: bytes, round: int) -> bool:
         """Stores that the aggregator opened ``round``; False where it is stored, or the task is not active any more."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             if not self._is_active(connection, sha256):
                 return False
             values = {
@@ -236,7 +254,7 @@ class Storage:
 
     def set_contributions(self, sha256: bytes, round: int, contributions: int) -> bool:
         """Notes how many contributions an open round has."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             change = _round_update(sha256, round, RoundState.OPEN).values(contributions=contributions)
             return connection.execute(change).rowcount == 1
 
@@ -244,7 +262,7 @@ class Storage:
         self, sha256: bytes, round: int, release: common_pb2.SignedRelease, *, contributions: int
     ) -> bool:
         """OPEN -> RELEASED with the aggregator's release; False where the round was not open."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             change = _round_update(sha256, round, RoundState.OPEN).values(
                 state=int(RoundState.RELEASED),
                 contributions=contributions,
@@ -259,7 +277,7 @@ class Storage:
 
     def apply_round(self, sha256: bytes, round: int, new: NewVersion) -> bool:
         """RELEASED -> APPLIED together with the version that it made; False where the round was not RELEASED."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             change = _round_update(sha256, round, RoundState.RELEASED).values(state=int(RoundState.APPLIED))
             if connection.execute(change).rowcount != 1:
                 return False
@@ -314,7 +332,7 @@ class Storage:
             return [_open_round_of(row) for row in connection.execute(query)]
 
     def published_models(self) -> list[PublishedModel]:
-        """One entry for each population that has a published model, whatever became of its task.
+        """One entry for each population that has a published model, unless its task was cancelled.
 
         Released statistics are no model.
         """
@@ -334,6 +352,7 @@ class Storage:
             )
             .join_from(TASKS, VERSIONS, VERSIONS.c.task_sha256 == TASKS.c.task_sha256)
             .where(VERSIONS.c.version == newest_version)
+            .where(TASKS.c.state.not_in((int(TaskState.CANCELLING), int(TaskState.CANCELLED))))
             .order_by(TASKS.c.sequence.desc())
         )
         found: dict[str, PublishedModel] = {}
@@ -399,7 +418,8 @@ class Storage:
         connection.execute(sa.insert(HISTORY).values(values))
 
     @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A connection whose changes are kept together, or not at all. Raises StateError."""
         with database_errors(self._path), self._engine.begin() as connection:
             yield connection
 
@@ -418,7 +438,7 @@ def _round_update(sha256: bytes, round: int, expected: RoundState) -> sa.Update:
 
 
 def _task_columns() -> sa.Select[Any]:
-    return sa.select(*(column for column in TASKS.c if column.name != "sequence"))
+    return sa.select(*(column for column in TASKS.c if column.name not in ("sequence", "abandoned")))
 
 
 def _round_columns() -> sa.Select[Any]:

@@ -1,7 +1,7 @@
 """TableService: the developer's server signs public tables and tells devices of them.
 
-The bytes of a table go from the developer to the distributor; the server holds signatures alone. A version is signed
-first, published, and announced last, so that devices are never told of one that the distributor does not have.
+The bytes of a table pass through to the distributor; the server keeps signatures alone. A version is signed first,
+published, and announced last, so that devices are never told of one that the distributor does not have.
 
 ::
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -23,11 +24,15 @@ from odp.encoding import encoding_of
 from odp.errors import ConfigurationError, StateError
 from odp.public_table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.signed_task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.private_files import make_folders
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.turns import Progress, Turns
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
+from server.clients import Distributor
 
 NAME = "odp.v1.TableService"
 FOLDER = "tables"
@@ -35,6 +40,7 @@ FOLDER = "tables"
 MOST_TABLES = 10_000
 
 _BEARER = "Bearer "
+_AT_ONCE, _WAITING = 2, 8
 
 
 class TableBook:
@@ -48,7 +54,7 @@ class TableBook:
         with state_errors(folder):
             make_folders(folder)
 
-    def sign(self, request: table_pb2.SignTableRequest) -> table_pb2.TableRecord:
+    def sign(self, request: table_pb2.TableHeader) -> table_pb2.TableRecord:
         """Signs the next version; content that was signed last gets its version again.
 
         Raises:
@@ -150,10 +156,58 @@ class TableBook:
             write_atomically(path, record.SerializeToString())
 
 
-def table_servicer(
-    book: TableBook, *, token: str, distributor_address: str, log: Log
-) -> table_pb2_grpc.TableServiceServicer:
-    """``book`` as gRPC methods; signing and announcing need the operator's ``token``."""
+class TablePublisher:
+    """Publishes tables: signed by ``book``, whole at the distributor, and announced last."""
+
+    def __init__(self, book: TableBook, distributor: Distributor, *, distributor_address: str, log: Log) -> None:
+        self._book = book
+        self._distributor = distributor
+        self._distributor_address = distributor_address
+        self._log = log
+        # A table can have a GiB: what passes through this program is a few chunks of it.
+        self._turns = Turns(at_once=_AT_ONCE, waiting=_WAITING, service="server", what="tables")
+
+    def publish(
+        self, requests: Iterator[table_pb2.PublishTableRequest], *, progress: Progress | None = None
+    ) -> table_pb2.PublishedTable:
+        """Publishes the next version of a table, from its stream, whose ``progress`` its turn hangs on.
+
+        Raises:
+          ConfigurationError: the stream is no header and the bytes that it names, or as ``TableBook.sign``.
+          Busy: too many tables come in at once.
+          ServiceError, ServiceUnavailable: the distributor does not take it; publishing again finishes it.
+          StateError: the folder cannot be used.
+        """
+        first = next(requests, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise ConfigurationError("the first message of a table's stream must be its header")
+        with self._turns.turn(progress):
+            record = self._book.sign(first.header)
+            self._distributor.publish(record.definition, record.signed, _chunks(requests))
+            opened = self._book.announce(first.header.name, model_sha256(record.signed))
+        self._log.event("table_published", name=opened.name, version=opened.version)
+        return self._told(record, record.signed)
+
+    def newest(self, name: str) -> table_pb2.PublishedTable:
+        """The newest announced version. Raises as ``TableBook.newest``."""
+        record = self._book.newest(name)
+        return self._told(record, record.announced)
+
+    def _told(self, record: table_pb2.TableRecord, manifest: common_pb2.SignedManifest) -> table_pb2.PublishedTable:
+        return table_pb2.PublishedTable(
+            definition=record.definition, manifest=manifest, distributor_address=self._distributor_address
+        )
+
+
+def _chunks(requests: Iterator[table_pb2.PublishTableRequest]) -> Iterator[bytes]:
+    for request in requests:
+        if request.WhichOneof("part") != "chunk" or not 0 < len(request.chunk) <= CHUNK_BYTES:
+            raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the table's header")
+        yield request.chunk
+
+
+def table_servicer(publisher: TablePublisher, *, token: str, log: Log) -> table_pb2_grpc.TableServiceServicer:
+    """``publisher`` as gRPC methods; publishing needs the operator's ``token``."""
     expected = f"{_BEARER}{token}".encode()
 
     def require_operator(context: grpc.ServicerContext) -> None:
@@ -161,35 +215,18 @@ def table_servicer(
         if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected):
             raise Unauthenticated("this call needs the operator's token of this server")
 
-    def told(record: table_pb2.TableRecord, manifest: common_pb2.SignedManifest) -> table_pb2.PublishedTable:
-        return table_pb2.PublishedTable(
-            definition=record.definition, manifest=manifest, distributor_address=distributor_address
-        )
-
     class Servicer(table_pb2_grpc.TableServiceServicer):
         @answers(log)
-        def SignTable(
-            self, request: table_pb2.SignTableRequest, context: grpc.ServicerContext
-        ) -> table_pb2.SignTableResponse:
+        def PublishTable(
+            self, request_iterator: Iterator[table_pb2.PublishTableRequest], context: grpc.ServicerContext
+        ) -> table_pb2.PublishTableResponse:
             require_operator(context)
-            record = book.sign(request)
-            log.event("table_signed", name=request.name, model=short(model_sha256(record.signed)))
-            return table_pb2.SignTableResponse(table=told(record, record.signed))
-
-        @answers(log)
-        def AnnounceTable(
-            self, request: table_pb2.AnnounceTableRequest, context: grpc.ServicerContext
-        ) -> table_pb2.AnnounceTableResponse:
-            require_operator(context)
-            opened = book.announce(request.name, request.model_sha256)
-            log.event("table_announced", name=request.name, version=opened.version)
-            return table_pb2.AnnounceTableResponse()
+            return table_pb2.PublishTableResponse(table=publisher.publish(request_iterator, progress=progress(context)))
 
         @answers(log)
         def GetTable(
             self, request: table_pb2.GetTableRequest, context: grpc.ServicerContext
         ) -> table_pb2.GetTableResponse:
-            record = book.newest(request.name)
-            return table_pb2.GetTableResponse(table=told(record, record.announced))
+            return table_pb2.GetTableResponse(table=publisher.newest(request.name))
 
     return Servicer()

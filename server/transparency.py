@@ -1,6 +1,7 @@
 """What the server puts into the transparency log, when, and the proofs that devices get from it.
 
 =================================  ==============================================================================
+before its population's tasks      each charter, once it is in force
 before the first model is made     the task; policies and endorsements of the enclaves (these at the start, too)
 after the distributor took it      each model version
 before a release is applied        the aggregator's evidence, the release and the ledger, in one batch
@@ -25,6 +26,7 @@ from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.endorsements import EndorsementFile, open_endorsement
 from odp.transparency.entries import (
     HEAD_BYTES,
+    CharterEntry,
     EndorsementEntry,
     EvidenceEntry,
     LedgerEntry,
@@ -39,7 +41,7 @@ from odp.transparency.note import Kind, VerifierKey, parse_line
 from odp.transparency.proofs import packed
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log, short
-from odp.v1 import common_pb2, log_pb2
+from odp.v1 import common_pb2, log_pb2, population_pb2
 from server.clients import Aggregator
 
 #: How often the newest checkpoint is signed and cosigned again.
@@ -98,6 +100,11 @@ class LogKeeper:
         # Nobody cosigned this start's checkpoint yet, and it may be old.
         log.sign_again(now=clock())
 
+    def log_charter(self, charter: population_pb2.SignedCharter) -> None:
+        """Logs a charter that is in force. Raises StateError."""
+        if self._append([CharterEntry.of(charter).encode()]):
+            self._events.event("charter_logged", size=self._log.size)
+
     def log_task(self, task: common_pb2.SignedTask) -> None:
         """Logs a task. Raises StateError."""
         if self._append([TaskEntry.of(task).encode()]):
@@ -146,17 +153,29 @@ class LogKeeper:
                 self._signed = now
             return self._cosign(again=due) or due
 
-    def proof(self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest) -> log_pb2.LogProof | None:
-        """What a device needs to find a task, a model and the endorsed enclaves in the log; None where they are not."""
+    def proof(
+        self,
+        task: common_pb2.SignedTask,
+        model: common_pb2.SignedManifest,
+        charter: population_pb2.SignedCharter | None,
+    ) -> log_pb2.LogProof | None:
+        """What a device needs to find a task, a model, a charter and the endorsed enclaves in the log.
+
+        None where one of them is not there.
+        """
+        if charter is None:
+            return None
         with self._lock:
             size = self._log.size
-            places = [self._log.index_of(entry.leaf) for entry in (TaskEntry.of(task), ManifestEntry.of(model))]
-            if places[0] is None or places[1] is None:
+            entries = (TaskEntry.of(task), ManifestEntry.of(model), CharterEntry.of(charter))
+            places = [self._log.index_of(entry.leaf) for entry in entries]
+            if places[0] is None or places[1] is None or places[2] is None:
                 return None
             return log_pb2.LogProof(
                 checkpoint=self._log.note,
                 task=self._inclusion(places[0], size),
                 model=self._inclusion(places[1], size),
+                charter=self._inclusion(places[2], size),
                 endorsements=[
                     self._inclusion(index, size, entry=entry.encode()) for index, entry in self._standing_endorsements()
                 ],

@@ -47,11 +47,11 @@ class Fake(server_pb2_grpc.ServerServiceServicer, distributor_pb2_grpc.Distribut
         self.chunks: Iterator[bytes] | list[bytes] = [data[:50], data[50:]]
         self.sent = 0
 
-    def SubmitTask(self, request, context):
+    def SubmitTask(self, requests, context):
         self.tokens += [value for key, value in context.invocation_metadata() if key == "authorization"]
         if self.tokens[-1] != f"Bearer {TOKEN}":
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "this call needs the operator's token")
-        self.signed = sign_task(request.definition, KEY)
+        self.signed = sign_task(next(requests).definition, KEY)
         return server_pb2.SubmitTaskResponse(task_sha256=task_sha256(self.signed))
 
     def GetTask(self, request, context):

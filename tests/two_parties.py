@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from callers import control_channel
 
 import distributor
 from device_runtime.addresses import PinnedAddresses
@@ -82,7 +83,8 @@ class Parties:
         self.start_helper()
         self.leader = self._leader()
         self.channel = self._stack.enter_context(connect(self.leader.address, self.leader.ca_pem))
-        self.publisher = distributor_pb2_grpc.DistributorServiceStub(self.channel)
+        control = self._stack.enter_context(control_channel(self.leader, root, root / "ca"))
+        self.publisher = distributor_pb2_grpc.DistributorControlServiceStub(control)
         self.stub = retrieval_pb2_grpc.RetrievalServiceStub(self.channel)
         self.services = Services(NOBODY, self.leader.ca_pem, pinned=PinnedAddresses.at(distributor=self.leader.address))
         self._stack.callback(self.services.close)
@@ -106,6 +108,7 @@ class Parties:
             state=self.root / "leader",
             platform=self.root / "platform",
             listen="127.0.0.1:0",
+            control_listen="127.0.0.1:0",
             ca_folder=self.root / "ca",
             helper=self.helper.address if helper else None,
         )

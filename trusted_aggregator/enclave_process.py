@@ -18,11 +18,11 @@ from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, Refusal
 from odp.privacy.mechanisms import IntegerNoise
-from odp.v1 import aggregator_pb2, enclave_pb2
+from odp.v1 import aggregator_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.interface import Aggregator, Writes
 from trusted_aggregator.rehearsal import rehearse
 
 #: More than a host of ours ever sends at once.
@@ -87,7 +87,13 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "rounds": Route("ask", calls.rounds),
         "open_round": Route("change", calls.open_round),
         "charge": Route("change", calls.charge),
+        "seal_release": Route("change", calls.seal_release),
         "release": Route("change", calls.release),
+        "set_charter": Route("change", calls.set_charter),
+        "charter": Route("change", calls.charter),
+        "commit": Route("change", calls.commit),
+        "abandon": Route("change", calls.abandon),
+        "forget_task": Route("change", calls.forget_task),
         "ledger": Route("change", calls.ledger),
     }
 
@@ -129,8 +135,7 @@ class _Calls:
         return EnclaveReply(done=enclave_pb2.Done())
 
     def give_up(self, request: EnclaveRequest) -> EnclaveReply:
-        writes = self._core.give_up(request.give_up.task_sha256, request.give_up.round)
-        return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))
+        return _written(self._core.give_up(request.give_up.task_sha256, request.give_up.round))
 
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:
         return evidence_reply(self._identity, request)
@@ -146,21 +151,47 @@ class _Calls:
 
     def open_round(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.open_round
-        writes = self._core.open_round(given.task, given.order, given.signature)
-        return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))
+        return _written(self._core.open_round(given.task, given.order, given.signature))
 
     def charge(self, request: EnclaveRequest) -> EnclaveReply:
         return EnclaveReply(charged=wire.charged(self._core.charge(request.charge.order, request.charge.signature)))
 
-    def release(self, request: EnclaveRequest) -> EnclaveReply:
-        given = request.release
-        released = self._core.release(
-            given.order,
-            stored=given.stored if given.HasField("stored") else None,
-            masked=MaskedSum(given.masked.sum, given.masked.set_sha256) if given.HasField("masked") else None,
+    def seal_release(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.seal_release
+        return _written(
+            self._core.seal_release(
+                given.order,
+                noise=given.noise if given.HasField("noise") else None,
+                masked=MaskedSum(given.masked.sum, given.masked.set_sha256) if given.HasField("masked") else None,
+            )
         )
-        return EnclaveReply(released=wire.released(released))
+
+    def release(self, request: EnclaveRequest) -> EnclaveReply:
+        signed = self._core.release(request.release.order, stored=request.release.stored)
+        return EnclaveReply(released=enclave_pb2.ReleasedRound(signed_release=signed))
+
+    def set_charter(self, request: EnclaveRequest) -> EnclaveReply:
+        return _written(self._core.set_charter(request.set_charter))
+
+    def charter(self, request: EnclaveRequest) -> EnclaveReply:
+        found = self._core.charter(request.charter.population)
+        return EnclaveReply(charter=population_pb2.SignedCharter() if found is None else found)
+
+    def commit(self, request: EnclaveRequest) -> EnclaveReply:
+        self._core.commit()
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def abandon(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.abandon
+        return _written(self._core.abandon(given.task, given.order, given.signature))
+
+    def forget_task(self, request: EnclaveRequest) -> EnclaveReply:
+        return _written(self._core.forget(request.forget_task.task_sha256))
 
     def ledger(self, request: EnclaveRequest) -> EnclaveReply:
         data, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
         return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(ledger=data, signature=signature))
+
+
+def _written(writes: Writes) -> EnclaveReply:
+    return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))

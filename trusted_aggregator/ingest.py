@@ -4,14 +4,15 @@ Many callers share each step: one thread takes all contributions that wait to th
 what it accepted in one commit, while the next ones are counted already. A caller alone never waits for company; where
 others are under way, a step waits a few milliseconds for more, because it costs nearly as much for one as for many.
 
-Each caller sleeps once, until both steps are done. Batches keep their order, so that whoever is told that a
-contribution was counted before is told so after that one is stored.
+A caller need not wait: it gets a future, which is done once both steps are. Batches keep their order, so that a caller
+hears that its contribution was counted before only after that one is stored.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 
 from odp.errors import Refusal, StateError
@@ -21,23 +22,20 @@ from trusted_aggregator.storage import Contribution, Storage
 
 _MOST_TOGETHER = 512
 _BYTES_TOGETHER = 4 * 2**20
-# Not all of the server's threads: the others are answered meanwhile.
 _ENOUGH = 48
 _COMPANY_SECONDS = 0.01
 
 
 class _Submission:
-    """One caller that waits."""
+    """One contribution on its way."""
 
-    __slots__ = ("answer", "done", "masked", "request")
+    __slots__ = ("answer", "future", "masked", "request")
 
     def __init__(self, request: aggregator_pb2.SubmitRequest, masked: bytes | None) -> None:
         self.request = request
         self.masked = masked
         self.answer: Refusal | Exception | None = None
-        # A bare lock is the cheapest thing that a thread can wait on, and every contribution passes here.
-        self.done = threading.Lock()
-        self.done.acquire()
+        self.future: Future[Refusal | None] = Future()
 
     @property
     def waits_for_storage(self) -> bool:
@@ -67,12 +65,12 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Refusal | None:
-        """Returns None once the contribution is counted and stored; the reason where it is refused.
+    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Future[Refusal | None]:
+        """A future that is None once the contribution is counted and stored; the reason where it is refused.
 
         ``masked`` is the masked vector whose hash ``request`` names; it is stored and does not go to the enclave.
 
-        Raises:
+        The future raises, or this does:
             StateError: the enclave is gone, or something could not be stored: the program has to stop.
         """
         mine = _Submission(request, masked)
@@ -82,10 +80,7 @@ class Ingest:
             self._waiting.append(mine)
             if len(self._waiting) in (1, _ENOUGH):
                 self._changed.notify()
-        mine.done.acquire()
-        if isinstance(mine.answer, Exception):
-            raise mine.answer
-        return mine.answer
+        return mine.future
 
     def close(self) -> None:
         """Finishes what waits. Idempotent."""
@@ -149,11 +144,14 @@ class Ingest:
             self._wake(batch)
 
     def _wake(self, batch: _Batch) -> None:
-        """Lets the callers go on; all answers are there."""
+        """Tells the callers; all answers are there."""
         with self._changed:
             self._under_way -= len(batch)
         for submission in batch:
-            submission.done.release()
+            if isinstance(submission.answer, Exception):
+                submission.future.set_exception(submission.answer)
+            else:
+                submission.future.set_result(submission.answer)
 
 
 def _fail(batch: _Batch, error: Exception) -> None:

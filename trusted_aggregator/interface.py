@@ -9,7 +9,7 @@ from typing import Protocol
 
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.errors import Refusal
-from odp.v1 import aggregator_pb2, common_pb2
+from odp.v1 import aggregator_pb2, common_pb2, population_pb2
 from trusted_aggregator.records import SealedRecord
 
 Writes = tuple[SealedRecord, ...]
@@ -20,15 +20,16 @@ class Status(enum.Enum):
 
     OPEN = 10
     CHARGED = 30
+    SEALED = 40
     RELEASED = 50
     VOID = 90
 
 
 @dataclass(frozen=True)
 class Charged:
-    """Answer to ``charge``: ``released`` says that the release exists, so that ``release`` only hands it out again.
+    """Answer to ``charge``: ``released`` says that the release is sealed, so that ``release`` hands it out.
 
-    ``masked_bytes`` is the length of each masked vector, whose sum ``release`` needs; 0 where the enclave sums itself.
+    ``masked_bytes`` is the length of each masked vector, whose sum ``seal_release`` needs; 0 where the enclave sums.
     """
 
     task_sha256: bytes
@@ -37,14 +38,6 @@ class Charged:
     released: bool
     writes: Writes
     masked_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Released:
-    """Answer to ``release``: the bytes of a SignedRelease."""
-
-    signed_release: bytes
-    writes: Writes
 
 
 @dataclass(frozen=True)
@@ -59,6 +52,18 @@ class RoundState:
 
 class Aggregator(Protocol):
     """The enclave; ``trusted_aggregator.enclave.AggregatorCore`` says what each call guarantees and raises."""
+
+    def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
+        """Founds a population, or changes who owns it. Idempotent."""
+        ...
+
+    def charter(self, population: str) -> population_pb2.SignedCharter | None:
+        """The charter in force; None where the population is not founded."""
+        ...
+
+    def commit(self) -> None:
+        """Says that all writes of earlier calls are durable: what they change is in force."""
+        ...
 
     def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
         """Opens the round that ``order`` names. Idempotent."""
@@ -85,15 +90,29 @@ class Aggregator(Protocol):
         ...
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
-        """Ends a charged round of SecAgg+ whose survivors cannot be unmasked any more. Idempotent."""
+        """Ends a charged round whose sum, or whose noise, is lost. Idempotent."""
         ...
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent."""
         ...
 
-    def release(self, order: bytes, *, stored: bytes | None = None, masked: MaskedSum | None = None) -> Released:
-        """The release of a charged round. The same bytes for ever."""
+    def seal_release(self, order: bytes, *, noise: bytes | None = None, masked: MaskedSum | None = None) -> Writes:
+        """Makes the one release of a charged round, sealed. Idempotent."""
+        ...
+
+    def release(self, order: bytes, *, stored: bytes) -> bytes:
+        """A sealed release whose hash is in force, opened: the same bytes each time."""
+        ...
+
+    def abandon(
+        self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
+    ) -> Writes:
+        """Ends a task: what it has here is erased, and nothing of it is released any more. Idempotent."""
+        ...
+
+    def forget(self, task_sha256: bytes) -> Writes:
+        """Erases a task that nobody works on any more, uncharged; it can be opened again. Idempotent."""
         ...
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
@@ -105,5 +124,5 @@ class Aggregator(Protocol):
         ...
 
     def round_states(self) -> list[RoundState]:
-        """All rounds that were ever opened, in the order of task and number."""
+        """All rounds that are open or charged, in the order of task and number."""
         ...

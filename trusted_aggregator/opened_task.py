@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
@@ -13,6 +14,7 @@ from odp.privacy.ledger import Budget
 from odp.signed_task import open_task, task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.masking import aggregated
+from trusted_aggregator.sealed_state import TaskRecord
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,44 @@ class OpenedTask:
     signed: common_pb2.SignedTask
     sha256: bytes
     definition: common_pb2.TaskDefinition
-    queries: tuple[Query, ...]  # of each planned round
-    sampling: Sampling | None
+
+    @classmethod
+    def open(cls, signed: common_pb2.SignedTask) -> OpenedTask:
+        """Raises SignatureError, ConfigurationError."""
+        return cls(signed, task_sha256(signed), open_task(signed))
+
+    @classmethod
+    def restored(cls, record: TaskRecord) -> OpenedTask:
+        """The task of a record that was unsealed: it was checked before it was sealed."""
+        definition = common_pb2.TaskDefinition.FromString(record.signed.definition)
+        task = cls(record.signed, task_sha256(record.signed), definition)
+        # Most tasks are over, and what their records know of them is enough.
+        task.__dict__.update(largest=record.largest, planned=record.planned)
+        return task
+
+    @functools.cached_property
+    def queries(self) -> tuple[Query, ...]:
+        """Of each planned round."""
+        algorithm = algorithm_for(self.definition)
+        return tuple(
+            aggregated(algorithm.query(number), self.definition, task_sha256=self.sha256, round=number)
+            for number in range(len(algorithm.planned_releases()))
+        )
+
+    @functools.cached_property
+    def largest(self) -> int:
+        """Bytes of its largest release, and so of the noise of one."""
+        return max(8 * sum(release.coordinates for release in query.releases) for query in self.queries)
+
+    @functools.cached_property
+    def planned(self) -> int:
+        """Rounds that it will have had when it is finished."""
+        return len(self.queries)
+
+    @functools.cached_property
+    def sampling(self) -> Sampling | None:
+        """How contributions are drawn; None where all count."""
+        return sampling_of(self.definition)
 
     @property
     def id(self) -> str:
@@ -31,20 +69,29 @@ class OpenedTask:
         return self.sha256.hex()
 
     @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"task {self.definition.name!r}"
+
+    @property
+    def population(self) -> str:
+        """The population whose budget it spends."""
+        return self.definition.population
+
+    @property
+    def developer_key(self) -> bytes:
+        """The key that signed it."""
+        return self.definition.developer_key
+
+    @property
     def budget(self) -> Budget:
         """What its releases may spend."""
         return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
 
-    @classmethod
-    def open(cls, signed: common_pb2.SignedTask) -> OpenedTask:
-        """Raises SignatureError, ConfigurationError."""
-        definition = open_task(signed)
-        algorithm, sha256 = algorithm_for(definition), task_sha256(signed)
-        queries = tuple(
-            aggregated(algorithm.query(number), definition, task_sha256=sha256, round=number)
-            for number in range(len(algorithm.planned_releases()))
-        )
-        return cls(signed, sha256, definition, queries, sampling_of(definition))
+    @property
+    def record(self) -> TaskRecord:
+        """What the host keeps of it."""
+        return TaskRecord(self.signed, self.largest, self.planned)
 
     def charges(self, round: int) -> tuple[Event, ...]:
         """What a round costs."""

@@ -1,12 +1,15 @@
-"""The orders of a task's developer, and what is said of a round that cannot follow one."""
+"""The orders of a developer, and what is said of a round or task that cannot follow one."""
 
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from odp.errors import ConfigurationError, PrivacyError, StateError
-from odp.v1 import aggregator_pb2
-from trusted_aggregator.rounds import Round
+from odp.crypto import domains
+from odp.crypto.signing import verify
+from odp.errors import ConfigurationError, PrivacyError
+from odp.signed_task import parse_known
+from odp.v1 import aggregator_pb2, population_pb2
+from trusted_aggregator.opened_task import OpenedTask
 
 _LARGEST_ORDER = 256
 
@@ -28,19 +31,37 @@ def ordered(order: bytes) -> tuple[bytes, int]:
     return parsed.task_sha256, parsed.round
 
 
-def require_same_model(found: Round, order: aggregator_pb2.RoundOrder) -> None:
+def require_same_model(round: int, model_sha256: bytes, order: aggregator_pb2.RoundOrder) -> None:
     """Raises PrivacyError where the round was opened for another model."""
-    if found.model_sha256 != order.model_sha256:
-        raise PrivacyError(f"round {found.number} is bound to another model: its contributions were made for that one")
+    if model_sha256 != order.model_sha256:
+        raise PrivacyError(f"round {round} is bound to another model: its contributions were made for that one")
 
 
-def void(found: Round) -> PrivacyError:
+def open_abandon_order(order: bytes, *, task_sha256: bytes, signature: population_pb2.CharterSignature) -> None:
+    """Returns if ``order`` ends this task under a good signature; whose key it may be is left to the caller.
+
+    Raises SignatureError, ConfigurationError.
+    """
+    if len(order) > _LARGEST_ORDER:
+        raise ConfigurationError(f"Expected an order of at most {_LARGEST_ORDER} bytes, got {len(order)}")
+    verify(signature.key, signature.signature, domains.ABANDON, order)
+    parsed = parse_known(population_pb2.AbandonOrder(), order, "order that ends a task")
+    if parsed.task_sha256 != task_sha256:
+        raise ConfigurationError("the order ends another task than the one beside it")
+
+
+def void(round: int) -> PrivacyError:
     """Of a round whose charge has nothing that it could release."""
     return PrivacyError(
-        f"round {found.number} is void: what was charged is no longer stored; its charge stays, submit a new task"
+        f"round {round} is void: what was charged is no longer stored; its charge stays, submit a new task"
     )
 
 
-def no_charge(found: Round) -> StateError:
-    """Of a round that was charged, by a ledger that does not know it."""
-    return StateError(f"the ledger lacks the charge of round {found.number}; restore the newest state folder")
+def not_open(round: int) -> ConfigurationError:
+    """Of a round that an order names and nobody opened."""
+    return ConfigurationError(f"round {round} of that task is not open here; open it first")
+
+
+def ended(task: OpenedTask) -> PrivacyError:
+    """Of a task that an owner of its population ended."""
+    return PrivacyError(f"{task.label} was ended by its developer: nothing of it is released; submit a new task")

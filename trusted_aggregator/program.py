@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 
+from odp import _validate
+from odp.charter import open_charter
 from odp.crypto.secure_aggregation.roster import read_roster
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, StateError
+from odp.transport.limits import Limits
 from odp.transport.logs import Log, short
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import check_files, identity_for
+from odp.transport.sweeping import DAY, Sweeping
+from odp.transport.tls import Callers, caller_name, check_files, identity_for
 from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc, secagg_service_pb2_grpc
+from trusted_aggregator import control as control_plane
 from trusted_aggregator import secagg_servicer
+from trusted_aggregator.changes import Changes
+from trusted_aggregator.control import ControlService, control_servicer
 from trusted_aggregator.interface import Aggregator, Status
+from trusted_aggregator.records import POPULATION_PREFIX, noise_key
 from trusted_aggregator.remote import RemoteAggregator, restore
 from trusted_aggregator.secagg_limits import SessionLimits
 from trusted_aggregator.secagg_rounds import SecAggRounds
@@ -45,13 +54,19 @@ class Config:
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate.
-    ``pace`` says how long the steps of SecAgg+ take, and ``limits`` what its sessions may take of the host; ``rosters``
-    are files of the identities that may take part in the sessions of tasks that name them, so that a stranger cannot
-    end one. Nothing here touches the noise (rule P23).
+    ``pace`` says how long the steps of SecAgg+ take, and ``session_limits`` what its sessions may take of the host;
+    ``rosters`` are files of the identities that may take part in the sessions of tasks that name them, so that a
+    stranger cannot end one. ``limits`` say what callers may take of the listener, and ``reflection`` serves gRPC
+    reflection. Nothing here touches the noise (rule P23).
+
+    Devices connect to ``listen``; servers order rounds at ``control_listen``, with certificates under the CA.
+    ``idle_days`` is how long a task is kept that no server asks about.
     """
 
     state: Path
     listen: str = "127.0.0.1:7202"
+    control_listen: str = "127.0.0.1:7212"
+    idle_days: float = control_plane.IDLE_DAYS
     platform: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -59,13 +74,16 @@ class Config:
     ca_folder: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
     pace: Pace = field(default_factory=Pace)
-    limits: SessionLimits = field(default_factory=SessionLimits)
+    session_limits: SessionLimits = field(default_factory=SessionLimits)
     rosters: tuple[Path, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
+        _validate.within(low=1.0, high=3650.0, idle_days=self.idle_days)
 
 
 def start(
@@ -98,14 +116,18 @@ def start(
             undo=undo,
         )
         storage.apply(restore(begun.connection, records, storage.contributions))
+        populations = [key.removeprefix(POPULATION_PREFIX) for key in records if key.startswith(POPULATION_PREFIX)]
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
         core = RemoteAggregator(client)
-        _resume(core, storage, log)
-        secagg = SecAggRounds(state, log, pace=config.pace, rosters=rosters, limits=config.limits)
+        _resume(core, storage, populations, log)
+        secagg = SecAggRounds(state, log, pace=config.pace, rosters=rosters, limits=config.session_limits)
         _resume_secagg(core, secagg)
-        service = AggregatorService(core, storage, log, failed=failure, secagg=secagg)
+        changes = Changes(core, storage, failed=failure)
+        service = AggregatorService(core, storage, changes, failed=failure)
         undo.callback(service.close)
+        control = ControlService(core, storage, changes, log, secagg=secagg, idle_seconds=config.idle_days * DAY)
+        undo.callback(Sweeping(control.sweep, log).close)
 
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
@@ -119,13 +141,42 @@ def start(
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
+
+        def add_control(server: grpc.Server) -> None:
+            aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(control_servicer(control, log), server)
+
         names = [NAME, secagg_servicer.NAME, attestation_servicer.NAME]
         # Clients of SecAgg+ that wait for each other must not keep the rest waiting.
         workers = WORKERS + secagg_servicer.MOST_WAITING
-        server = serve(address=config.listen, identity=tls, add=add, service_names=names, workers=workers)
+        server = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=names,
+            workers=workers,
+            limits=config.limits,
+            reflection=config.reflection,
+            # A contribution goes into a list; whose reply comes later. The vector of a masked one is stored first.
+            immediate={f"/{NAME}/Submit": lambda request: not request.masked_vector},
+        )
         undo.callback(server.stop)
-        log.event("serving", address=server.address, image=begun.image_digest)
-        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)
+        orders = serve(
+            address=config.control_listen,
+            identity=tls,
+            add=add_control,
+            service_names=[control_plane.NAME],
+            callers=Callers(tls.ca_pem, (caller_name("server"),)),
+        )
+        undo.callback(orders.stop)
+        log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
+        return Running(
+            address=server.address,
+            control_address=orders.address,
+            ca_pem=tls.ca_pem,
+            closing=undo.pop_all(),
+            log=log,
+            failure=failure,
+        )
 
 
 def _in_this_process(noise: IntegerNoise) -> Launch:
@@ -144,8 +195,21 @@ def _resume_secagg(core: Aggregator, secagg: SecAggRounds) -> None:
         secagg.restore(key)
 
 
-def _resume(core: Aggregator, storage: Storage, log: Log) -> None:
+def _resume(core: Aggregator, storage: Storage, populations: Sequence[str], log: Log) -> None:
     """Erases what belongs to no live round, and logs the rounds that go on."""
+    for name in populations:
+        signed = core.charter(name)
+        if signed is not None:  # a death may have come between the enclave's record of it and ours
+            storage.keep_charter(name, open_charter(signed).sequence, signed.SerializeToString())
+    for state in core.round_states():
+        lost = state.status in (Status.OPEN, Status.CHARGED) and not storage.holds(
+            noise_key(state.task_sha256, state.round)
+        )
+        if lost and state.status is Status.OPEN:
+            raise StateError(f"the sealed noise of round {state.round} is missing; restore the newest state folder")
+        if lost:
+            storage.apply(core.give_up(state.task_sha256, state.round))
+            log.warning("round_void", task=short(state.task_sha256), round=state.round)
     states = core.round_states()
     live = [state for state in states if state.status in (Status.OPEN, Status.CHARGED)]
     storage.keep_only({(state.task_sha256, state.round) for state in live})

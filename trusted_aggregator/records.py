@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+POPULATION_PREFIX = "population/"
+TASK_PREFIX = "task/"
+ROUND_PREFIX = "round/"
+NOISE_PREFIX = "noise/"
 RELEASE_PREFIX = "release/"
+#: What an enclave does not need in order to start: the large records, each handed in by itself when it is used.
+LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -15,26 +21,26 @@ class SealedRecord:
     data: bytes | None
 
 
+def population_key(population: str) -> str:
+    """Key of the record of a population: its charter, its ledger, its abandoned tasks."""
+    return f"{POPULATION_PREFIX}{population}"
+
+
 def task_key(task_sha256: bytes) -> str:
     """Key of a task's record."""
-    return f"task/{task_sha256.hex()}"
-
-
-def ledger_key(population: str) -> str:
-    """Key of a population's ledger."""
-    return f"ledger/{population}"
+    return f"{TASK_PREFIX}{task_sha256.hex()}"
 
 
 def round_key(task_sha256: bytes, round: int) -> str:
     """Key of a round's record."""
-    return f"round/{task_sha256.hex()}/{round}"
+    return f"{ROUND_PREFIX}{task_sha256.hex()}/{round}"
 
 
 def noise_key(task_sha256: bytes, round: int) -> str:
     """Key of a round's noise."""
-    return f"noise/{task_sha256.hex()}/{round}"
+    return f"{NOISE_PREFIX}{task_sha256.hex()}/{round}"
 
 
 def release_key(task_sha256: bytes, round: int) -> str:
-    """Key of a round's release; the only large record that is read back by itself."""
+    """Key of a round's release."""
     return f"{RELEASE_PREFIX}{task_sha256.hex()}/{round}"

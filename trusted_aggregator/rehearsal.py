@@ -16,6 +16,7 @@ from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
 from odp.algorithms.statistics.config import Histogram, Mean
+from odp.charter import approve, found, open_charter, succeed
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
 from odp.crypto.secure_aggregation.terms import is_secagg
@@ -30,9 +31,9 @@ from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, 
 from odp.statistics import Statistics
 from odp.tables import manifest_for
 from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
-from odp.v1 import aggregator_pb2, common_pb2
+from odp.v1 import aggregator_pb2, common_pb2, population_pb2
 from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.records import SealedRecord
+from trusted_aggregator.records import SealedRecord, noise_key, release_key
 
 _ITEMS = 6
 # Fewest of a session of SecAgg+.
@@ -97,19 +98,36 @@ class _Rehearsal:
         self._task = sign_task(definition, self._developer)
         self._sha256 = task_sha256(self._task)
         self._algorithm = algorithm_for(open_task(self._task))
-        self._guest = RehearsalGuest(EnclavePolicy(role="aggregator", minimum_cohort=1, accumulation=accumulation))
+        self._guest = RehearsalGuest(
+            EnclavePolicy(
+                role="aggregator",
+                minimum_cohort=1,
+                accumulation=accumulation,
+                founders=(self._developer.public.hex(),),
+            )
+        )
         self._identity, self._sealed_keys = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=None)
         self._core = AggregatorCore(self._identity, noise=_NoNoise())
         self._records: dict[str, bytes] = {}
 
     def run(self) -> None:
-        """Every round; the enclave starts again in the middle of each."""
+        """Every round, with a new start in the middle of each; then other owners, and the end of the task."""
+        population = self._definition.population
+        first = approve(found(population, owners=[self._developer.public]), self._developer)
+        self._settle(self._core.set_charter(first))
         server = self._algorithm.server()
         state = server.start()
         for number in range(len(self._algorithm.planned_releases())):
             broadcast = server.broadcast(state)
             state = server.step(state, self._round(number, broadcast))
         self._core.ledger(self._sha256)
+        other = SigningKey.generate()
+        second = succeed(open_charter(first), owners=[self._developer.public, other.public])
+        self._settle(self._core.set_charter(approve(second, self._developer)))
+        order = population_pb2.AbandonOrder(task_sha256=self._sha256).SerializeToString()
+        end = population_pb2.CharterSignature(key=other.public, signature=other.sign(domains.ABANDON, order))
+        self._settle(self._core.abandon(self._task, order, end))
+        self._core.forget(self._sha256)
 
     def _round(self, number: int, broadcast: Broadcast) -> NoisyTensors:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
@@ -137,12 +155,13 @@ class _Rehearsal:
 
     def _release(self, number: int, order: aggregator_pb2.RoundOrder, masked: MaskedSum | None) -> NoisyTensors:
         close = sign_order(order, self._developer, domains.CLOSE)
-        self._persist(self._core.charge(*close).writes)
+        self._settle(self._core.charge(*close).writes)
         if masked is not None and not is_secagg(self._definition):
             self._core.masked_set(self._sha256, number, 0)
-        released = self._core.release(close[0], masked=masked)
-        self._persist(released.writes)
-        release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(released.signed_release).release)
+        noise = self._records[noise_key(self._sha256, number)]
+        self._settle(self._core.seal_release(close[0], noise=noise, masked=masked))
+        signed = self._core.release(close[0], stored=self._records[release_key(self._sha256, number)])
+        release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed).release)
         tensors = {
             tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) * tensor.step
             for tensor in release.tensors
@@ -178,6 +197,10 @@ class _Rehearsal:
         self._core = AggregatorCore.restore(
             self._identity, self._records, lambda task, round: contributions, noise=_NoNoise()
         )
+
+    def _settle(self, writes: tuple[SealedRecord, ...]) -> None:
+        self._persist(writes)
+        self._core.commit()
 
     def _persist(self, writes: tuple[SealedRecord, ...]) -> None:
         for record in writes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from odp.algorithms.release import charge_of
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
@@ -11,10 +13,13 @@ from odp.privacy.events import releases_of
 from odp.privacy.ledger import Entry
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds import Round
+from trusted_aggregator.sealed_state import RoundNoise
 
 
-def signed_release(found: Round, entry: Entry, key: SigningKey, *, masked: MaskedSum | None = None) -> bytes:
-    """Bytes of the SignedRelease of a frozen round under the ledger entry that charged it.
+def signed_release(
+    found: Round, entry: Entry, key: SigningKey, *, noise: RoundNoise, masked: MaskedSum | None = None
+) -> common_pb2.SignedRelease:
+    """The SignedRelease of a frozen round under the ledger entry that charged it.
 
     A function of its arguments alone (Ed25519 signatures are deterministic), so that a release that is made again after
     a crash is the same release.
@@ -25,7 +30,7 @@ def signed_release(found: Round, entry: Entry, key: SigningKey, *, masked: Maske
     """
     if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
         raise StateError(f"the contributions or the noise of round {found.number} are not those that were charged")
-    sums = found.noisy_sums(masked)
+    sums = found.noisy_sums(noise, masked)
     release = common_pb2.Release(
         task_sha256=found.task_sha256,
         round=found.number,
@@ -45,5 +50,9 @@ def signed_release(found: Round, entry: Entry, key: SigningKey, *, masked: Maske
         contributions=entry.contributions,
     )
     data = release.SerializeToString(deterministic=True)
-    signed = common_pb2.SignedRelease(release=data, signature=key.sign(domains.RELEASE, data))
-    return signed.SerializeToString(deterministic=True)
+    return common_pb2.SignedRelease(release=data, signature=key.sign(domains.RELEASE, data))
+
+
+def release_sha256(signed: common_pb2.SignedRelease) -> bytes:
+    """What the ledger names a release by: SHA-256 of its signed bytes."""
+    return hashlib.sha256(signed.release).digest()

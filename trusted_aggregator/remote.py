@@ -8,10 +8,10 @@ from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered
 from odp.errors import Refusal, StateError
-from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2
+from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import wire
-from trusted_aggregator.interface import Charged, Released, RoundState, Writes
+from trusted_aggregator.interface import Charged, RoundState, Writes
 from trusted_aggregator.records import SealedRecord
 
 _REFUSALS: dict[int, Refusal | None] = {0: None, **{refusal.value: refusal for refusal in Refusal}}
@@ -30,7 +30,7 @@ class RemoteAggregator:
     def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
         """See ``Aggregator``."""
         given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature)
-        return wire.writes_of(self._client.call(EnclaveRequest(open_round=given)).writes.records)
+        return self._writes(EnclaveRequest(open_round=given))
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
         """See ``Aggregator``."""
@@ -69,18 +69,48 @@ class RemoteAggregator:
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
         """See ``Aggregator``."""
         given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
-        return wire.writes_of(self._client.call(EnclaveRequest(give_up=given)).writes.records)
+        return self._writes(EnclaveRequest(give_up=given))
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """See ``Aggregator``."""
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
         return wire.charged_of(self._client.call(EnclaveRequest(charge=given)).charged)
 
-    def release(self, order: bytes, *, stored: bytes | None = None, masked: MaskedSum | None = None) -> Released:
+    def seal_release(self, order: bytes, *, noise: bytes | None = None, masked: MaskedSum | None = None) -> Writes:
         """See ``Aggregator``."""
         half = None if masked is None else enclave_pb2.MaskedSum(sum=masked.sum, set_sha256=masked.set_sha256)
-        given = enclave_pb2.ReleaseRound(order=order, stored=stored, masked=half)
-        return wire.released_of(self._client.call(EnclaveRequest(release=given)).released)
+        given = enclave_pb2.SealRelease(order=order, noise=noise, masked=half)
+        return self._writes(EnclaveRequest(seal_release=given))
+
+    def release(self, order: bytes, *, stored: bytes) -> bytes:
+        """See ``Aggregator``."""
+        given = enclave_pb2.ReleaseRound(order=order, stored=stored)
+        return self._client.call(EnclaveRequest(release=given)).released.signed_release
+
+    def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
+        """See ``Aggregator``."""
+        return self._writes(EnclaveRequest(set_charter=signed))
+
+    def charter(self, population: str) -> population_pb2.SignedCharter | None:
+        """See ``Aggregator``."""
+        given = enclave_pb2.AskCharter(population=population)
+        found = self._client.call(EnclaveRequest(charter=given)).charter
+        return found if found.charter else None
+
+    def commit(self) -> None:
+        """See ``Aggregator``."""
+        self._client.call(EnclaveRequest(commit=enclave_pb2.CommitWrites()))
+
+    def abandon(
+        self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
+    ) -> Writes:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.AbandonTaskRequest(task=signed_task, order=order, signature=signature)
+        return self._writes(EnclaveRequest(abandon=given))
+
+    def forget(self, task_sha256: bytes) -> Writes:
+        """See ``Aggregator``."""
+        return self._writes(EnclaveRequest(forget_task=enclave_pb2.ForgetTask(task_sha256=task_sha256)))
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
         """See ``Aggregator``."""
@@ -102,6 +132,9 @@ class RemoteAggregator:
         """Fresh evidence over a caller's nonce."""
         given = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         return self._client.call(EnclaveRequest(evidence=given)).evidence
+
+    def _writes(self, request: EnclaveRequest) -> Writes:
+        return wire.writes_of(self._client.call(request).writes.records)
 
 
 def restore(

@@ -43,16 +43,19 @@ BLOCK_BYTES = 2**23
 _LARGEST_INTEGER = 2**62
 
 
-def draw_round_noise(query: Query, noise: IntegerNoise, *, model_sha256: bytes) -> RoundNoise:
+def draw_round_noise(query: Query, noise: IntegerNoise) -> RoundNoise:
     """All noise of one round, under a new random name.
 
     Raises:
         PrivacyError: a declared release has less noise in a column than what its charge covers.
     """
     arrays = {release.name: draw_noise(release, noise) for release in noised_here(query)}
-    return RoundNoise(
-        noise_id=os.urandom(HASH_BYTES), model_sha256=model_sha256, draw_seed=os.urandom(SEED_BYTES), arrays=arrays
-    )
+    return RoundNoise(noise_id=os.urandom(HASH_BYTES), arrays=arrays)
+
+
+def new_record(order: bytes, noise: RoundNoise) -> RoundRecord:
+    """The record of a round that is opened now, with a new seed of its draw."""
+    return RoundRecord(order=order, noise_id=noise.noise_id, draw_seed=os.urandom(SEED_BYTES))
 
 
 def noised_here(query: Query) -> tuple[DeclaredRelease, ...]:
@@ -68,21 +71,19 @@ class Round:
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
-        noise: RoundNoise | None, policy: EnclavePolicy, sampling: Sampling | None = None,
-        most: int, status: Status = Status.OPEN,
+        policy: EnclavePolicy, sampling: Sampling | None = None, most: int,
     ) -> None:  # fmt: skip
         self.task_sha256 = task_sha256
         self.number = order.round
         self.model_sha256 = order.model_sha256
         self.record = record
-        self.noise = noise
         self.query = query
-        self.status = status
+        self.status = Status.OPEN
         self._draw: Draw | None = None
-        if sampling is not None and noise is not None:
+        if sampling is not None:
             if not isinstance(query, SampledQuery):
                 raise PrivacyError(f"round {order.round} cannot be sampled: nothing can stand for what is not drawn")
-            self._draw = Draw(noise.draw_seed, sampling, empty=query.empty_payload)
+            self._draw = Draw(record.draw_seed, sampling, empty=query.empty_payload)
         self._oblivious = policy.accumulation == "oblivious"
         self._large = segments.is_large(query.payload_bytes)
         info = domains.large_contribution_info if self._large else domains.contribution_info
@@ -183,18 +184,20 @@ class Round:
         with self._lock:
             self._frozen = False
 
-    def noisy_sums(self, masked: MaskedSum | None = None) -> dict[str, Int64Array]:
+    def noisy_sums(self, noise: RoundNoise, masked: MaskedSum | None = None) -> dict[str, Int64Array]:
         """The integers of the release, by release name, of the frozen set.
 
-        ``masked`` is the host's half of a masked round, and None of any other.
+        ``noise`` is what was drawn for the round. ``masked`` is the host's half of a masked round, and None of any
+        other.
 
         Raises:
-            StateError: the noise is not there, or the sums are not those of the set, or the host's half is missing.
+            StateError: the noise is of another round, or the sums are not those of the set, or the host's half is
+                missing.
             PrivacyError: the host's half is of another set.
             ConfigurationError: the host's half has another length.
         """
-        if self.noise is None:
-            raise StateError(f"the noise of round {self.number} is not stored")
+        if noise.noise_id != self.record.noise_id:
+            raise StateError(f"the noise of round {self.number} is another one: restore the newest state folder")
         with self._lock:
             if not self._frozen:
                 raise StateError(f"round {self.number} is still open")
@@ -205,21 +208,21 @@ class Round:
             if total.count != len(self._seen):
                 raise StateError(f"round {self.number} lost contributions in memory; start the program again")
             totals = total.totals() if self._draw is None else self._draw.within_cap(total.totals())
-        noise = self.noise.arrays
+        arrays = noise.arrays
         if self.halves is not None:
             given = require_masked(masked, round=self.number)
             self.halves.require(given)
-            return {name: unmasked(given.sum, masks, noise=noise[name]) for name, masks in totals.items()}
+            return {name: unmasked(given.sum, masks, noise=arrays[name]) for name, masks in totals.items()}
         return {
-            release.name: _add(release, totals[release.name], noise[release.name]) for release in self.query.releases
+            release.name: _add(release, totals[release.name], arrays[release.name]) for release in self.query.releases
         }
 
     def erase(self) -> None:
-        """Drops contributions, sums and noise."""
+        """Drops contributions and sums."""
         with self._lock:
             self._frozen = True
             self._seen, self._waiting = Seen(), []
-            self._sum = self._draw = self.noise = self.halves = None
+            self._sum = self._draw = self.halves = None
 
     def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.

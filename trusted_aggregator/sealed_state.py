@@ -3,35 +3,42 @@
 =========================  ==========================================================================================
 key                        plaintext
 =========================  ==========================================================================================
-``task/<task>``            the signed task definition
-``ledger/<population>``    the privacy ledger, and the stamp that ties it to the platform's counters (``rollback.py``)
-``round/<task>/<n>``       the order of the round, the name of its noise, and the hash of its release once there is one
-``noise/<task>/<n>``       noise and seed of the draw; erased with the contributions once the release is stored
-``release/<task>/<n>``     the signed release
+``population/<name>``      charter, privacy ledger, abandoned tasks, and the stamp that ties them to the platform's
+                           counters (``rollback.py``)
+``task/<task>``            the signed task definition, and what limits need to know of it
+``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw
+``noise/<task>/<n>``       the noise of such a round
+``release/<task>/<n>``     the signed release of the newest round that has one
 =========================  ==========================================================================================
 
 Every record is sealed under its own key, so the host can neither read one nor put it in another's place. It can bring
-back an *older* one; only the ledger needs protection from that, because everything else is checked against the ledger.
+back an *older* one; only that of the population needs protection from that, because everything else is checked against
+it: which rounds were charged, which release of each was signed, and which tasks are over.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Int64Array
+from odp.charter import Charter, open_charter
 from odp.crypto.hpke import DecryptionError
 from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
 from odp.privacy.ledger import Ledger
+from odp.v1 import common_pb2, population_pb2
 from trusted_aggregator.records import SealedRecord
-from trusted_aggregator.rollback import Stamp
+from trusted_aggregator.rollback import ZERO, Stamp
 
 HASH_BYTES = 32
-_NOISE_HEADER = 3 * HASH_BYTES  # id, model, seed of the draw
+_TASK_HEADER = struct.Struct("!QI")
 
 
 class Sealer:
@@ -55,40 +62,118 @@ class Sealer:
 
 
 @dataclass(frozen=True)
-class LedgerRecord:
-    """A population's ledger with the stamp of this version and of the one before it."""
+class PopulationRecord:
+    """One version of a population, with the stamp of this version and of the one before it.
 
-    ledger: Ledger
+    Attributes:
+        name: the population's.
+        charter_bytes: the serialized SignedCharter in force; empty in the version before the first.
+        ledger_bytes: the privacy ledger, encoded.
+        abandoned: ids of the tasks that an owner ended, 32 bytes each.
+        stamp, parent: of this version, and of the one before it.
+    """
+
+    name: str
+    charter_bytes: bytes
+    ledger_bytes: bytes
+    abandoned: frozenset[bytes]
     stamp: Stamp
     parent: Stamp
+
+    @classmethod
+    def unfounded(cls, name: str) -> PopulationRecord:
+        """The version before the first."""
+        return cls(name, b"", Ledger(name).encode(), frozenset(), ZERO, ZERO)
+
+    def after(
+        self, *, charter: Charter | None = None, ledger: Ledger | None = None, abandoned: frozenset[bytes] | None = None
+    ) -> PopulationRecord:
+        """The next version, with a new stamp; None leaves a part as it is."""
+        changed = dataclasses.replace(
+            self,
+            charter_bytes=self.charter_bytes if charter is None else charter.signed.SerializeToString(),
+            abandoned=self.abandoned if abandoned is None else abandoned,
+            stamp=self.stamp.successor(),
+            parent=self.stamp,
+        )
+        return changed.with_ledger(self.ledger if ledger is None else ledger)
+
+    def with_ledger(self, ledger: Ledger) -> PopulationRecord:
+        """This version with another ledger under the same stamp."""
+        changed = dataclasses.replace(self, ledger_bytes=ledger.encode())
+        # Decoding checks the whole chain: of a ledger at hand, that was done.
+        changed.__dict__["ledger"] = ledger
+        return changed
+
+    @functools.cached_property
+    def ledger(self) -> Ledger:
+        """The privacy ledger. Raises StateError where it is damaged."""
+        return Ledger.decode(self.ledger_bytes)
+
+    @functools.cached_property
+    def charter(self) -> Charter | None:
+        """The charter in force; None in the version before the first."""
+        if not self.charter_bytes:
+            return None
+        return open_charter(population_pb2.SignedCharter.FromString(self.charter_bytes))
 
     def encode(self) -> bytes:
         """The plaintext of the record."""
         value = {
-            "ledger": self.ledger.encode().decode("ascii"),
+            "abandoned": sorted(task.hex() for task in self.abandoned),
+            "charter": self.charter_bytes.hex(),
+            "ledger": self.ledger_bytes.decode("ascii"),
+            "name": self.name,
             "parent": list(self.parent),
             "stamp": list(self.stamp),
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> LedgerRecord:
-        """The inverse of ``encode``, for bytes that were unsealed. Raises StateError for a damaged ledger."""
+    def decode(cls, data: bytes) -> PopulationRecord:
+        """The inverse of ``encode``, for bytes that were unsealed."""
         value = json.loads(data)
         return cls(
-            ledger=Ledger.decode(value["ledger"].encode("ascii")),
+            name=value["name"],
+            charter_bytes=bytes.fromhex(value["charter"]),
+            ledger_bytes=value["ledger"].encode("ascii"),
+            abandoned=frozenset(map(bytes.fromhex, value["abandoned"])),
             stamp=Stamp(*value["stamp"]),
             parent=Stamp(*value["parent"]),
         )
 
 
 @dataclass(frozen=True)
+class TaskRecord:
+    """A task that has rounds here; it will have ``planned`` releases of at most ``largest`` bytes each."""
+
+    signed: common_pb2.SignedTask
+    largest: int
+    planned: int
+
+    def encode(self) -> bytes:
+        """The plaintext of the record."""
+        return _TASK_HEADER.pack(self.largest, self.planned) + self.signed.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TaskRecord:
+        """The inverse of ``encode``, for bytes that were unsealed."""
+        largest, planned = _TASK_HEADER.unpack_from(data)
+        return cls(common_pb2.SignedTask.FromString(data[_TASK_HEADER.size :]), largest, planned)
+
+
+@dataclass(frozen=True)
 class RoundRecord:
-    """A round that was opened: its order, the name of its noise; ``release_sha256`` is empty until it is released."""
+    """A round that is open or charged: its order, the name of its noise (32 random bytes) and the seed of its draw.
+
+    ``noise_id`` is no hash of the noise: the ledger is published, and a hash would confirm a guess of the noise of a
+    small release. ``draw_seed`` (32 random bytes) decides which contributions of a sampled round count; it is as secret
+    as the noise.
+    """
 
     order: bytes
     noise_id: bytes
-    release_sha256: bytes = b""
+    draw_seed: bytes = field(repr=False)
 
     def encode(self) -> bytes:
         """The plaintext of the record."""
@@ -103,33 +188,25 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class RoundNoise:
-    """The noise of every release of one round, int64 of the declared shapes by release name.
-
-    ``noise_id`` (32 random bytes) names it in the ledger. It is no hash of the noise: the ledger is published, and a
-    hash would confirm a guess of the noise of a small release. ``draw_seed`` (32 random bytes) decides which
-    contributions of a sampled round count; it is as secret as the noise, and named by the same id.
-    """
+    """The noise of every release of one round, int64 of the declared shapes by release name; ``noise_id`` names it."""
 
     noise_id: bytes
-    model_sha256: bytes
-    draw_seed: bytes = field(repr=False)
     arrays: Mapping[str, Int64Array] = field(repr=False)
 
     def encode(self, releases: Sequence[DeclaredRelease]) -> bytes:
-        """The plaintext: id, model, seed, then the arrays in the order of ``releases``, int64 little-endian."""
+        """The plaintext: id, then the arrays in the order of ``releases``, int64 little-endian."""
         parts = [np.ascontiguousarray(self.arrays[release.name], dtype="<i8").tobytes() for release in releases]
-        return b"".join([self.noise_id, self.model_sha256, self.draw_seed, *parts])
+        return b"".join([self.noise_id, *parts])
 
     @classmethod
     def decode(cls, data: bytes, releases: Sequence[DeclaredRelease]) -> RoundNoise:
         """The inverse of ``encode``. Raises StateError where the length does not fit the declared releases."""
-        if len(data) != _NOISE_HEADER + 8 * sum(release.coordinates for release in releases):
+        if len(data) != HASH_BYTES + 8 * sum(release.coordinates for release in releases):
             raise StateError("the sealed noise does not fit the declared releases: restore the state folder")
         arrays: dict[str, Int64Array] = {}
-        start = _NOISE_HEADER
+        start = HASH_BYTES
         for release in releases:
             values = np.frombuffer(data, dtype="<i8", count=release.coordinates, offset=start)
             arrays[release.name] = values.astype(np.int64, copy=False).reshape(release.shape)
             start += values.nbytes
-        noise_id, model, seed = (data[place : place + HASH_BYTES] for place in range(0, _NOISE_HEADER, HASH_BYTES))
-        return cls(noise_id, model, seed, arrays)
+        return cls(data[:HASH_BYTES], arrays)

@@ -16,10 +16,10 @@ from odp.crypto.public_keys import KEY_BYTES
 from odp.crypto.secure_aggregation.session import HASH_BYTES, require_length
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, PrivacyError
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
 from odp.transport.service import answers
-from odp.transport.streams import stream_time_limit
 from odp.transport.turns import Turns
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
@@ -82,7 +82,9 @@ class SecureAggregationService:
             self._admission.require(request)
         return self._step(session, request.client, message, address)
 
-    def send_masked(self, requests: Iterator[wire.SendMaskedRequest]) -> wire.StepResponse:
+    def send_masked(
+        self, requests: Iterator[wire.SendMaskedRequest], context: grpc.ServicerContext
+    ) -> wire.StepResponse:
         """As ``step``, of a masked vector in chunks."""
         first = next(requests, None)
         if first is None or first.WhichOneof("part") != "client":
@@ -92,7 +94,7 @@ class SecureAggregationService:
         if session is None:
             return _void()
         session.require_may_send(client.identity, client.token)
-        with self._streams.turn():
+        with self._streams.turn(progress(context)):
             message = _read_masked(requests, session.vector_bytes)
         return self._step(session, client, message, "")
 
@@ -163,7 +165,6 @@ def secagg_servicer(
         def SendMasked(
             self, request_iterator: Iterator[wire.SendMaskedRequest], context: grpc.ServicerContext
         ) -> wire.SendMaskedResponse:
-            with stream_time_limit(context, LONG_DEADLINE):
-                return wire.SendMaskedResponse(answer=service.send_masked(request_iterator))
+            return wire.SendMaskedResponse(answer=service.send_masked(request_iterator, context))
 
     return Servicer()

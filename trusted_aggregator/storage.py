@@ -20,14 +20,15 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy.dialects.sqlite import insert
 
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
-from trusted_aggregator.records import RELEASE_PREFIX, SealedRecord
+from trusted_aggregator.records import LATER_PREFIXES, SealedRecord
 
 _PAGE = 512
 # Masked vectors in memory at once, of at most 1 MiB each; larger ones are read one by one.
@@ -51,6 +52,21 @@ _RECORDS = Table(
     MetaData(),
     Column("key", Text, primary_key=True),
     Column("data", LargeBinary, nullable=False),
+)
+# Of each population, all charters that were ever in force: public, and signed by those who may.
+_CHARTERS = Table(
+    "charters",
+    MetaData(),
+    Column("population", Text, primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("signed", LargeBinary, nullable=False),
+)
+# When somebody last worked on a task that the enclave holds.
+_WORK = Table(
+    "work",
+    MetaData(),
+    Column("task", LargeBinary, primary_key=True),
+    Column("at", Float, nullable=False),
 )
 
 
@@ -78,7 +94,8 @@ class Storage:
         with database_errors(self._paths["contributions"]):
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
         with database_errors(self._paths["sealed"]):
-            _RECORDS.create(self._sealed, checkfirst=True)
+            for table in (_RECORDS, _CHARTERS, _WORK):
+                table.create(self._sealed, checkfirst=True)
         self._changed = threading.Condition()
         self._stored: dict[tuple[bytes, int], int] = {}
         self._failure: StateError | None = None
@@ -199,9 +216,10 @@ class Storage:
             connection.commit()
 
     def records(self) -> dict[str, bytes]:
-        """All sealed records but the releases."""
+        """All sealed records that an enclave needs in order to start."""
         table = _RECORDS
-        query = sqlalchemy.select(table).where(~table.c.key.startswith(RELEASE_PREFIX, autoescape=True))
+        later = [table.c.key.startswith(prefix, autoescape=True) for prefix in LATER_PREFIXES]
+        query = sqlalchemy.select(table).where(~sqlalchemy.or_(*later))
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             return {row.key: row.data for row in connection.execute(query)}
 
@@ -211,6 +229,49 @@ class Storage:
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             found: bytes | None = connection.execute(query).scalar_one_or_none()
         return found
+
+    def holds(self, key: str) -> bool:
+        """Whether a sealed record is stored."""
+        query = sqlalchemy.select(_RECORDS.c.key).where(_RECORDS.c.key == key)
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            return connection.execute(query).first() is not None
+
+    def keep_charter(self, population: str, sequence: int, signed: bytes) -> None:
+        """Stores a SignedCharter that is in force; the enclave keeps the newest one alone."""
+        values = {"population": population, "sequence": sequence, "signed": signed}
+        with database_errors(self._paths["sealed"]), self._sealed.begin() as connection:
+            connection.execute(insert(_CHARTERS).values(values).on_conflict_do_nothing())
+
+    def charters(self, population: str, first: int, most: int) -> list[bytes]:
+        """SignedCharters of a population from sequence ``first`` on, oldest first."""
+        table = _CHARTERS
+        query = (
+            sqlalchemy.select(table.c.signed)
+            .where(table.c.population == population, table.c.sequence >= first)
+            .order_by(table.c.sequence)
+            .limit(most)
+        )
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def note_work(self, task_sha256: bytes, at: float) -> None:
+        """Notes that somebody works on a task, at a time in seconds since the epoch."""
+        table = _WORK
+        with database_errors(self._paths["sealed"]), self._sealed.begin() as connection:
+            connection.execute(
+                insert(table).values(task=task_sha256, at=at).on_conflict_do_update([table.c.task], set_={"at": at})
+            )
+
+    def idle(self, before: float) -> list[bytes]:
+        """Tasks on which nobody has worked since ``before``."""
+        query = sqlalchemy.select(_WORK.c.task).where(_WORK.c.at < before)
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def forget_work(self, task_sha256: bytes) -> None:
+        """Drops what ``note_work`` noted."""
+        with database_errors(self._paths["sealed"]), self._sealed.begin() as connection:
+            connection.execute(_WORK.delete().where(_WORK.c.task == task_sha256))
 
     def close(self) -> None:
         """Closes the files. Idempotent."""

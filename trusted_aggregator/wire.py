@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from odp.v1 import enclave_pb2
-from trusted_aggregator.interface import Charged, Released, RoundState, Status, Writes
+from trusted_aggregator.interface import Charged, RoundState, Status, Writes
 from trusted_aggregator.records import SealedRecord
 
 
@@ -42,16 +42,6 @@ def charged_of(message: enclave_pb2.ChargedRound) -> Charged:
         writes_of(message.writes),
         message.masked_bytes,
     )
-
-
-def released(given: Released) -> enclave_pb2.ReleasedRound:
-    """``given`` as a message."""
-    return enclave_pb2.ReleasedRound(signed_release=given.signed_release, writes=records(given.writes))
-
-
-def released_of(message: enclave_pb2.ReleasedRound) -> Released:
-    """The inverse of ``released``."""
-    return Released(message.signed_release, writes_of(message.writes))
 
 
 def round_states(states: Iterable[RoundState]) -> enclave_pb2.RoundStates:

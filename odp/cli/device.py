@@ -172,6 +172,7 @@ def recommend(
         PinnedAddresses,
         Store,
         TableCache,
+        charter_memory,
         find_candidates,
         log_guard,
         newest_model,
@@ -190,17 +191,20 @@ def recommend(
     addresses = PinnedAddresses.of(pinned, allow_private=allow_private_addresses)
     clients = Clients(server, ca if ca is not None else services / "ca" / "ca.pem", pinned=addresses)
     try:
-        guard = log_guard(clients, pinned, state)
+        guard, charters = log_guard(clients, pinned, state), charter_memory(pinned, state)
         if guard is None:
             console().print("the reference values pin no transparency log; the model's signature alone is checked")
         cache = TableCache(state / "tables")
         if candidates:
             lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
-            model = find_candidates(lookup, clients.newest_model(population), cache=cache, log=guard)
+            offer = clients.newest_model(population)
+            model = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard)
             with Store.open(store_path(state, device)) as store:
                 found = recommend_candidates(store, model, lookup, k=count)
         else:
-            available = newest_model(clients, population, cache=cache, folder=state / "models", log=lambda: guard)
+            available = newest_model(
+                clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard
+            )
             if available.offline is not None:
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:

@@ -11,6 +11,7 @@ import typer
 from odp import _validate
 from odp.cli.console import print_json, print_text
 from odp.cli.helper import pin_helper
+from odp.cli.services import founder_keys
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def reference_values(
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     log_key: Annotated[
         list[str], typer.Option(help="Verifier key of the transparency log to require; without one, none is required.")
@@ -134,6 +136,7 @@ def reference_values(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        founders=founder_keys(founder),
     )
     log = None
     if log_key:
@@ -187,6 +190,7 @@ def endorse(
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
+    founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
     output: Annotated[Path, typer.Option(help="File for `odp server run --endorsements`.")] = Path("endorsements.json"),
@@ -205,6 +209,7 @@ def endorse(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        founders=founder_keys(founder),
     )
     endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)

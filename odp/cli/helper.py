@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import print_json, print_text
+from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.run import serve_until_stopped
 
 app = typer.Typer(
@@ -30,13 +31,19 @@ def run_helper(
     ca_folder: Annotated[
         Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")
     ] = None,
+    callers_ca: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the distributor's CA \\[default: this program's].")
+    ] = None,
     keep_days: Annotated[
         float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
     ] = 30.0,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
     """Run a helper in the foreground. Start the distributor with --helper and its address."""
     from distributor.helper_program import HelperConfig, start_helper
+    from odp.transport.limits import Limits
 
     running = start_helper(
         HelperConfig(
@@ -46,7 +53,10 @@ def run_helper(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            callers_ca=callers_ca,
             keep_days=keep_days,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

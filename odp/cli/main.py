@@ -20,6 +20,7 @@ from odp.cli import (
     device,
     enclave,
     fleet,
+    population,
     privacy,
     report,
     services,
@@ -47,6 +48,7 @@ app.command("tune")(tune.tune)
 app.command("up")(services.up)
 app.add_typer(task.app, name="task")
 app.add_typer(table.app, name="table")
+app.add_typer(population.app, name="population")
 app.add_typer(services.server_app, name="server")
 app.add_typer(services.distributor_app, name="distributor")
 app.add_typer(services.aggregator_app, name="aggregator")

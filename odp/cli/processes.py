@@ -6,6 +6,7 @@ kernel closes the pipe and the child stops.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -23,8 +24,11 @@ from odp.errors import ServiceError
 from odp.transport import channel
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import StateFolder, state_errors
+from odp.transport.tls import TlsIdentity, development_identity
 
 HELPER = "helper"
+# Files of a program's state folder: where it serves, and where its control listener does, which comes first.
+_ADDRESSES = ("address", "control-address")
 
 _STOP_SECONDS = 10.0
 _START_SECONDS = 60.0
@@ -33,7 +37,10 @@ ODP = (sys.executable, "-P", "-m", "odp.cli.main")
 
 
 class Child:
-    """One started program. ``address`` is where it serves, once ``wait_serving`` returned; ``command`` runs `odp`."""
+    """One started program; ``command`` runs `odp`.
+
+    ``address`` is where it serves, once ``wait_serving`` returned, and ``control_address`` its control listener's.
+    """
 
     def __init__(
         self, name: str, arguments: Sequence[str], *, state: Path, log: Path, command: Sequence[str] = ODP
@@ -41,10 +48,11 @@ class Child:
         self.name = name
         self.state = state
         self.log = log
-        self.address = ""
+        self.address = self.control_address = ""
         with state_errors(state):
             # An address of an earlier run would be asked before the new one is written.
-            (state / "address").unlink(missing_ok=True)
+            for name in _ADDRESSES:
+                (state / name).unlink(missing_ok=True)
             make_folders(log.parent)
             output = os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
         with output:
@@ -57,19 +65,28 @@ class Child:
                 start_new_session=True,
             )
 
-    def wait_serving(self, ca: Path, *, deadline: float = _START_SECONDS) -> None:
-        """Returns when the program's health check answers SERVING. Raises ServiceError with its last line otherwise."""
+    def wait_serving(self, ca: Path, *, identity: TlsIdentity | None = None, deadline: float = _START_SECONDS) -> None:
+        """Returns when the program answers that it serves; asked as ``identity`` where it answers programs alone.
+
+        Raises ServiceError with its last line otherwise.
+        """
         until = time.monotonic() + deadline
         pause = threading.Event()
-        address_file = self.state / "address"
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 raise ServiceError(f"{self.name} did not start: {self.last_line()}")
-            if address_file.exists() and (address := address_file.read_text().strip()) and _serving(address, ca):
+            address, self.control_address = map(self._read, _ADDRESSES)
+            if address and _serving(address, ca, identity):
                 self.address = address
                 return
             pause.wait(0.05)
         raise ServiceError(f"{self.name} did not serve within {deadline:.0f} s; see {self.log}")
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.state / name).read_text().strip()
+        except OSError:
+            return ""
 
     def last_line(self) -> str:
         """The last line of the program's log: where a failed start says why."""
@@ -92,9 +109,9 @@ class Child:
             self.process.stdin.close()
 
 
-def _serving(address: str, ca: Path) -> bool:
+def _serving(address: str, ca: Path, identity: TlsIdentity | None) -> bool:
     try:
-        with channel.connect(address, ca) as opened:
+        with channel.connect(address, ca, identity=identity) as opened:
             reply = health_pb2_grpc.HealthStub(opened).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
     except grpc.RpcError:
         return False
@@ -105,6 +122,9 @@ class Services:
     """Distributor, aggregator and server under one state folder, and a helper where one is asked for.
 
     A context manager that stops what it started.
+
+    The server's key is made first: the aggregator's policy lists it as a founder, and the distributor serves no other
+    developer. Between themselves they use control listeners on any free ports.
 
     Layout of the folder: ``ca/`` and ``platform/`` are shared by the three; ``distributor/``, ``aggregator/`` and
     ``server/`` are their state; ``logs/`` holds a log each; ``reference_values.json`` is what devices pin. ``log.key``,
@@ -137,10 +157,26 @@ class Services:
         self._ports = ports
         self._helper = helper
         self._aggregator_options = tuple(aggregator_options)
-        self.policy = policy if policy is not None else EnclavePolicy(role="aggregator")
+        self._policy = policy if policy is not None else EnclavePolicy(role="aggregator")
+        self._founder: str | None = None
         self.distributor_policy = EnclavePolicy(role="distributor", select=select)
         self.children: dict[str, Child] = {}
         self._folder: StateFolder | None = None
+
+    @property
+    def developer_key(self) -> str:
+        """The public key of the server, 64 hex digits; made on first use, before the server runs."""
+        if self._founder is None:
+            from server.program import developer_key
+
+            self._founder = developer_key(self.root / "server")
+        return self._founder
+
+    @property
+    def policy(self) -> EnclavePolicy:
+        """Of the aggregator; the server's key founds populations."""
+        founders = {*self._policy.founders, self.developer_key}
+        return dataclasses.replace(self._policy, founders=tuple(sorted(founders)))
 
     @property
     def ca(self) -> Path:
@@ -179,7 +215,7 @@ class Services:
         try:
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
-                helper.wait_serving(self.ca)
+                helper.wait_serving(self.ca, identity=self._distributor_identity())
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
             for child in (distributor, aggregator):
@@ -197,6 +233,11 @@ class Services:
             self.stop()
             raise
         return self
+
+    def _distributor_identity(self) -> TlsIdentity:
+        """As whom a helper is asked whether it serves: the distributor that will run."""
+        with StateFolder.open(self.root / "distributor", "distributor") as state:
+            return development_identity(state, self.root / "ca")
 
     def write_reference_values(self) -> None:
         """Pins the enclaves of this installation on the platform of these services, and where these are."""
@@ -217,9 +258,14 @@ class Services:
 
         program = ["distributor", HELPER] if name == HELPER else [name]
         arguments = [*program, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
+        if name in ("distributor", "aggregator"):
+            # Again on the port that it had, where it is started again: the server keeps its address.
+            before = self.children.get(name)
+            arguments += ["--control-listen", before.control_address if before else f"{self._listen}:0"]
         if name == "server":
             for other in ("distributor", "aggregator"):
                 arguments += [f"--{other}", self.children[other].address]
+                arguments += [f"--{other}-control", self.children[other].control_address]
             arguments += ["--reference-values", str(self.reference_values)]
             arguments += ["--log-key", str(self.root / LOG_KEY), "--endorsements", str(self.root / ENDORSEMENTS)]
             for witness in self._witnesses:
@@ -227,7 +273,7 @@ class Services:
         elif name != HELPER:
             arguments += ["--platform", str(self.root / "platform")]
         if name == "distributor":
-            arguments += ["--select", self.distributor_policy.select]
+            arguments += ["--select", self.distributor_policy.select, "--developer", self.developer_key]
             if self._helper:
                 arguments += ["--helper", self.children[HELPER].address]
         if name == "aggregator":
@@ -235,6 +281,8 @@ class Services:
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]
             arguments += ["--accumulation", self.policy.accumulation]
+            for founder in self.policy.founders:
+                arguments += ["--founder", founder]
             arguments += self._aggregator_options
             if self.policy.test_noise_seed is not None:
                 arguments += ["--test-noise-seed", str(self.policy.test_noise_seed)]

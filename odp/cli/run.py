@@ -28,10 +28,15 @@ def parent_watch(stop: threading.Event) -> None:
 
 
 def serve_until_stopped(running: Running, state: Path, *, with_parent: bool) -> None:
-    """Writes ``<state>/address`` (where the program serves) and returns after SIGINT, SIGTERM or the parent's death."""
+    """Writes ``<state>/address`` (where the program serves) and returns after SIGINT, SIGTERM or the parent's death.
+
+    Where the program has a control listener, that one's address is in ``<state>/control-address``.
+    """
     stop = stop_event()
     try:
         with state_errors(state):
+            if running.control_address:
+                write_atomically(state / "control-address", running.control_address.encode() + b"\n")
             write_atomically(state / "address", running.address.encode() + b"\n")
     except StateError:
         running.stop()

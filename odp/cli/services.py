@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -9,6 +10,7 @@ import typer
 
 from odp.cli import helper
 from odp.cli.console import console
+from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.run import parent_watch, serve_until_stopped
 
 if TYPE_CHECKING:
@@ -45,7 +47,30 @@ TestNoise = Annotated[
 Witnesses = Annotated[
     list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
 ]
+ControlListen = Annotated[
+    str, typer.Option(help="host:port for other programs, which show a certificate; port 0 takes any free one.")
+]
+Founders = Annotated[
+    list[str],
+    typer.Option(
+        help="Public key (`odp server key`) that may found populations; repeat for more. Without one, no tasks."
+    ),
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
+
+
+def founder_keys(given: Sequence[str]) -> tuple[str, ...]:
+    """The keys of `--founder`: each of them 64 hex digits, or a file with one such key per line.
+
+    Raises ConfigurationError where a file cannot be read; the policy checks the keys.
+    """
+    keys: list[str] = []
+    for text in given:
+        if Path(text).is_file():
+            keys += Path(text).read_text(encoding="utf-8", errors="replace").split()
+        else:
+            keys.append(text)
+    return tuple(dict.fromkeys(keys))
 
 
 @server_app.command("run")
@@ -54,6 +79,12 @@ def run_server(
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7200",
     distributor: Annotated[str, typer.Option(help="host:port of the distributor.")] = "127.0.0.1:7201",
     aggregator: Annotated[str, typer.Option(help="host:port of the aggregator.")] = "127.0.0.1:7202",
+    distributor_control: Annotated[
+        str, typer.Option(help="host:port of the distributor's control listener.")
+    ] = "127.0.0.1:7211",
+    aggregator_control: Annotated[
+        str, typer.Option(help="host:port of the aggregator's control listener.")
+    ] = "127.0.0.1:7212",
     reference_values: Annotated[
         Path | None,
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
@@ -69,9 +100,12 @@ def run_server(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the developer's server in the foreground."""
+    from odp.transport.limits import Limits
     from server.program import Config, start
 
     running = start(
@@ -80,6 +114,8 @@ def run_server(
             listen=listen,
             distributor=distributor,
             aggregator=aggregator,
+            distributor_control=distributor_control,
+            aggregator_control=aggregator_control,
             reference_values=reference_values,
             log_key=log_key,
             endorsements=endorsements,
@@ -88,15 +124,40 @@ def run_server(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
+
+
+@server_app.command("key")
+def show_server_key(
+    state: State = Path("odp-state/server"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the public key that signs a server's tasks: a founder or an owner of populations. Made on first use."""
+    from odp.cli.console import print_json, print_text
+    from server.program import developer_key
+
+    found = developer_key(state)
+    if json:
+        print_json({"server_key": found})
+    else:
+        print_text(found)
 
 
 @distributor_app.command("run")
 def run_distributor(
     state: State = Path("odp-state/distributor"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7201",
+    control_listen: ControlListen = "127.0.0.1:7211",
+    developer: Annotated[
+        list[str],
+        typer.Option(
+            help="Public key of a developer whose models are taken \\[default: of every server]; repeat for more."
+        ),
+    ] = [],  # noqa: B006  # typer copies it
     select: Selecting = "oblivious",
     helper: Annotated[
         str | None,
@@ -113,16 +174,20 @@ def run_distributor(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the distributor (host and emulated enclave) in the foreground."""
-    from distributor.program import Config, start
+    from distributor.program import LIMITS, Config, start
     from odp.enclave.policy import EnclavePolicy
 
     running = start(
         Config(
             state=state,
             listen=listen,
+            control_listen=control_listen,
+            developers=tuple(developer),
             platform=platform,
             helper=helper,
             helper_ca=helper_ca,
@@ -132,6 +197,8 @@ def run_distributor(
             ca=ca,
             ca_folder=ca_folder,
             keep_days=keep_days,
+            limits=LIMITS.changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)
@@ -141,6 +208,12 @@ def run_distributor(
 def run_aggregator(
     state: State = Path("odp-state/aggregator"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7202",
+    control_listen: ControlListen = "127.0.0.1:7212",
+    founder: Founders = [],  # noqa: B006  # typer copies it
+    idle_days: Annotated[
+        float,
+        typer.Option(help="Forget a task, and what was contributed to its open rounds, that no server asks about."),
+    ] = 30.0,
     minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
@@ -164,10 +237,13 @@ def run_aggregator(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
+    from odp.transport.limits import Limits
     from trusted_aggregator.program import Config, start
     from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
     from trusted_aggregator.secagg_session import Pace
@@ -178,21 +254,26 @@ def run_aggregator(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        founders=founder_keys(founder),
         test_noise_seed=test_noise_seed,
     )
     running = start(
         Config(
             state=state,
             listen=listen,
+            control_listen=control_listen,
+            idle_days=idle_days,
             platform=platform,
             policy=policy,
             pace=Pace(step=secagg_step, vector=secagg_vector, silent=secagg_silent),
-            limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
+            session_limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
             rosters=tuple(roster),
             certificate=certificate,
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

@@ -21,6 +21,7 @@ File = Annotated[Path, typer.Argument(help="Task file (TOML).")]
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
 State = Annotated[Path, typer.Option(help="State folder of `odp up`: gives the CA and the operator's token.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_CANCEL_SECONDS, _POLL_SECONDS = 20.0, 0.2
 TaskId = Annotated[str, typer.Argument(help="Task id (hex), or its first digits.")]
 
 _EXAMPLE = """\
@@ -226,11 +227,24 @@ def results(
 
 @app.command("cancel")
 def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
-    """End a task: no further round is opened. What was spent stays spent."""
+    """End a task: what was contributed to its open rounds is erased, and nothing more is released.
+
+    What was spent stays spent.
+    """
+    import time
+
     from odp.signed_task import task_sha256
+    from odp.v1 import server_pb2
 
     with open_connection(server, state) as connection:
-        connection.cancel(task_sha256(find_task(connection, task).task))
+        sha256 = task_sha256(find_task(connection, task).task)
+        connection.cancel(sha256)
+        until = time.monotonic() + _CANCEL_SECONDS
+        while connection.status(sha256).state == server_pb2.TaskStatus.STATE_CANCELLING:
+            if time.monotonic() > until:
+                print_text("cancelling: aggregator or distributor do not answer; the server goes on trying")
+                return
+            time.sleep(_POLL_SECONDS)
     print_text("cancelled")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.run import serve_until_stopped
 from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
 
@@ -30,6 +31,8 @@ def run_witness(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Cosign each checkpoint of the named logs that continues the last one, in the foreground.
@@ -37,6 +40,7 @@ def run_witness(
     Its key, which readers of the log pin and the server is given (`--witness host:port=KEY`), is in its first line.
     """
     from odp.transparency.witness_program import Config, start
+    from odp.transport.limits import Limits
 
     running = start(
         Config(
@@ -47,6 +51,8 @@ def run_witness(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

@@ -21,6 +21,8 @@ LEDGER = b"odp/v1/ledger"
 REPORT = b"odp/v1/report"
 ENDORSEMENT = b"odp/v1/endorsement"
 WITHDRAWAL = b"odp/v1/withdrawal"
+CHARTER = b"odp/v1/charter"
+ABANDON = b"odp/v1/abandon"
 
 CONTRIBUTION = b"odp/v1/contribution"
 LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
@@ -53,7 +55,20 @@ EVENTS_BUCKET = b"odp/v1/events-bucket"
 
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
 SIGNED = frozenset(
-    {TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, SECAGG_ADVERT, SECAGG_SURVIVORS}
+    {
+        TASK,
+        MANIFEST,
+        OPEN,
+        CLOSE,
+        RELEASE,
+        LEDGER,
+        ENDORSEMENT,
+        WITHDRAWAL,
+        CHARTER,
+        ABANDON,
+        SECAGG_ADVERT,
+        SECAGG_SURVIVORS,
+    }
 )
 
 _SHA256_BYTES = 32

@@ -76,6 +76,7 @@ class Reason(enum.StrEnum):
     EVENT_LOG = "event_log"
     UNRESTRICTED = "unrestricted"
     TEST_NOISE_NOT_ALLOWED = "test_noise_not_allowed"
+    WRONG_CHARTER = "wrong_charter"
 
 
 def report_data(*, nonce: bytes, hpke_key: bytes, signing_key: bytes, policy: bytes) -> bytes:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from typing import Literal, get_args
 
 from odp import _validate
+from odp.crypto.signing import check_public
 from odp.errors import ConfigurationError
 
 Role = Literal["aggregator", "distributor"]
@@ -23,8 +25,11 @@ ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
 Selection = Literal["oblivious", "direct"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
 
+#: Keys that may found populations.
+MOST_FOUNDERS = 32
 _LARGEST_COHORT = 2**32 - 1
 _LARGEST_POLICY_BYTES = 4096
+_KEY = re.compile(r"[0-9a-f]{64}")
 _KINDS: dict[str, type] = {
     "accumulation": str,
     "minimum_cohort": int,
@@ -34,7 +39,7 @@ _KINDS: dict[str, type] = {
     "select": str,
 }
 #: Keys that a policy may leave out: it then has the default, and another program's reader need not know the key.
-_OPTIONAL: dict[str, type] = {"test_noise_seed": int}
+_OPTIONAL: dict[str, type] = {"founders": list, "test_noise_seed": int}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,8 @@ class EnclavePolicy:
     Attributes:
         accumulation: how the aggregator sums. "oblivious": at addresses that do not depend on what devices sent;
             "direct": faster, and shows everyone's items to whoever watches the enclave's memory accesses.
+        founders: Ed25519 public keys (64 hex digits each) whose signature founds a population; without one, the
+            aggregator takes no task. In any order, and each once.
         minimum_cohort: no release is made from fewer contributions, whatever the task says (rule P34).
         population_epsilon: all tasks of one population together may spend at most this epsilon (rule P4) ..
         population_delta: .. at this delta.
@@ -59,6 +66,7 @@ class EnclavePolicy:
     """
 
     accumulation: Accumulation = "oblivious"
+    founders: tuple[str, ...] = ()
     minimum_cohort: int = 100
     population_epsilon: float = 20.0
     population_delta: float = 1e-5
@@ -74,6 +82,7 @@ class EnclavePolicy:
         _validate.one_of(ROLES, role=self.role)
         _validate.one_of(ACCUMULATIONS, accumulation=self.accumulation)
         _validate.one_of(SELECTIONS, select=self.select)
+        object.__setattr__(self, "founders", _founders(self.founders, self.role))
         if self.test_noise_seed is not None:
             _validate.integer(low=0, high=2**63 - 1, test_noise_seed=self.test_noise_seed)
         # 20 and 20.0 are one policy, so they must have one hash.
@@ -81,11 +90,18 @@ class EnclavePolicy:
         object.__setattr__(self, "population_delta", float(self.population_delta))
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: keys sorted, no spaces, ASCII, every field present but a ``test_noise_seed`` of None."""
+        """Canonical JSON: keys sorted, no spaces, ASCII; ``founders`` and ``test_noise_seed`` where they are set."""
         values = dataclasses.asdict(self)
         if self.test_noise_seed is None:
             del values["test_noise_seed"]
+        if not self.founders:
+            del values["founders"]
         return json.dumps(values, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    @property
+    def founder_keys(self) -> frozenset[bytes]:
+        """``founders``, as bytes."""
+        return frozenset(map(bytes.fromhex, self.founders))
 
     @property
     def sha256(self) -> bytes:
@@ -114,7 +130,21 @@ class EnclavePolicy:
         for name, kind in (_KINDS | _OPTIONAL).items():
             if name in values and type(values[name]) is not kind:
                 raise ConfigurationError(f"Expected {name} in the enclave policy to be of type {kind.__name__}")
-        policy = cls(**values)
+        policy = cls(**{**values, "founders": tuple(values.get("founders", ()))})
         if policy.to_bytes() != data:
             raise ConfigurationError("Expected the enclave policy as canonical JSON: keys sorted and single, no spaces")
         return policy
+
+
+def _founders(given: object, role: str) -> tuple[str, ...]:
+    """The founders in ascending order, so that one set of them has one hash."""
+    if not isinstance(given, (tuple, list)) or not all(isinstance(key, str) and _KEY.fullmatch(key) for key in given):
+        raise ConfigurationError("Expected founders to be a list of public keys of 64 hex digits each")
+    founders = tuple(sorted(given))
+    if len(founders) > MOST_FOUNDERS or len(set(founders)) != len(founders):
+        raise ConfigurationError(f"Expected at most {MOST_FOUNDERS} founders, each once, got {len(founders)}")
+    if founders and role != "aggregator":
+        raise ConfigurationError(f"Expected no founders for role={role!r}: populations are the aggregator's")
+    for key in founders:
+        check_public(founder=bytes.fromhex(key))
+    return founders

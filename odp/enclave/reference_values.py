@@ -65,6 +65,8 @@ class ReferenceValues:
         helper_keys: public keys (64 hex digits) of helpers that are accepted as the second of two parties that answer
             requests for rows: run by somebody whom the person trusts not to conspire with the distributor's host.
         addresses: role -> ``host:port`` at which devices may connect to it; of others that a server names, they refuse.
+        populations: name -> SHA-256 (64 hex digits) of the charter that founded it; of a population that is not listed,
+            a device trusts the founding that it sees first.
         log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
 
     Raises:
@@ -86,6 +88,7 @@ class ReferenceValues:
     required_restrictions: tuple[str, ...] = ()
     helper_keys: tuple[str, ...] = ()
     addresses: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    populations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -111,6 +114,7 @@ class ReferenceValues:
             object.__setattr__(self, name, tuple(_matching(_strings(getattr(self, name), name), form, name)))
         for key in self.helper_keys:
             require_x25519(bytes.fromhex(key), name="each of helper_keys")
+        object.__setattr__(self, "populations", _populations(self.populations))
 
     @classmethod
     def load(cls, path: Path) -> ReferenceValues:
@@ -190,6 +194,15 @@ def _minimum_tcb(values: object) -> dict[str, int]:
         raise ConfigurationError("Expected minimum_tcb to map firmware components to versions")
     _validate.known_keys(values, chain.TCB_COMPONENTS, where="minimum_tcb")
     _validate.integer(low=0, high=255, **values)
+    return dict(values)
+
+
+def _populations(values: object) -> dict[str, str]:
+    if not isinstance(values, Mapping):
+        raise ConfigurationError("Expected populations to map names to hashes of founding charters")
+    for name in values:
+        _validate.identifier(population=name)
+    _matching(values.values(), _SHA256, "populations")
     return dict(values)
 
 

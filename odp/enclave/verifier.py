@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
+from collections.abc import Mapping
 
 from odp import _validate
 from odp.enclave import chain, registers
@@ -43,6 +45,7 @@ from odp.errors import AttestationError, ConfigurationError
 
 # Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.
 CLOCK_SKEW_SECONDS = 60
+_POPULATION = re.compile(r"population ([a-z0-9][a-z0-9_.-]{0,63}) ([0-9a-f]{64})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,7 @@ class VerifiedEnclave:
         emulated: True: no hardware protects this enclave.
         chip_id: the chip that it runs on, 64 bytes.
         restrictions: what holds for its process, by the names of ``odp.enclave.sandbox``.
+        populations: name -> SHA-256 of the charter in force (32 bytes), of each population that an aggregator has.
     """
 
     role: Role
@@ -70,6 +74,7 @@ class VerifiedEnclave:
     emulated: bool
     chip_id: bytes
     restrictions: tuple[str, ...]
+    populations: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def verify_evidence(
@@ -138,7 +143,7 @@ def verify_evidence(
     bound = report_data(nonce=nonce, hpke_key=claims.hpke_key, signing_key=claims.signing_key, policy=policy)
     if claims.report_data != bound:
         raise AttestationError(Reason.KEY_BINDING, "the report does not bind these keys to this nonce and this policy")
-    restrictions = _check_events(event_log, claims, policy)
+    restrictions, populations = _check_events(event_log, claims, policy)
     for required in reference_values.required_restrictions:
         if required not in restrictions:
             raise AttestationError(Reason.UNRESTRICTED, f"its process runs without the restriction {required!r}")
@@ -152,6 +157,7 @@ def verify_evidence(
         emulated=emulated,
         chip_id=chip.chip_id,
         restrictions=restrictions,
+        populations=populations,
     )
 
 
@@ -182,8 +188,11 @@ def _check_image(digest: str, role: Role, reference_values: ReferenceValues, now
     return validity.not_after
 
 
-def _check_events(event_log: bytes, claims: Claims, policy: bytes) -> tuple[str, ...]:
-    """The restrictions that the log says hold, once it leads to the signed registers and says what the token says."""
+def _check_events(event_log: bytes, claims: Claims, policy: bytes) -> tuple[tuple[str, ...], dict[str, bytes]]:
+    """Restrictions that the log says hold, and charters that it says are in force.
+
+    It has to lead to the signed registers and to say what the token says.
+    """
     try:
         events = registers.read(event_log)
         replayed = registers.replay(event_log)
@@ -199,7 +208,10 @@ def _check_events(event_log: bytes, claims: Claims, policy: bytes) -> tuple[str,
     ]
     if stated != expected:
         raise AttestationError(Reason.EVENT_LOG, "its event log tells of another launch, policy or keys")
-    return tuple(event.removeprefix("held ") for where, event in events if (where, event[:5]) == ("sandbox", "held "))
+    held = tuple(event.removeprefix("held ") for where, event in events if (where, event[:5]) == ("sandbox", "held "))
+    shown = [_POPULATION.fullmatch(event) for where, event in events if where == "runtime"]
+    # Of several lines of one population, the last one is in force.
+    return held, {match[1]: bytes.fromhex(match[2]) for match in shown if match is not None}
 
 
 def _check_time(claims: Claims, reference_values: ReferenceValues, now: float) -> float:

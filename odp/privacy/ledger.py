@@ -5,7 +5,7 @@ exceed the budgets they are charged against. Epsilon is recomputed from the whol
 
 Life of a release, one appended entry per step; the events stand in the first and count for ever::
 
-    CHARGED -> SEALED        the noise is fixed, then the release is made: from here on it may have left
+    CHARGED -> SEALED        the release is made and named by its hash: from here on it may have left, and no other
     CHARGED -> VOID          the round failed after the charge: nothing leaves, nothing is refunded
 
 The holder makes the new ledger durable *before* it acts on it, and binds ``len(ledger.entries)`` to a monotonic counter
@@ -32,7 +32,7 @@ from odp.privacy import accounting, room
 from odp.privacy.events import Event, SampledRound
 from odp.privacy.events import from_json as event_from_json
 
-_FORMAT = "odp-privacy-ledger-1"
+_FORMAT = "odp-privacy-ledger-2"
 _TASK_ID = re.compile(r"(?:[0-9a-f]{2}){4,64}")
 _ENTRY_KEYS = (
     "contributions",
@@ -43,6 +43,7 @@ _ENTRY_KEYS = (
     "population_epsilon",
     "population_size",
     "previous",
+    "release_sha256",
     "round",
     "state",
     "task_budget",
@@ -98,6 +99,7 @@ class Entry:
         id_set_sha256: hash of the accepted contribution ids; the noise of the release is bound to it.
         noise_id: what names the sealed noise, up to 64 bytes, where it exists at the time of the charge.
         task_budget, population_budget: what the charge was checked against.
+        release_sha256: hash of the one release that was signed, in the entry that seals it; empty in every other.
         task_epsilon, population_epsilon: of all events so far, this one included, at the delta of either budget.
         previous: SHA-256 of the entry before, or of the population's name.
     """
@@ -115,6 +117,7 @@ class Entry:
     task_epsilon: float
     population_epsilon: float
     previous: bytes = field(repr=False)
+    release_sha256: bytes = b""
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_id, str) or not _TASK_ID.fullmatch(self.task_id):
@@ -129,6 +132,10 @@ class Entry:
                 raise ConfigurationError(f"Expected {name} to be {low} to {high} bytes")
         if (self.state is ReleaseState.CHARGED) != bool(self.events):
             raise ConfigurationError("Expected events in the entry that charges a release, and in no other")
+        if len(self.release_sha256) != (32 if self.state is ReleaseState.SEALED else 0):
+            raise ConfigurationError(
+                "Expected release_sha256 of 32 bytes in the entry that seals a release, and in no other"
+            )
 
     def to_json(self) -> dict[str, object]:
         """Plain values; bytes as lower-case hexadecimal."""
@@ -141,6 +148,7 @@ class Entry:
             "population_epsilon": self.population_epsilon,
             "population_size": self.population_size,
             "previous": self.previous.hex(),
+            "release_sha256": self.release_sha256.hex(),
             "round": self.round,
             "state": self.state.name,
             "task_budget": [self.task_budget.epsilon, self.task_budget.delta],
@@ -371,20 +379,23 @@ class Ledger:
                     f"The {where} was charged with another {name} and is released once; open another round"
                 )
 
-    def advance(self, *, task_id: str, round: int, state: ReleaseState) -> Ledger:
+    def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Ledger:
         """The ledger with the release in its next state, or this same ledger when it is there already.
 
+        ``release_sha256`` names the release that is sealed.
+
         Raises:
-            PrivacyError: nothing was charged for the round, or ``state`` cannot follow its present state.
+            PrivacyError: nothing was charged for the round, ``state`` cannot follow its present state, or another
+                release was sealed before.
         """
         latest = self.find(task_id, round)
         if latest is None:
             raise PrivacyError(f"Nothing was charged for round {round} of task {task_id}: charge before releasing")
-        if latest.state is state:
+        if latest.state is state and latest.release_sha256 == release_sha256:
             return self
         if state not in _NEXT[latest.state]:
             raise PrivacyError(f"Round {round} of task {task_id} is {latest.state.name} and cannot become {state.name}")
-        entry = replace(latest, state=state, events=(), previous=self.head)
+        entry = replace(latest, state=state, events=(), previous=self.head, release_sha256=release_sha256)
         return Ledger(self.population, (*self.entries, entry))
 
     def verify(self) -> None:
@@ -457,7 +468,7 @@ def _entry(value: Mapping[str, object]) -> Entry:
     fields["state"] = ReleaseState[str(value["state"])]
     for key in ("task_budget", "population_budget"):
         fields[key] = Budget(*_list(value[key]))  # type: ignore[arg-type]
-    for key in ("id_set_sha256", "noise_id", "previous"):
+    for key in ("id_set_sha256", "noise_id", "previous", "release_sha256"):
         fields[key] = bytes.fromhex(str(value[key]))
     return Entry(**fields)  # type: ignore[arg-type]
 

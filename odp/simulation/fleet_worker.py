@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from device_runtime import Gate, Limits, PinnedAddresses, Store, log_guard, store_path
+from device_runtime import Gate, Limits, PinnedAddresses, Store, charter_memory, log_guard, store_path
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.enclaves import Enclaves
 from device_runtime.participation import Outcome, Participant
@@ -108,6 +108,7 @@ class Worker:
             ),
             records=Records(folder / FOLDER, values),
             log=log_guard(self._services, values, folder),
+            charters=charter_memory(values, folder),
             clock=self._device_clock,
         )  # fmt: skip
         self._reader = AssignmentReader(shard.population)

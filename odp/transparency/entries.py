@@ -18,6 +18,7 @@ type entry             fields
 6    ``ManifestEntry``     manifest, signature by the developer: a model version
 7    ``ReleaseEntry``      release, signature by the aggregator's enclave
 8    ``LedgerEntry``       task id, round (4 bytes), ledger, signature by the aggregator's enclave
+9    ``CharterEntry``      charter, approvals (96 bytes each: key, signature), by ascending key
 ==== ================= =====================================================================================
 """
 
@@ -27,15 +28,16 @@ import dataclasses
 from typing import ClassVar, TypeAlias
 
 from odp.errors import ConfigurationError
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed_task import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES, check_length
 from odp.transparency.merkle import leaf_hash
-from odp.v1 import common_pb2
+from odp.v1 import common_pb2, population_pb2
 
 PREFIX = b"odp/v1/entry"
 #: Leaves room for the framing of a reply that carries one entry.
 LARGEST_ENTRY = 32 * 2**20 - 64 * 1024
 _LENGTH_BYTES = 4
 _ROUND_BYTES = 4
+_APPROVAL_BYTES = KEY_BYTES + SIGNATURE_BYTES
 
 
 class _Entry:
@@ -178,6 +180,32 @@ class LedgerEntry(_Entry):
         return int.from_bytes(self.round, "big")
 
 
+@dataclasses.dataclass(frozen=True)
+class CharterEntry(_Entry):
+    """A SignedCharter: whose a population is from here on."""
+
+    code: ClassVar[int] = 9
+    label: ClassVar[str] = "charter"
+    charter: bytes
+    approvals: bytes
+
+    @classmethod
+    def of(cls, signed: population_pb2.SignedCharter) -> CharterEntry:
+        """The entry of ``signed``."""
+        return cls(signed.charter, b"".join(one.key + one.signature for one in signed.signatures))
+
+    @property
+    def signed(self) -> population_pb2.SignedCharter:
+        """The charter."""
+        parts = [self.approvals[at : at + _APPROVAL_BYTES] for at in range(0, len(self.approvals), _APPROVAL_BYTES)]
+        return population_pb2.SignedCharter(
+            charter=self.charter,
+            signatures=[
+                population_pb2.CharterSignature(key=part[:KEY_BYTES], signature=part[KEY_BYTES:]) for part in parts
+            ],
+        )
+
+
 Entry: TypeAlias = (
     TaskEntry
     | PolicyEntry
@@ -187,6 +215,7 @@ Entry: TypeAlias = (
     | ManifestEntry
     | ReleaseEntry
     | LedgerEntry
+    | CharterEntry
 )
 TYPES: dict[int, type[Entry]] = {
     kind.code: kind
@@ -199,6 +228,7 @@ TYPES: dict[int, type[Entry]] = {
         ManifestEntry,
         ReleaseEntry,
         LedgerEntry,
+        CharterEntry,
     )
 }
 #: So many bytes of an entry tell its type.
@@ -234,4 +264,6 @@ def decode(data: bytes) -> Entry:
     if isinstance(entry, LedgerEntry):
         check_length("task_sha256", entry.task_sha256, HASH_BYTES)
         check_length("round", entry.round, _ROUND_BYTES)
+    if isinstance(entry, CharterEntry) and len(entry.approvals) % _APPROVAL_BYTES:
+        raise ConfigurationError(f"Expected approvals of {_APPROVAL_BYTES} bytes each in a log entry ({kind.label})")
     return entry

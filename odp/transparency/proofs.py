@@ -1,4 +1,4 @@
-"""The proofs beside an assignment: that task and model are in the log, and which enclaves are endorsed there."""
+"""The proofs beside an assignment: that task, model and charter are in the log, and which enclaves are endorsed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from odp.errors import ConfigurationError, TransparencyError
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Endorsement, open_endorsement
-from odp.transparency.entries import EndorsementEntry, ManifestEntry, TaskEntry, decode
+from odp.transparency.entries import CharterEntry, EndorsementEntry, ManifestEntry, TaskEntry, decode
 from odp.transparency.merkle import HASH_BYTES, ProofError, leaf_hash, verify_inclusion
 from odp.transparency.policy import LogPolicy
 from odp.transparency.reasons import LogReason, refused
-from odp.v1 import common_pb2, log_pb2
+from odp.v1 import common_pb2, log_pb2, population_pb2
 
 _MOST_ENDORSEMENTS = 32
 _REMEMBERED = 16
@@ -64,18 +64,23 @@ class LogGuard:
         self._known: OrderedDict[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = OrderedDict()
 
     def logged(
-        self, proof: log_pb2.LogProof | None, *, task: common_pb2.SignedTask, model: common_pb2.SignedManifest
+        self,
+        proof: log_pb2.LogProof | None,
+        *,
+        task: common_pb2.SignedTask,
+        model: common_pb2.SignedManifest,
+        charter: population_pb2.SignedCharter | None,
     ) -> tuple[LoggedEndorsement, ...]:
-        """The endorsements that came along, after checkpoint, task, model and each of them were found in the log.
+        """The endorsements that came along, after task, model, charter and each of them were found in the log.
 
         Raises:
             TransparencyError: any reason but ``not_endorsed`` and ``withdrawn``.
             ServiceError: the log did not answer.
             StateError: what is remembered of the log cannot be read or written.
         """
-        if proof is None or not proof.checkpoint:
-            raise refused(LogReason.MISSING, "the server gave no proof that task and model are in the log")
-        leaves = (TaskEntry.of(task).leaf, ManifestEntry.of(model).leaf)
+        if proof is None or not proof.checkpoint or charter is None:
+            raise refused(LogReason.MISSING, "the server gave no proof that task, model and charter are in the log")
+        leaves = (TaskEntry.of(task).leaf, ManifestEntry.of(model).leaf, CharterEntry.of(charter).leaf)
         key = hashlib.sha256(packed(leaves) + proof.SerializeToString(deterministic=True)).digest()
         with self._lock:
             known = self._known.get(key)
@@ -115,15 +120,23 @@ class LogGuard:
             "at this time",
         )
 
-    def _checked(self, proof: log_pb2.LogProof, task: bytes, model: bytes) -> tuple[LoggedEndorsement, ...]:
+    def _checked(
+        self, proof: log_pb2.LogProof, task: bytes, model: bytes, charter: bytes
+    ) -> tuple[LoggedEndorsement, ...]:
         checkpoint = self._memory.accept(proof.checkpoint, now=self._clock())
-        return endorsements_in(proof, checkpoint, self._policy, task=task, model=model)
+        return endorsements_in(proof, checkpoint, self._policy, task=task, model=model, charter=charter)
 
 
 def endorsements_in(
-    proof: log_pb2.LogProof, checkpoint: Checkpoint, policy: LogPolicy, *, task: bytes, model: bytes
+    proof: log_pb2.LogProof,
+    checkpoint: Checkpoint,
+    policy: LogPolicy,
+    *,
+    task: bytes,
+    model: bytes,
+    charter: bytes,
 ) -> tuple[LoggedEndorsement, ...]:
-    """The endorsements that came along, by pinned endorsers, once the leaves ``task`` and ``model`` and they are found.
+    """The endorsements that came along, by pinned endorsers, once they and the leaves of the three others are found.
 
     Args:
         proof: inclusion proofs in the tree of ``checkpoint``.
@@ -143,6 +156,7 @@ def endorsements_in(
 
     included(proof.task, task, "the task")
     included(proof.model, model, "the model")
+    included(proof.charter, charter, "the charter")
     if len(proof.endorsements) > _MOST_ENDORSEMENTS:
         raise refused(LogReason.MALFORMED, f"more than {_MOST_ENDORSEMENTS} endorsements came along")
     found = []

@@ -1,9 +1,11 @@
 """What the entries of a log have to say together: who signed, in which order, what was charged, what is left.
 
-An entry is judged by those before it. A task is signed by its developer; an endorsement by a pinned endorser, for a
-policy that is in the log; evidence is endorsed at its time; models and releases follow one another without gaps; a
-release is signed by an attested aggregator and charges exactly what its task declares; a ledger only grows, charges
-every release, and states epsilons that its charges have.
+An entry is judged by those before it. A charter founds its population under a founder of an endorsed policy, or follows
+the charter before. A task is signed by a developer who owns its population, also when its models and releases are
+logged. An endorsement is by a pinned endorser, for a policy that is in the log; evidence is endorsed at its time.
+Models and releases follow one another without gaps. A release is signed by an attested aggregator and charges exactly
+what its task declares; a ledger only grows, charges every release, names it by its hash, and states epsilons that its
+charges have.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.release import charges_of, event_of, round_charges, sampling_of
+from odp.charter import Charter, check_founding, check_succession, open_charter
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
@@ -30,6 +33,7 @@ from odp.privacy.ledger import Budget, Ledger, ReleaseState
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
 from odp.transparency.entries import (
+    CharterEntry,
     EndorsementEntry,
     Entry,
     EvidenceEntry,
@@ -42,7 +46,7 @@ from odp.transparency.entries import (
 )
 from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure
-from odp.v1 import common_pb2
+from odp.v1 import common_pb2, population_pb2
 
 # Epsilon is computed from the same events by the same code on another machine.
 _TOLERANCE = 1e-9
@@ -85,6 +89,7 @@ class _Task:
     algorithm: Algorithm
     models: list[bytes] = field(default_factory=list)
     releases: list[common_pb2.Release] = field(default_factory=list)
+    releases_sha256: list[bytes] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     ledgers: int = 0
 
@@ -109,7 +114,9 @@ class Records:
     def __init__(self, reference_values: ReferenceValues, policy: LogPolicy) -> None:
         self._pinned = reference_values
         self._endorsers = policy.endorser_keys
-        self._policies: set[str] = set()
+        self._policies: dict[str, EnclavePolicy] = {}
+        self._charters: dict[str, Charter] = {}
+        self._chains: dict[str, set[bytes]] = {}
         self._endorsements: list[_Endorsed] = []
         self._enclaves: list[tuple[VerifiedEnclave, _Endorsed]] = []
         self._tasks: dict[bytes, _Task] = {}
@@ -126,7 +133,8 @@ class Records:
                 case TaskEntry():
                     self._task(entry)
                 case PolicyEntry():
-                    self._policies.add(hashlib.sha256(EnclavePolicy.from_bytes(entry.policy).to_bytes()).hexdigest())
+                    policy = EnclavePolicy.from_bytes(entry.policy)
+                    self._policies[policy.sha256.hex()] = policy
                 case EndorsementEntry():
                     self._endorsement(entry)
                 case WithdrawalEntry():
@@ -139,6 +147,8 @@ class Records:
                     self._release(entry)
                 case LedgerEntry():
                     self._ledger(entry)
+                case CharterEntry():
+                    self._charter(entry)
         except (OdpError, DecodeError, UnicodeDecodeError) as error:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
 
@@ -173,8 +183,30 @@ class Records:
             )
         return tuple(found)
 
+    def _charter(self, entry: CharterEntry) -> None:
+        charter = open_charter(entry.signed)
+        before = self._charters.get(charter.population)
+        if before is None:
+            check_founding(charter, self._founders())
+        else:
+            check_succession(charter, before)
+        self._charters[charter.population] = charter
+        self._chains.setdefault(charter.population, set()).add(charter.sha256)
+
+    def _founders(self) -> set[bytes]:
+        """The keys that the policies of aggregators name whose endorsement stands in the log."""
+        standing = {one.endorsement.policy_sha256 for one in self._endorsements if one.withdrawn is None}
+        return {key for sha256 in standing for key in self._policies[sha256].founder_keys}
+
+    def _require_owner(self, definition: common_pb2.TaskDefinition) -> None:
+        charter = self._charters.get(definition.population)
+        if charter is None:
+            raise _Wrong(f"population {definition.population!r} has no charter in the log before it")
+        charter.require_owner(definition.developer_key, of=f"task {definition.name!r}")
+
     def _task(self, entry: TaskEntry) -> None:
         definition = open_task(entry.signed)
+        self._require_owner(definition)
         self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm_for(definition))
 
     def _endorsement(self, entry: EndorsementEntry) -> None:
@@ -224,11 +256,15 @@ class Records:
             reference_values=accepted,
             now=claims.issued,
         )
+        for name, charter_sha256 in enclave.populations.items():
+            if name in self._chains and charter_sha256 not in self._chains[name]:
+                raise _Wrong(f"it shows a charter of population {name!r} that is not in the log before it")
         self._enclaves.append((enclave, endorsed))
 
     def _model(self, entry: ManifestEntry) -> None:
         manifest = common_pb2.ModelManifest.FromString(entry.manifest)
         task = self._known(manifest.task_sha256)
+        self._require_owner(task.definition)
         open_manifest(entry.signed, task=task.signed, developer_key=task.definition.developer_key)
         if manifest.version != len(task.models):
             raise _Wrong(f"it is version {manifest.version} where {len(task.models)} comes next")
@@ -237,6 +273,7 @@ class Records:
     def _release(self, entry: ReleaseEntry) -> None:
         release = common_pb2.Release.FromString(entry.release)
         task = self._known(release.task_sha256)
+        self._require_owner(task.definition)
         policy = self._signer(entry, domains.RELEASE, entry.release).policy
         number = len(task.releases)
         if release.round != number:
@@ -248,6 +285,7 @@ class Records:
         self._check_declared(release, task)
         task.events += task.charges(number)
         task.releases.append(release)
+        task.releases_sha256.append(hashlib.sha256(entry.release).digest())
         delta, budget = task.budget.delta, task.budget.epsilon
         spent = accounting.epsilon(task.events, delta=delta)
         # The ledger may hold charges of rounds without a release, so it states at least this.
@@ -313,6 +351,9 @@ class Records:
             raise _Wrong(f"its charge of round {release.round} has another cohort or budget than release and task")
         if not _close(charge.task_epsilon, release.epsilon_spent):
             raise _Wrong(f"it states epsilon {charge.task_epsilon!r}, the release {release.epsilon_spent!r}")
+        sealed = ledger.find(task_id, release.round)
+        if sealed is None or sealed.release_sha256 != task.releases_sha256[-1]:
+            raise _Wrong(f"it seals another release of round {release.round} than the one in the log before it")
 
     def _known(self, sha256: bytes) -> _Task:
         task = self._tasks.get(sha256)
@@ -341,6 +382,8 @@ class Records:
         try:
             if isinstance(entry, TaskEntry):
                 return f" {common_pb2.TaskDefinition.FromString(entry.definition).name!r}"
+            if isinstance(entry, CharterEntry):
+                return f" of {population_pb2.PopulationCharter.FromString(entry.charter).population!r}"
             if isinstance(entry, ManifestEntry):
                 return f" version {common_pb2.ModelManifest.FromString(entry.manifest).version}"
             if isinstance(entry, ReleaseEntry):

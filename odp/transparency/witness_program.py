@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,7 @@ from odp.transparency.note import Kind
 from odp.transparency.proofs import unpacked
 from odp.transparency.witness import Witness
 from odp.transport.channel import parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import answers, serve
@@ -33,7 +34,8 @@ class Config:
     """How a witness runs.
 
     ``log_keys`` are the verifier keys of the logs that it watches. ``certificate``, ``key`` and ``ca`` are PEM files,
-    all three or none: without them a development CA in ``ca_folder`` (default: inside ``state``) issues one.
+    all three or none: without them a development CA in ``ca_folder`` (default: inside ``state``) issues one. ``limits``
+    say what callers may take of the listener; ``reflection`` serves gRPC reflection.
     """
 
     state: Path
@@ -43,6 +45,8 @@ class Config:
     key: Path | None = None
     ca: Path | None = None
     ca_folder: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
 
     def __post_init__(self) -> None:
         parse_address(self.listen)
@@ -72,7 +76,14 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         def add(server: grpc.Server) -> None:
             log_pb2_grpc.add_WitnessServiceServicer_to_server(witness_servicer(witness, log), server)
 
-        service = serve(address=config.listen, identity=tls, add=add, service_names=[NAME])
+        service = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=[NAME],
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(service.stop)
         verifier_key = key.public(Kind.COSIGNATURE).text
         log.event("serving", address=service.address, key=verifier_key)

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import grpc
 
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
-from odp.transport.tls import read_ca
+from odp.transport.statuses import RETRY_WINDOW, SAID_BY_SERVICE, one_line
+from odp.transport.tls import TlsIdentity, check_caller, read_ca
 
-#: A request, and what travels in pieces; a reply may hold a whole release.
-MAX_MESSAGE_BYTES = 16 * 2**20
-MAX_REPLY_BYTES = 32 * 2**20
+#: What travels in pieces, and a request, which is a piece with its framing; a reply may hold a whole release.
 CHUNK_BYTES = 2**20
+MAX_REQUEST_BYTES = CHUNK_BYTES + 2**16
+MAX_REPLY_BYTES = 32 * 2**20
 
 #: Seconds that a caller waits: for one small message, and for a stream of a whole table.
 SHORT_DEADLINE = 30.0
@@ -23,7 +24,6 @@ LONG_DEADLINE = 300.0
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -33,11 +33,6 @@ _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-_LONGEST_DETAILS = 400
-#: Trailing metadata of a status that a service chose itself; without it, the status is gRPC's own (nobody answered).
-SAID_BY_SERVICE = "odp-error"
-#: Trailing metadata of RESOURCE_EXHAUSTED: when to come back, in milliseconds from now, as ``LOW-HIGH``.
-RETRY_WINDOW = "odp-retry-ms"
 _WINDOW = re.compile(r"([0-9]{1,7})-([0-9]{1,7})")
 _Reply = TypeVar("_Reply")
 
@@ -50,15 +45,25 @@ def parse_address(address: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def connect(address: str, ca: Path | bytes, *, targets: Sequence[str] = ()) -> grpc.Channel:
+def connect(
+    address: str, ca: Path | bytes, *, identity: TlsIdentity | None = None, targets: Sequence[str] = ()
+) -> grpc.Channel:
     """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes).
+
+    With ``identity`` the caller shows its certificate, as control listeners demand.
 
     ``targets`` are ``ip:port`` of one family that the name in ``address`` was resolved to: then these are connected to,
     nothing resolves the name again, and the certificate has to be the name's.
+
+    Raises ConfigurationError for a malformed address or CA, and for a certificate that no control listener could admit.
     """
     host, _port = parse_address(address)
     pem = ca if isinstance(ca, bytes) else read_ca(ca)
-    credentials = grpc.ssl_channel_credentials(root_certificates=pem)
+    if identity is None:
+        credentials = grpc.ssl_channel_credentials(root_certificates=pem)
+    else:
+        check_caller(identity)
+        credentials = grpc.ssl_channel_credentials(pem, identity.key_pem, identity.certificate_pem)
     if not targets:
         return grpc.secure_channel(address, credentials, options=_OPTIONS)
     family = "ipv6" if targets[0].startswith("[") else "ipv4"
@@ -98,7 +103,7 @@ def read_stream(replies: Iterator[_Reply], *, what: str, address: str) -> Iterat
 def translated(error: Any, *, what: str, address: str) -> ServiceError:
     """The ServiceError of a grpc.RpcError. Its attribute ``code`` is the grpc.StatusCode."""
     code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
-    details = _one_line(error.details() or "") if callable(getattr(error, "details", None)) else ""
+    details = one_line(error.details() or "") if callable(getattr(error, "details", None)) else ""
     window = _retry_window(error) if code == grpc.StatusCode.RESOURCE_EXHAUSTED else None
     if window is not None:
         result: ServiceError = Busy(f"could not {what}: {details}", *window)
@@ -126,11 +131,6 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
         result = ServiceError(f"could not {what}: {details or code.name}")
     result.code = code
     return result
-
-
-def _one_line(details: str) -> str:
-    """The other party's words, which may be anything, as one short line that a terminal cannot act on."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(details.split()))[:_LONGEST_DETAILS]
 
 
 def _said_by_service(error: Any) -> bool:

@@ -32,6 +32,8 @@ class Failure:
 class Running:
     """A program that serves at ``address`` (host:port, port 0 was replaced); ``ca_pem`` is what its clients pin.
 
+    ``control_address`` is its control listener's; empty where it has none.
+
     Args:
         closing: closes what the program holds, in the reverse order of its start; taken over.
         failure: ends the program when something happens to it.
@@ -45,8 +47,10 @@ class Running:
         closing: contextlib.ExitStack,
         log: Log,
         failure: Failure | None = None,
+        control_address: str = "",
     ) -> None:
         self.address = address
+        self.control_address = control_address
         self.ca_pem = ca_pem
         self._closing = closing
         self._log = log

@@ -1,56 +1,54 @@
-"""Server side of gRPC: TLS, health, reflection, one status code per kind of error, graceful stop."""
+"""Server side of gRPC: TLS, health, one status code per kind of error, graceful stop."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent import futures
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar, cast
 
 import grpc
+import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection as grpc_reflection
 
-from odp.crypto.signing import SignatureError
-from odp.errors import (
-    AttestationError,
-    Busy,
-    ConfigurationError,
-    OdpError,
-    PrivacyError,
-    ServiceUnavailable,
-    TransparencyError,
-)
-from odp.transport.channel import MAX_MESSAGE_BYTES, MAX_REPLY_BYTES, RETRY_WINDOW, SAID_BY_SERVICE, parse_address
+from odp.errors import ConfigurationError, OdpError, StateError
+from odp.transport.call import Aborted
+from odp.transport.channel import parse_address
+from odp.transport.front import Front, event_loop
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
-from odp.transport.tls import TlsIdentity
+from odp.transport.statuses import UNFORESEEN, NotFound, Unauthenticated, status_of
+from odp.transport.tls import Callers, TlsIdentity
+from odp.transport.workers import Later
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_REPLY_BYTES),
-    # Two programs on one port would each get half of the connections: the second must fail instead.
-    ("grpc.so_reuseport", 0),
-]
+__all__ = ["Later", "NotFound", "RunningServer", "Unauthenticated", "abort", "answers", "serve", "stop_event"]
+
 _GRACE_SECONDS = 5.0
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
 
 
-class NotFound(OdpError):
-    """The named thing does not exist at this service (gRPC NOT_FOUND)."""
+class _Health(health.HealthServicer):  # type: ignore[misc]  # grpcio-health-checking has no types
+    """Health by questions alone: a watch would hold a thread for as long as its caller likes."""
 
-
-class Unauthenticated(OdpError):
-    """The caller did not show the operator's token (gRPC UNAUTHENTICATED)."""
+    def Watch(self, request: object, context: grpc.ServicerContext, send_response_callback: object = None) -> NoReturn:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "use Check")
 
 
 class RunningServer:
     """A serving gRPC server. ``address`` is the real one (port 0 was replaced)."""
 
-    def __init__(self, server: grpc.Server, address: str, status: health.HealthServicer, names: Sequence[str]) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, front: Front, address: str, status: health.HealthServicer, names: Sequence[str]
+    ) -> None:
         self.address = address
         self._server = server
+        self._front = front
         self._health = status
         self._names = names
         self._stopped = threading.Event()
@@ -66,7 +64,8 @@ class RunningServer:
         if not self._stopped.is_set():
             self._stopped.set()
             self._health.enter_graceful_shutdown()
-            self._server.stop(grace).wait()
+            _on_loop(self._server.stop(grace))
+            _on_loop(self._front.stop())
 
 
 def serve(
@@ -76,33 +75,75 @@ def serve(
     add: Callable[[grpc.Server], None],
     service_names: Sequence[str],
     workers: int = 8,
+    callers: Callers | None = None,
+    limits: Limits | None = None,
+    immediate: Mapping[str, Callable[[Any], bool]] = MappingProxyType({}),
+    reflection: bool = False,
 ) -> RunningServer:
     """Starts a TLS server on ``address`` (``host:port``, port 0 for any free one).
 
-    ``add`` registers the servicers; ``service_names`` are their full names, for health and reflection.
+    ``add`` registers the servicers, whose methods run on ``workers`` threads; ``service_names`` are their full names,
+    for health and, where it is asked for, reflection. ``immediate`` names methods (``/package.Service/Method``) that
+    the event loop runs itself for requests for which its function is true: they must not wait for anything.
+
+    With ``callers`` this is a control listener: the TLS handshake fails for a caller without a certificate under their
+    CA, and each call of a certificate without one of their names ends with UNAUTHENTICATED.
+
     Raises ConfigurationError when the port is taken.
     """
     host, _port = parse_address(address)
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rpc"), options=_OPTIONS)
-    add(server)
-    status = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    reflection.enable_server_reflection([*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-    credentials = grpc.ssl_server_credentials([(identity.key_pem, identity.certificate_pem)])
+    limits = Limits() if limits is None else limits
+    registry = _Registry()
+    add(cast(grpc.Server, registry))
+    status = _Health()
+    health_pb2_grpc.add_HealthServicer_to_server(status, registry)
+    if reflection:
+        names = [*service_names, health.SERVICE_NAME, grpc_reflection.SERVICE_NAME]
+        grpc_reflection.enable_server_reflection(names, registry)
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key_pem, identity.certificate_pem)],
+        root_certificates=None if callers is None else callers.ca_pem,
+        require_client_auth=callers is not None,
+    )
+
+    async def start() -> tuple[grpc.aio.Server, Front, int]:
+        front = Front(registry.handlers, limits=limits, workers=workers, callers=callers, immediate=immediate)
+        try:
+            server = grpc.aio.server(options=limits.channel_arguments())
+            server.add_generic_rpc_handlers((front,))
+            port = server.add_secure_port(address, credentials)
+            await server.start()
+        except BaseException:
+            await front.stop()
+            raise
+        return server, front, port
+
     try:
-        port = server.add_secure_port(address, credentials)
+        server, front, port = _on_loop(start())
     except RuntimeError as error:
         raise ConfigurationError(
             f"cannot listen on {address}: the port is in use or not allowed; give another --listen"
         ) from error
-    if port == 0:
-        raise ConfigurationError(
-            f"cannot listen on {address}: the port is in use or not allowed; give another --listen"
-        )
-    server.start()
-    running = RunningServer(server, f"{host}:{port}", status, service_names)
+    running = RunningServer(server, front, f"{host}:{port}", status, service_names)
     running.set_serving(True)
     return running
+
+
+class _Registry:
+    """Takes what generated code would register at a ``grpc.Server``."""
+
+    def __init__(self) -> None:
+        self.handlers: list[grpc.GenericRpcHandler] = []
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self.handlers.extend(handlers)
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: object) -> None:
+        """The same handlers once more, by name."""
+
+
+def _on_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    return asyncio.run_coroutine_threadsafe(coroutine, event_loop()).result()
 
 
 def stop_event() -> threading.Event:
@@ -117,23 +158,35 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
     """Decorates a servicer method so that errors become gRPC statuses.
 
     An OdpError answers with its one line; anything else answers INTERNAL without a word of it and is logged, because an
-    unforeseen message may hold data.
+    unforeseen message may hold data. What a StateError says is logged and not told.
     """
+
+    def note(error: BaseException) -> None:
+        if isinstance(error, StateError):
+            log.error("storage_error", why=str(error))
+        elif not isinstance(error, OdpError):
+            log.crash("internal_error", error)
+
+    def note_failure(future: Future[Any]) -> None:
+        error = future.exception()
+        if error is not None:
+            note(error)
 
     def decorate(method: _Method) -> _Method:
         @functools.wraps(method)
         def wrapper(self: object, request: object, context: grpc.ServicerContext) -> Any:
             try:
-                return method(self, request, context)
-            except OdpError as error:
-                abort(context, error)
-            except grpc.RpcError:
+                reply = method(self, request, context)
+            except (grpc.RpcError, Aborted):
                 raise
             except Exception as error:
-                if context.code() is not None:  # type: ignore[attr-defined]  # grpcio's context has it; its stubs do not
-                    raise  # context.abort raised it: the status is set already
-                log.crash("internal_error", error)
-                context.abort(grpc.StatusCode.INTERNAL, "internal error; the service's log says where")
+                note(error)
+                if isinstance(error, OdpError):
+                    abort(context, error)
+                context.abort(grpc.StatusCode.INTERNAL, UNFORESEEN)
+            if isinstance(reply, Later):
+                reply.future.add_done_callback(note_failure)
+            return reply
 
         return wrapper  # type: ignore[return-value]  # same signature by construction
 
@@ -142,26 +195,6 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
 
 def abort(context: grpc.ServicerContext, error: OdpError) -> NoReturn:
     """Ends a call with the status code of ``error`` and its one line."""
-    code = next(
-        (code for kind, code in _CODES if isinstance(error, kind)),
-        grpc.StatusCode.INTERNAL,
-    )
-    said: tuple[tuple[str, str], ...] = ((SAID_BY_SERVICE, "1"),)
-    if isinstance(error, Busy):
-        said += ((RETRY_WINDOW, f"{round(1e3 * error.low_seconds)}-{round(1e3 * error.high_seconds)}"),)
-    context.set_trailing_metadata(said)
-    context.abort(code, str(error))
-    raise error
-
-
-_CODES: list[tuple[type[OdpError], grpc.StatusCode]] = [
-    (NotFound, grpc.StatusCode.NOT_FOUND),
-    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
-    (SignatureError, grpc.StatusCode.PERMISSION_DENIED),
-    (ConfigurationError, grpc.StatusCode.INVALID_ARGUMENT),
-    (PrivacyError, grpc.StatusCode.FAILED_PRECONDITION),
-    (TransparencyError, grpc.StatusCode.FAILED_PRECONDITION),
-    (AttestationError, grpc.StatusCode.FAILED_PRECONDITION),
-    (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (ServiceUnavailable, grpc.StatusCode.UNAVAILABLE),
-]
+    code, line, trailing = status_of(error)
+    context.set_trailing_metadata(trailing)
+    context.abort(code, line)

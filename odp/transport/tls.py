@@ -1,7 +1,11 @@
 """TLS identities: given certificates, or a development CA that is made on first start.
 
-Development CA: one EC P-256 root per CA folder, and one server certificate per program for ``localhost``, 127.0.0.1 and
-::1. It exists so that a first run needs no set-up and still speaks TLS; its root is trusted by nobody else.
+Development CA: one EC P-256 root per CA folder, and one certificate per program for ``localhost``, 127.0.0.1, ::1 and
+the program's name, the URI ``odp:<role>``. It exists so that a first run needs no set-up and still speaks TLS; its root
+is trusted by nobody else.
+
+A program shows the same certificate where it calls another program's control listener, which admits names and not
+addresses (``Callers``).
 """
 
 from __future__ import annotations
@@ -30,13 +34,79 @@ _VALID_DAYS = 3650
 _CLOCK_SKEW = datetime.timedelta(days=1)
 
 
+_BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
 @dataclass(frozen=True)
 class TlsIdentity:
-    """A server's certificate chain and key, and the CA that its clients pin; all PEM bytes."""
+    """A program's certificate chain and key, and the CA that its clients pin; all PEM bytes."""
 
     certificate_pem: bytes
     key_pem: bytes
     ca_pem: bytes
+
+
+@dataclass(frozen=True)
+class Callers:
+    """Who may call a control listener: a certificate under ``ca_pem`` that has one of ``names`` among its URI names.
+
+    Raises:
+      ConfigurationError: there is no name, or ``ca_pem`` is not a certificate.
+    """
+
+    ca_pem: bytes
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ConfigurationError("Expected names of callers, got none; a listener that admits nobody is useless")
+        try:
+            x509.load_pem_x509_certificate(self.ca_pem)
+        except ValueError as error:
+            raise ConfigurationError("the CA of a control listener's callers is not a PEM certificate") from error
+
+    def refusal(self, certificate_pem: bytes) -> str | None:
+        """Why a caller is not admitted, as one line; None where it is.
+
+        Its chain, its dates and its key were checked by the TLS handshake.
+        """
+        try:
+            names = uri_names(x509.load_pem_x509_certificate(certificate_pem))
+        except ValueError:
+            return "the caller's certificate cannot be read"
+        if not set(names).isdisjoint(self.names):
+            return None
+        named = ", ".join(names) if names else "nobody"
+        return f"this listener admits {' or '.join(self.names)}; the caller's certificate names {named}"
+
+
+def caller_name(role: str) -> str:
+    """The URI name that the certificate of a program of kind ``role`` has: ``odp:server``."""
+    return f"odp:{role}"
+
+
+def uri_names(certificate: x509.Certificate) -> list[str]:
+    """The URIs among a certificate's subject alternative names. Raises ValueError where they are malformed."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def check_caller(identity: TlsIdentity) -> None:
+    """Raises ConfigurationError unless control listeners of other programs could admit ``identity``."""
+    certificate = x509.load_pem_x509_certificate(identity.certificate_pem)
+    if not any(name.startswith(caller_name("")) for name in uri_names(certificate)):
+        raise ConfigurationError(
+            "the certificate of --certificate has no URI name odp:ROLE, by which other programs know this one; "
+            "issue it with subjectAltName=URI:odp:server (or the role of this program)"
+        )
+    if not _allows(certificate, ExtendedKeyUsageOID.CLIENT_AUTH):
+        raise ConfigurationError(
+            "the certificate of --certificate is not for clients, and this program calls others with it; "
+            "issue it with extendedKeyUsage=serverAuth,clientAuth"
+        )
 
 
 def identity_for(
@@ -77,12 +147,16 @@ def read_ca(path: Path) -> bytes:
 
 
 def development_identity(state: StateFolder, ca_folder: Path | None = None) -> TlsIdentity:
-    """A server identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), made on first start."""
+    """An identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), made on first start.
+
+    Its name is that of ``state.role``. A stored certificate that lacks something is replaced.
+    """
     folder = ca_folder if ca_folder is not None else state.path("ca")
     ca_certificate, ca_key = _development_ca(folder)
     ca_pem = ca_certificate.public_bytes(serialization.Encoding.PEM)
     stored_certificate, stored_key = state.read("tls.pem"), state.read("tls.key")
-    if stored_certificate and stored_key and _usable(stored_certificate, stored_key, ca_certificate):
+    name = caller_name(state.role)
+    if stored_certificate and stored_key and _usable(stored_certificate, stored_key, ca_certificate, name):
         return TlsIdentity(stored_certificate, stored_key, ca_pem)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _issue(state.role, key, ca_certificate, ca_key)
@@ -143,26 +217,27 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 
 
 def _issue(
-    name: str, key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey
+    role: str, key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
     names = [
         x509.DNSName("localhost"),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         x509.IPAddress(ipaddress.ip_address("::1")),
+        x509.UniformResourceIdentifier(caller_name(role)),
     ]
     return (
-        _builder(f"odp {name}")
+        _builder(f"odp {role}")
         .issuer_name(ca.subject)
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(_BOTH_ENDS), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
 
 
-def _usable(certificate_pem: bytes, key_pem: bytes, ca: x509.Certificate) -> bool:
+def _usable(certificate_pem: bytes, key_pem: bytes, ca: x509.Certificate, name: str) -> bool:
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
         certificate.verify_directly_issued_by(ca)
@@ -170,9 +245,17 @@ def _usable(certificate_pem: bytes, key_pem: bytes, ca: x509.Certificate) -> boo
         matching = _spki(serialization.load_pem_private_key(key_pem, password=None).public_key()) == _spki(
             certificate.public_key()
         )
+        complete = name in uri_names(certificate) and all(_allows(certificate, usage) for usage in _BOTH_ENDS)
     except Exception:  # any failure means that a new certificate is needed, whatever the reason
         return False
-    return matching and datetime.datetime.now(datetime.UTC) < certificate.not_valid_after_utc
+    return matching and complete and datetime.datetime.now(datetime.UTC) < certificate.not_valid_after_utc
+
+
+def _allows(certificate: x509.Certificate, usage: x509.ObjectIdentifier) -> bool:
+    try:
+        return usage in certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:  # a certificate that names no usage is for all
+        return True
 
 
 def _parse_certificate(path: Path, pem: bytes) -> x509.Certificate:

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import SystemRandom
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from odp import _validate
-from odp.errors import Busy
+from odp.errors import Busy, OdpError
 
 #: A caller in the queue waits so long at most; then it is told to come back.
 LONGEST_IN_QUEUE = 10.0
@@ -26,15 +26,71 @@ LONGEST_WINDOW = 60.0
 #: So often a caller comes back before it reports.
 MOST_TRIES = 10
 
+#: A stream that waits for its caller gives its turn up to others below this rate, in bytes per second, after so long.
+SLOWEST_RATE = 2.0**16
+SLOW_SECONDS = 2.0
+
 _SHORTEST_WINDOW = 0.1
 # The first guess of what a turn takes, and the weight of the newest turn in the later ones.
 _FIRST_GUESS, _WEIGHT = 0.2, 0.2
 _Result = TypeVar("_Result")
 
 
+class Progress(Protocol):
+    """How a stream that holds a turn gets on."""
+
+    @property
+    def waits_for_caller(self) -> bool:
+        """Whether nothing happens until its caller sends or reads something."""
+        ...
+
+    @property
+    def bytes_moved(self) -> int:
+        """How much its caller has sent and read."""
+        ...
+
+    def end(self, error: OdpError) -> None:
+        """Ends it with ``error``."""
+        ...
+
+
+class RetryWindows:
+    """Moments at which callers may come back, each behind the one before at the rate at which the service gets on.
+
+    ``at_once`` callers are served at a time. Not thread-safe.
+    """
+
+    def __init__(self, *, at_once: int, clock: Callable[[], float]) -> None:
+        self._at_once, self._clock = at_once, clock
+        self._seconds = _FIRST_GUESS
+        # Up to when the moments are taken that callers were told to come back at.
+        self._told = 0.0
+
+    def took(self, seconds: float) -> None:
+        """A caller was served in ``seconds``."""
+        self._seconds += _WEIGHT * (max(0.0, seconds) - self._seconds)
+
+    def busy(self, text: str, *, waiting: int) -> Busy:
+        """What a caller is told that finds ``waiting`` others before it."""
+        now, each = self._clock(), self._seconds / self._at_once
+        ahead = now + (waiting + 1) * each
+        self._told = min(max(self._told, ahead) + each, now + LONGEST_WINDOW)
+        low = min(max(self._told - now, _SHORTEST_WINDOW), LONGEST_WINDOW / 2)
+        return Busy(text, low, 2 * low)
+
+
+@dataclass
+class _Holder:
+    progress: Progress | None
+    since: float
+    bytes_before: int
+    ended: bool = False
+
+
 class Turns:
     """At most ``at_once`` callers work and ``waiting`` wait, first come first served; thread-safe.
 
+    A caller that finds no turn gets that of a stream whose own caller is too slow (``SLOWEST_RATE``), if there is one.
     ``what`` completes "the distributor is busy with other ..". ``clock`` gives seconds that only grow.
 
     Raises:
@@ -59,31 +115,32 @@ class Turns:
         self._clock = clock
         self._lock = threading.Lock()
         self._working = 0
+        self._holders: list[_Holder] = []
         self._queue: list[threading.Event] = []
-        self._seconds = _FIRST_GUESS
-        # Up to when the moments are taken that callers were told to come back at.
-        self._told = 0.0
+        self._windows = RetryWindows(at_once=at_once, clock=clock)
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """One caller's turn; waits for it in the queue.
+    def turn(self, progress: Progress | None = None) -> Iterator[None]:
+        """One caller's turn; waits for it in the queue. With ``progress`` a slow caller can lose it again.
 
         Raises:
           Busy: the queue is full, or the turn did not come in time; it says when to come back.
         """
         self._enter()
-        started = self._clock()
+        holder = _Holder(progress, self._clock(), 0 if progress is None else progress.bytes_moved)
+        with self._lock:
+            self._holders.append(holder)
         try:
             yield
         finally:
-            self._leave(self._clock() - started)
+            self._leave(holder)
 
     def _enter(self) -> None:
         with self._lock:
             if self._working < self._at_once and not self._queue:
                 self._working += 1
                 return
-            if len(self._queue) >= self._most_waiting:
+            if not self._end_a_slow_one() and len(self._queue) >= self._most_waiting:
                 raise self._busy()
             mine = threading.Event()
             self._queue.append(mine)
@@ -95,9 +152,29 @@ class Turns:
             self._queue.remove(mine)
             raise self._busy()
 
-    def _leave(self, seconds: float) -> None:
+    def _end_a_slow_one(self) -> bool:
+        """Ends the slowest of the streams that are too slow; whether there was one."""
+        now = self._clock()
+        slow = [
+            (rate, holder.progress, holder)
+            for holder in self._holders
+            if holder.progress is not None
+            and not holder.ended
+            and holder.progress.waits_for_caller
+            and now - holder.since >= SLOW_SECONDS
+            and (rate := (holder.progress.bytes_moved - holder.bytes_before) / (now - holder.since)) < SLOWEST_RATE
+        ]
+        if not slow:
+            return False
+        _, progress, holder = min(slow, key=lambda found: found[0])
+        holder.ended = True
+        progress.end(self._busy())
+        return True
+
+    def _leave(self, holder: _Holder) -> None:
         with self._lock:
-            self._seconds += _WEIGHT * (max(0.0, seconds) - self._seconds)
+            self._holders.remove(holder)
+            self._windows.took(self._clock() - holder.since)
             if self._queue:
                 # The place goes to the one who waited longest, without being free in between.
                 self._queue.pop(0).set()
@@ -105,11 +182,7 @@ class Turns:
                 self._working -= 1
 
     def _busy(self) -> Busy:
-        now, each = self._clock(), self._seconds / self._at_once
-        ahead = now + (len(self._queue) + 1) * each
-        self._told = min(max(self._told, ahead) + each, now + LONGEST_WINDOW)
-        low = min(max(self._told - now, _SHORTEST_WINDOW), LONGEST_WINDOW / 2)
-        return Busy(self._text, low, 2 * low)
+        return self._windows.busy(self._text, waiting=len(self._queue))
 
 
 def _never(seconds: float) -> bool:

@@ -1,8 +1,10 @@
 from odp.v1 import common_pb2 as _common_pb2
+from odp.v1 import population_pb2 as _population_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -17,6 +19,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_ALREADY_CONTRIBUTED: _ClassVar[Refusal]
     REFUSAL_OUT_OF_BOUNDS: _ClassVar[Refusal]
     REFUSAL_ROUND_CLOSED: _ClassVar[Refusal]
+    REFUSAL_TASK_ABANDONED: _ClassVar[Refusal]
 REFUSAL_UNSPECIFIED: Refusal
 REFUSAL_MALFORMED: Refusal
 REFUSAL_WRONG_TASK: Refusal
@@ -25,6 +28,45 @@ REFUSAL_WRONG_MODEL: Refusal
 REFUSAL_ALREADY_CONTRIBUTED: Refusal
 REFUSAL_OUT_OF_BOUNDS: Refusal
 REFUSAL_ROUND_CLOSED: Refusal
+REFUSAL_TASK_ABANDONED: Refusal
+
+class SetCharterRequest(_message.Message):
+    __slots__ = ("charter",)
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
+    charter: _population_pb2.SignedCharter
+    def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ...) -> None: ...
+
+class SetCharterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetChartersRequest(_message.Message):
+    __slots__ = ("population", "first")
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    first: int
+    def __init__(self, population: _Optional[str] = ..., first: _Optional[int] = ...) -> None: ...
+
+class GetChartersResponse(_message.Message):
+    __slots__ = ("charters",)
+    CHARTERS_FIELD_NUMBER: _ClassVar[int]
+    charters: _containers.RepeatedCompositeFieldContainer[_population_pb2.SignedCharter]
+    def __init__(self, charters: _Optional[_Iterable[_Union[_population_pb2.SignedCharter, _Mapping]]] = ...) -> None: ...
+
+class AbandonTaskRequest(_message.Message):
+    __slots__ = ("task", "order", "signature")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    order: bytes
+    signature: _population_pb2.CharterSignature
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., order: _Optional[bytes] = ..., signature: _Optional[_Union[_population_pb2.CharterSignature, _Mapping]] = ...) -> None: ...
+
+class AbandonTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class OpenRoundRequest(_message.Message):
     __slots__ = ("task", "order", "signature")

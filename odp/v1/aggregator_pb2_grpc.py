@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AggregatorServiceStub:
-    """Asked by the server (rounds), by devices (contributions) and by auditors (the ledger). Its enclave decides; its host carries bytes.
+    """Asked by devices (contributions) and by auditors (the ledger), without a certificate. Its enclave decides; its host carries bytes.
     """
 
     def __init__(self, channel):
@@ -35,11 +35,6 @@ class AggregatorServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.OpenRound = channel.unary_unary(
-                '/odp.v1.AggregatorService/OpenRound',
-                request_serializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundResponse.FromString,
-                _registered_method=True)
         self.Submit = channel.unary_unary(
                 '/odp.v1.AggregatorService/Submit',
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitRequest.SerializeToString,
@@ -50,16 +45,6 @@ class AggregatorServiceStub:
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamResponse.FromString,
                 _registered_method=True)
-        self.GetRound = channel.unary_unary(
-                '/odp.v1.AggregatorService/GetRound',
-                request_serializer=odp_dot_v1_dot_aggregator__pb2.GetRoundRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetRoundResponse.FromString,
-                _registered_method=True)
-        self.CloseRound = channel.unary_unary(
-                '/odp.v1.AggregatorService/CloseRound',
-                request_serializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.FromString,
-                _registered_method=True)
         self.GetLedger = channel.unary_unary(
                 '/odp.v1.AggregatorService/GetLedger',
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.GetLedgerRequest.SerializeToString,
@@ -68,15 +53,8 @@ class AggregatorServiceStub:
 
 
 class AggregatorServiceServicer:
-    """Asked by the server (rounds), by devices (contributions) and by auditors (the ledger). Its enclave decides; its host carries bytes.
+    """Asked by devices (contributions) and by auditors (the ledger), without a certificate. Its enclave decides; its host carries bytes.
     """
-
-    def OpenRound(self, request, context):
-        """The server opens a round. Idempotent. Refused when the ledger could not pay for the round's releases.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request, context):
         """A device submits its contribution to an open round.
@@ -93,21 +71,6 @@ class AggregatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetRound(self, request, context):
-        """Number of contributions of a round so far (metadata, rule P3).
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CloseRound(self, request, context):
-        """The server closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the
-        same bytes for ever. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def GetLedger(self, request, context):
         """Everything that the population of a task was ever charged, signed by the enclave. For auditors; needs no token.
         """
@@ -118,11 +81,6 @@ class AggregatorServiceServicer:
 
 def add_AggregatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'OpenRound': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenRound,
-                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundResponse.SerializeToString,
-            ),
             'Submit': grpc.unary_unary_rpc_method_handler(
                     servicer.Submit,
                     request_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitRequest.FromString,
@@ -132,16 +90,6 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
                     servicer.SubmitStream,
                     request_deserializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamRequest.FromString,
                     response_serializer=odp_dot_v1_dot_aggregator__pb2.SubmitStreamResponse.SerializeToString,
-            ),
-            'GetRound': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetRound,
-                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetRoundRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_aggregator__pb2.GetRoundResponse.SerializeToString,
-            ),
-            'CloseRound': grpc.unary_unary_rpc_method_handler(
-                    servicer.CloseRound,
-                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.SerializeToString,
             ),
             'GetLedger': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLedger,
@@ -157,35 +105,8 @@ def add_AggregatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AggregatorService:
-    """Asked by the server (rounds), by devices (contributions) and by auditors (the ledger). Its enclave decides; its host carries bytes.
+    """Asked by devices (contributions) and by auditors (the ledger), without a certificate. Its enclave decides; its host carries bytes.
     """
-
-    @staticmethod
-    def OpenRound(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/odp.v1.AggregatorService/OpenRound',
-            odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.SerializeToString,
-            odp_dot_v1_dot_aggregator__pb2.OpenRoundResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def Submit(request,
@@ -242,6 +163,253 @@ class AggregatorService:
             _registered_method=True)
 
     @staticmethod
+    def GetLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorService/GetLedger',
+            odp_dot_v1_dot_aggregator__pb2.GetLedgerRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.GetLedgerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class AggregatorControlServiceStub:
+    """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
+    orders under a key that owns the population.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.SetCharter = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/SetCharter',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.SetCharterRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.SetCharterResponse.FromString,
+                _registered_method=True)
+        self.GetCharters = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/GetCharters',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.GetChartersRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetChartersResponse.FromString,
+                _registered_method=True)
+        self.OpenRound = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/OpenRound',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundResponse.FromString,
+                _registered_method=True)
+        self.GetRound = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/GetRound',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.GetRoundRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetRoundResponse.FromString,
+                _registered_method=True)
+        self.CloseRound = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/CloseRound',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.FromString,
+                _registered_method=True)
+        self.AbandonTask = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/AbandonTask',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskResponse.FromString,
+                _registered_method=True)
+
+
+class AggregatorControlServiceServicer:
+    """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
+    orders under a key that owns the population.
+    """
+
+    def SetCharter(self, request, context):
+        """Founds a population, or changes who owns it. Idempotent. Answered once the charter is in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCharters(self, request, context):
+        """All charters of a population, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenRound(self, request, context):
+        """Opens a round. Idempotent. Refused when the ledger could not pay for the round's releases, when another population's
+        key signed the task, and when the population has too much under way already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRound(self, request, context):
+        """Number of contributions of a round so far (metadata, rule P3).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseRound(self, request, context):
+        """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
+        until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbandonTask(self, request, context):
+        """Ends a task. Idempotent. Answered once nothing can bring back what was erased.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AggregatorControlServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'SetCharter': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCharter,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.SetCharterRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.SetCharterResponse.SerializeToString,
+            ),
+            'GetCharters': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCharters,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetChartersRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.GetChartersResponse.SerializeToString,
+            ),
+            'OpenRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenRound,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundResponse.SerializeToString,
+            ),
+            'GetRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRound,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetRoundRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.GetRoundResponse.SerializeToString,
+            ),
+            'CloseRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseRound,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.SerializeToString,
+            ),
+            'AbandonTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbandonTask,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'odp.v1.AggregatorControlService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('odp.v1.AggregatorControlService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AggregatorControlService:
+    """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
+    orders under a key that owns the population.
+    """
+
+    @staticmethod
+    def SetCharter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/SetCharter',
+            odp_dot_v1_dot_aggregator__pb2.SetCharterRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.SetCharterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCharters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/GetCharters',
+            odp_dot_v1_dot_aggregator__pb2.GetChartersRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.GetChartersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/OpenRound',
+            odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.OpenRoundResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetRound(request,
             target,
             options=(),
@@ -255,7 +423,7 @@ class AggregatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/odp.v1.AggregatorService/GetRound',
+            '/odp.v1.AggregatorControlService/GetRound',
             odp_dot_v1_dot_aggregator__pb2.GetRoundRequest.SerializeToString,
             odp_dot_v1_dot_aggregator__pb2.GetRoundResponse.FromString,
             options,
@@ -282,7 +450,7 @@ class AggregatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/odp.v1.AggregatorService/CloseRound',
+            '/odp.v1.AggregatorControlService/CloseRound',
             odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.SerializeToString,
             odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.FromString,
             options,
@@ -296,7 +464,7 @@ class AggregatorService:
             _registered_method=True)
 
     @staticmethod
-    def GetLedger(request,
+    def AbandonTask(request,
             target,
             options=(),
             channel_credentials=None,
@@ -309,9 +477,9 @@ class AggregatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/odp.v1.AggregatorService/GetLedger',
-            odp_dot_v1_dot_aggregator__pb2.GetLedgerRequest.SerializeToString,
-            odp_dot_v1_dot_aggregator__pb2.GetLedgerResponse.FromString,
+            '/odp.v1.AggregatorControlService/AbandonTask',
+            odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.AbandonTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

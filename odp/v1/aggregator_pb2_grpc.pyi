@@ -27,61 +27,37 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AggregatorServiceStub:
-    """Asked by the server (rounds), by devices (contributions) and by auditors (the ledger). Its enclave decides; its host carries bytes."""
+    """Asked by devices (contributions) and by auditors (the ledger), without a certificate. Its enclave decides; its host carries bytes."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AggregatorServiceAsyncStub: ...
-    OpenRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.OpenRoundRequest, _aggregator_pb2.OpenRoundResponse]
-    """The server opens a round. Idempotent. Refused when the ledger could not pay for the round's releases."""
     Submit: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.SubmitRequest, _aggregator_pb2.SubmitResponse]
     """A device submits its contribution to an open round."""
     SubmitStream: _grpc.StreamUnaryMultiCallable[_aggregator_pb2.SubmitStreamRequest, _aggregator_pb2.SubmitStreamResponse]
     """As Submit, for the rounds whose payload is larger than 1 MiB: a header, then the sealed contribution in chunks of at
     most 1 MiB. A stream that is cut leaves nothing.
     """
-    GetRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetRoundRequest, _aggregator_pb2.GetRoundResponse]
-    """Number of contributions of a round so far (metadata, rule P3)."""
-    CloseRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]
-    """The server closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the
-    same bytes for ever. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
-    """
     GetLedger: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetLedgerRequest, _aggregator_pb2.GetLedgerResponse]
     """Everything that the population of a task was ever charged, signed by the enclave. For auditors; needs no token."""
 
 @_typing.type_check_only
 class AggregatorServiceAsyncStub(AggregatorServiceStub):
-    """Asked by the server (rounds), by devices (contributions) and by auditors (the ledger). Its enclave decides; its host carries bytes."""
+    """Asked by devices (contributions) and by auditors (the ledger), without a certificate. Its enclave decides; its host carries bytes."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    OpenRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.OpenRoundRequest, _aggregator_pb2.OpenRoundResponse]  # type: ignore[assignment]
-    """The server opens a round. Idempotent. Refused when the ledger could not pay for the round's releases."""
     Submit: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.SubmitRequest, _aggregator_pb2.SubmitResponse]  # type: ignore[assignment]
     """A device submits its contribution to an open round."""
     SubmitStream: _aio.StreamUnaryMultiCallable[_aggregator_pb2.SubmitStreamRequest, _aggregator_pb2.SubmitStreamResponse]  # type: ignore[assignment]
     """As Submit, for the rounds whose payload is larger than 1 MiB: a header, then the sealed contribution in chunks of at
     most 1 MiB. A stream that is cut leaves nothing.
     """
-    GetRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetRoundRequest, _aggregator_pb2.GetRoundResponse]  # type: ignore[assignment]
-    """Number of contributions of a round so far (metadata, rule P3)."""
-    CloseRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]  # type: ignore[assignment]
-    """The server closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the
-    same bytes for ever. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
-    """
     GetLedger: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetLedgerRequest, _aggregator_pb2.GetLedgerResponse]  # type: ignore[assignment]
     """Everything that the population of a task was ever charged, signed by the enclave. For auditors; needs no token."""
 
 class AggregatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Asked by the server (rounds), by devices (contributions) and by auditors (the ledger). Its enclave decides; its host carries bytes."""
-
-    @_abc_1.abstractmethod
-    def OpenRound(
-        self,
-        request: _aggregator_pb2.OpenRoundRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_aggregator_pb2.OpenRoundResponse, _abc.Awaitable[_aggregator_pb2.OpenRoundResponse]]:
-        """The server opens a round. Idempotent. Refused when the ledger could not pay for the round's releases."""
+    """Asked by devices (contributions) and by auditors (the ledger), without a certificate. Its enclave decides; its host carries bytes."""
 
     @_abc_1.abstractmethod
     def Submit(
@@ -102,6 +78,97 @@ class AggregatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def GetLedger(
+        self,
+        request: _aggregator_pb2.GetLedgerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.GetLedgerResponse, _abc.Awaitable[_aggregator_pb2.GetLedgerResponse]]:
+        """Everything that the population of a task was ever charged, signed by the enclave. For auditors; needs no token."""
+
+def add_AggregatorServiceServicer_to_server(servicer: AggregatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class AggregatorControlServiceStub:
+    """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
+    orders under a key that owns the population.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AggregatorControlServiceAsyncStub: ...
+    SetCharter: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.SetCharterRequest, _aggregator_pb2.SetCharterResponse]
+    """Founds a population, or changes who owns it. Idempotent. Answered once the charter is in force."""
+    GetCharters: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetChartersRequest, _aggregator_pb2.GetChartersResponse]
+    """All charters of a population, oldest first."""
+    OpenRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.OpenRoundRequest, _aggregator_pb2.OpenRoundResponse]
+    """Opens a round. Idempotent. Refused when the ledger could not pay for the round's releases, when another population's
+    key signed the task, and when the population has too much under way already.
+    """
+    GetRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetRoundRequest, _aggregator_pb2.GetRoundResponse]
+    """Number of contributions of a round so far (metadata, rule P3)."""
+    CloseRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]
+    """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
+    until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
+    """
+    AbandonTask: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.AbandonTaskRequest, _aggregator_pb2.AbandonTaskResponse]
+    """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
+
+@_typing.type_check_only
+class AggregatorControlServiceAsyncStub(AggregatorControlServiceStub):
+    """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
+    orders under a key that owns the population.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    SetCharter: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.SetCharterRequest, _aggregator_pb2.SetCharterResponse]  # type: ignore[assignment]
+    """Founds a population, or changes who owns it. Idempotent. Answered once the charter is in force."""
+    GetCharters: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetChartersRequest, _aggregator_pb2.GetChartersResponse]  # type: ignore[assignment]
+    """All charters of a population, oldest first."""
+    OpenRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.OpenRoundRequest, _aggregator_pb2.OpenRoundResponse]  # type: ignore[assignment]
+    """Opens a round. Idempotent. Refused when the ledger could not pay for the round's releases, when another population's
+    key signed the task, and when the population has too much under way already.
+    """
+    GetRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetRoundRequest, _aggregator_pb2.GetRoundResponse]  # type: ignore[assignment]
+    """Number of contributions of a round so far (metadata, rule P3)."""
+    CloseRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]  # type: ignore[assignment]
+    """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
+    until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
+    """
+    AbandonTask: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.AbandonTaskRequest, _aggregator_pb2.AbandonTaskResponse]  # type: ignore[assignment]
+    """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
+
+class AggregatorControlServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
+    orders under a key that owns the population.
+    """
+
+    @_abc_1.abstractmethod
+    def SetCharter(
+        self,
+        request: _aggregator_pb2.SetCharterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.SetCharterResponse, _abc.Awaitable[_aggregator_pb2.SetCharterResponse]]:
+        """Founds a population, or changes who owns it. Idempotent. Answered once the charter is in force."""
+
+    @_abc_1.abstractmethod
+    def GetCharters(
+        self,
+        request: _aggregator_pb2.GetChartersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.GetChartersResponse, _abc.Awaitable[_aggregator_pb2.GetChartersResponse]]:
+        """All charters of a population, oldest first."""
+
+    @_abc_1.abstractmethod
+    def OpenRound(
+        self,
+        request: _aggregator_pb2.OpenRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.OpenRoundResponse, _abc.Awaitable[_aggregator_pb2.OpenRoundResponse]]:
+        """Opens a round. Idempotent. Refused when the ledger could not pay for the round's releases, when another population's
+        key signed the task, and when the population has too much under way already.
+        """
+
+    @_abc_1.abstractmethod
     def GetRound(
         self,
         request: _aggregator_pb2.GetRoundRequest,
@@ -115,16 +182,16 @@ class AggregatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _aggregator_pb2.CloseRoundRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.CloseRoundResponse, _abc.Awaitable[_aggregator_pb2.CloseRoundResponse]]:
-        """The server closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the
-        same bytes for ever. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
+        """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
+        until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
         """
 
     @_abc_1.abstractmethod
-    def GetLedger(
+    def AbandonTask(
         self,
-        request: _aggregator_pb2.GetLedgerRequest,
+        request: _aggregator_pb2.AbandonTaskRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_aggregator_pb2.GetLedgerResponse, _abc.Awaitable[_aggregator_pb2.GetLedgerResponse]]:
-        """Everything that the population of a task was ever charged, signed by the enclave. For auditors; needs no token."""
+    ) -> _typing.Union[_aggregator_pb2.AbandonTaskResponse, _abc.Awaitable[_aggregator_pb2.AbandonTaskResponse]]:
+        """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
 
-def add_AggregatorServiceServicer_to_server(servicer: AggregatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_AggregatorControlServiceServicer_to_server(servicer: AggregatorControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,35 +25,41 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import common_pb2 as odp_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18odp/v1/distributor.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\"R\n\x0ePublishRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"X\n\rPublishHeader\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\"\'\n\x0fPublishResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\":\n\rSelectRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bsealed_keys\x18\x02 \x01(\x0c\"<\n\nSelectKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\treply_key\x18\x03 \x01(\x0c\"%\n\x0eSelectResponse\x12\x13\n\x0bsealed_rows\x18\x01 \x01(\x0c\"+\n\x0cSelectedRows\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65nse\x18\x02 \x03(\x0c\"[\n\x0f\x44ownloadRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\x12\x13\n\x0b\x66irst_chunk\x18\x03 \x01(\r\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x0c\"!\n\x10\x44ownloadResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"8\n\x11ListBlocksRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"$\n\x12ListBlocksResponse\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x32\x91\x02\n\x12\x44istributorService\x12<\n\x07Publish\x12\x16.odp.v1.PublishRequest\x1a\x17.odp.v1.PublishResponse(\x01\x12\x37\n\x06Select\x12\x15.odp.v1.SelectRequest\x1a\x16.odp.v1.SelectResponse\x12?\n\x08\x44ownload\x12\x17.odp.v1.DownloadRequest\x1a\x18.odp.v1.DownloadResponse0\x01\x12\x43\n\nListBlocks\x12\x19.odp.v1.ListBlocksRequest\x1a\x1a.odp.v1.ListBlocksResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18odp/v1/distributor.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\"5\n\x11\x46orgetTaskRequest\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x14\n\x12\x46orgetTaskResponse\"R\n\x0ePublishRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"X\n\rPublishHeader\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\"\'\n\x0fPublishResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\":\n\rSelectRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bsealed_keys\x18\x02 \x01(\x0c\"<\n\nSelectKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\treply_key\x18\x03 \x01(\x0c\"%\n\x0eSelectResponse\x12\x13\n\x0bsealed_rows\x18\x01 \x01(\x0c\"+\n\x0cSelectedRows\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65nse\x18\x02 \x03(\x0c\"[\n\x0f\x44ownloadRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\x12\x13\n\x0b\x66irst_chunk\x18\x03 \x01(\r\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x0c\"!\n\x10\x44ownloadResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"8\n\x11ListBlocksRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"$\n\x12ListBlocksResponse\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x32\xd3\x01\n\x12\x44istributorService\x12\x37\n\x06Select\x12\x15.odp.v1.SelectRequest\x1a\x16.odp.v1.SelectResponse\x12?\n\x08\x44ownload\x12\x17.odp.v1.DownloadRequest\x1a\x18.odp.v1.DownloadResponse0\x01\x12\x43\n\nListBlocks\x12\x19.odp.v1.ListBlocksRequest\x1a\x1a.odp.v1.ListBlocksResponse2\x9e\x01\n\x19\x44istributorControlService\x12<\n\x07Publish\x12\x16.odp.v1.PublishRequest\x1a\x17.odp.v1.PublishResponse(\x01\x12\x43\n\nForgetTask\x12\x19.odp.v1.ForgetTaskRequest\x1a\x1a.odp.v1.ForgetTaskResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.distributor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PUBLISHREQUEST']._serialized_start=57
-  _globals['_PUBLISHREQUEST']._serialized_end=139
-  _globals['_PUBLISHHEADER']._serialized_start=141
-  _globals['_PUBLISHHEADER']._serialized_end=229
-  _globals['_PUBLISHRESPONSE']._serialized_start=231
-  _globals['_PUBLISHRESPONSE']._serialized_end=270
-  _globals['_SELECTREQUEST']._serialized_start=272
-  _globals['_SELECTREQUEST']._serialized_end=330
-  _globals['_SELECTKEYS']._serialized_start=332
-  _globals['_SELECTKEYS']._serialized_end=392
-  _globals['_SELECTRESPONSE']._serialized_start=394
-  _globals['_SELECTRESPONSE']._serialized_end=431
-  _globals['_SELECTEDROWS']._serialized_start=433
-  _globals['_SELECTEDROWS']._serialized_end=476
-  _globals['_DOWNLOADREQUEST']._serialized_start=478
-  _globals['_DOWNLOADREQUEST']._serialized_end=569
-  _globals['_DOWNLOADRESPONSE']._serialized_start=571
-  _globals['_DOWNLOADRESPONSE']._serialized_end=604
-  _globals['_LISTBLOCKSREQUEST']._serialized_start=606
-  _globals['_LISTBLOCKSREQUEST']._serialized_end=662
-  _globals['_LISTBLOCKSRESPONSE']._serialized_start=664
-  _globals['_LISTBLOCKSRESPONSE']._serialized_end=700
-  _globals['_DISTRIBUTORSERVICE']._serialized_start=703
-  _globals['_DISTRIBUTORSERVICE']._serialized_end=976
+  _globals['_FORGETTASKREQUEST']._serialized_start=57
+  _globals['_FORGETTASKREQUEST']._serialized_end=110
+  _globals['_FORGETTASKRESPONSE']._serialized_start=112
+  _globals['_FORGETTASKRESPONSE']._serialized_end=132
+  _globals['_PUBLISHREQUEST']._serialized_start=134
+  _globals['_PUBLISHREQUEST']._serialized_end=216
+  _globals['_PUBLISHHEADER']._serialized_start=218
+  _globals['_PUBLISHHEADER']._serialized_end=306
+  _globals['_PUBLISHRESPONSE']._serialized_start=308
+  _globals['_PUBLISHRESPONSE']._serialized_end=347
+  _globals['_SELECTREQUEST']._serialized_start=349
+  _globals['_SELECTREQUEST']._serialized_end=407
+  _globals['_SELECTKEYS']._serialized_start=409
+  _globals['_SELECTKEYS']._serialized_end=469
+  _globals['_SELECTRESPONSE']._serialized_start=471
+  _globals['_SELECTRESPONSE']._serialized_end=508
+  _globals['_SELECTEDROWS']._serialized_start=510
+  _globals['_SELECTEDROWS']._serialized_end=553
+  _globals['_DOWNLOADREQUEST']._serialized_start=555
+  _globals['_DOWNLOADREQUEST']._serialized_end=646
+  _globals['_DOWNLOADRESPONSE']._serialized_start=648
+  _globals['_DOWNLOADRESPONSE']._serialized_end=681
+  _globals['_LISTBLOCKSREQUEST']._serialized_start=683
+  _globals['_LISTBLOCKSREQUEST']._serialized_end=739
+  _globals['_LISTBLOCKSRESPONSE']._serialized_start=741
+  _globals['_LISTBLOCKSRESPONSE']._serialized_end=777
+  _globals['_DISTRIBUTORSERVICE']._serialized_start=780
+  _globals['_DISTRIBUTORSERVICE']._serialized_end=991
+  _globals['_DISTRIBUTORCONTROLSERVICE']._serialized_start=994
+  _globals['_DISTRIBUTORCONTROLSERVICE']._serialized_end=1152
 # @@protoc_insertion_point(module_scope)

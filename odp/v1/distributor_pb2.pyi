@@ -7,6 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ForgetTaskRequest(_message.Message):
+    __slots__ = ("order", "signature")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    order: bytes
+    signature: bytes
+    def __init__(self, order: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class ForgetTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class PublishRequest(_message.Message):
     __slots__ = ("header", "chunk")
     HEADER_FIELD_NUMBER: _ClassVar[int]

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DistributorServiceStub:
-    """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes.
+    """Asked by devices, for rows and tables. Its enclave reads the keys; its host carries bytes.
     """
 
     def __init__(self, channel):
@@ -35,11 +35,6 @@ class DistributorServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Publish = channel.stream_unary(
-                '/odp.v1.DistributorService/Publish',
-                request_serializer=odp_dot_v1_dot_distributor__pb2.PublishRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_distributor__pb2.PublishResponse.FromString,
-                _registered_method=True)
         self.Select = channel.unary_unary(
                 '/odp.v1.DistributorService/Select',
                 request_serializer=odp_dot_v1_dot_distributor__pb2.SelectRequest.SerializeToString,
@@ -58,16 +53,8 @@ class DistributorServiceStub:
 
 
 class DistributorServiceServicer:
-    """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes.
+    """Asked by devices, for rows and tables. Its enclave reads the keys; its host carries bytes.
     """
-
-    def Publish(self, request_iterator, context):
-        """The server publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB.
-        Atomic: a stream that is cut leaves nothing. Idempotent: the same manifest again is accepted at once.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def Select(self, request, context):
         """A device fetches a fixed number of rows, chosen inside an encrypted request.
@@ -94,11 +81,6 @@ class DistributorServiceServicer:
 
 def add_DistributorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Publish': grpc.stream_unary_rpc_method_handler(
-                    servicer.Publish,
-                    request_deserializer=odp_dot_v1_dot_distributor__pb2.PublishRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_distributor__pb2.PublishResponse.SerializeToString,
-            ),
             'Select': grpc.unary_unary_rpc_method_handler(
                     servicer.Select,
                     request_deserializer=odp_dot_v1_dot_distributor__pb2.SelectRequest.FromString,
@@ -123,35 +105,8 @@ def add_DistributorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DistributorService:
-    """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes.
+    """Asked by devices, for rows and tables. Its enclave reads the keys; its host carries bytes.
     """
-
-    @staticmethod
-    def Publish(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_unary(
-            request_iterator,
-            target,
-            '/odp.v1.DistributorService/Publish',
-            odp_dot_v1_dot_distributor__pb2.PublishRequest.SerializeToString,
-            odp_dot_v1_dot_distributor__pb2.PublishResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def Select(request,
@@ -224,6 +179,128 @@ class DistributorService:
             '/odp.v1.DistributorService/ListBlocks',
             odp_dot_v1_dot_distributor__pb2.ListBlocksRequest.SerializeToString,
             odp_dot_v1_dot_distributor__pb2.ListBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class DistributorControlServiceStub:
+    """Asked by servers, on the control listener, with a client certificate.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Publish = channel.stream_unary(
+                '/odp.v1.DistributorControlService/Publish',
+                request_serializer=odp_dot_v1_dot_distributor__pb2.PublishRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_distributor__pb2.PublishResponse.FromString,
+                _registered_method=True)
+        self.ForgetTask = channel.unary_unary(
+                '/odp.v1.DistributorControlService/ForgetTask',
+                request_serializer=odp_dot_v1_dot_distributor__pb2.ForgetTaskRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_distributor__pb2.ForgetTaskResponse.FromString,
+                _registered_method=True)
+
+
+class DistributorControlServiceServicer:
+    """Asked by servers, on the control listener, with a client certificate.
+    """
+
+    def Publish(self, request_iterator, context):
+        """Publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB. Atomic: a stream
+        that is cut leaves nothing. Idempotent: the same manifest again is accepted at once. Refused where the developer's key
+        has too many models here already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetTask(self, request, context):
+        """Forgets all models of a task that its developer ended. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_DistributorControlServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Publish': grpc.stream_unary_rpc_method_handler(
+                    servicer.Publish,
+                    request_deserializer=odp_dot_v1_dot_distributor__pb2.PublishRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_distributor__pb2.PublishResponse.SerializeToString,
+            ),
+            'ForgetTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetTask,
+                    request_deserializer=odp_dot_v1_dot_distributor__pb2.ForgetTaskRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_distributor__pb2.ForgetTaskResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'odp.v1.DistributorControlService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('odp.v1.DistributorControlService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class DistributorControlService:
+    """Asked by servers, on the control listener, with a client certificate.
+    """
+
+    @staticmethod
+    def Publish(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/odp.v1.DistributorControlService/Publish',
+            odp_dot_v1_dot_distributor__pb2.PublishRequest.SerializeToString,
+            odp_dot_v1_dot_distributor__pb2.PublishResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.DistributorControlService/ForgetTask',
+            odp_dot_v1_dot_distributor__pb2.ForgetTaskRequest.SerializeToString,
+            odp_dot_v1_dot_distributor__pb2.ForgetTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

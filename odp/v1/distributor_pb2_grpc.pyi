@@ -27,16 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DistributorServiceStub:
-    """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes."""
+    """Asked by devices, for rows and tables. Its enclave reads the keys; its host carries bytes."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DistributorServiceAsyncStub: ...
-    Publish: _grpc.StreamUnaryMultiCallable[_distributor_pb2.PublishRequest, _distributor_pb2.PublishResponse]
-    """The server publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB.
-    Atomic: a stream that is cut leaves nothing. Idempotent: the same manifest again is accepted at once.
-    """
     Select: _grpc.UnaryUnaryMultiCallable[_distributor_pb2.SelectRequest, _distributor_pb2.SelectResponse]
     """A device fetches a fixed number of rows, chosen inside an encrypted request."""
     Download: _grpc.UnaryStreamMultiCallable[_distributor_pb2.DownloadRequest, _distributor_pb2.DownloadResponse]
@@ -48,13 +44,9 @@ class DistributorServiceStub:
 
 @_typing.type_check_only
 class DistributorServiceAsyncStub(DistributorServiceStub):
-    """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes."""
+    """Asked by devices, for rows and tables. Its enclave reads the keys; its host carries bytes."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Publish: _aio.StreamUnaryMultiCallable[_distributor_pb2.PublishRequest, _distributor_pb2.PublishResponse]  # type: ignore[assignment]
-    """The server publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB.
-    Atomic: a stream that is cut leaves nothing. Idempotent: the same manifest again is accepted at once.
-    """
     Select: _aio.UnaryUnaryMultiCallable[_distributor_pb2.SelectRequest, _distributor_pb2.SelectResponse]  # type: ignore[assignment]
     """A device fetches a fixed number of rows, chosen inside an encrypted request."""
     Download: _aio.UnaryStreamMultiCallable[_distributor_pb2.DownloadRequest, _distributor_pb2.DownloadResponse]  # type: ignore[assignment]
@@ -65,17 +57,7 @@ class DistributorServiceAsyncStub(DistributorServiceStub):
     """The hashes of a table's blocks, for a device that holds another version of the table."""
 
 class DistributorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Asked by the server (publishing) and by devices (rows and tables). Its enclave reads the keys; its host carries bytes."""
-
-    @_abc_1.abstractmethod
-    def Publish(
-        self,
-        request_iterator: _MaybeAsyncIterator[_distributor_pb2.PublishRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_distributor_pb2.PublishResponse, _abc.Awaitable[_distributor_pb2.PublishResponse]]:
-        """The server publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB.
-        Atomic: a stream that is cut leaves nothing. Idempotent: the same manifest again is accepted at once.
-        """
+    """Asked by devices, for rows and tables. Its enclave reads the keys; its host carries bytes."""
 
     @_abc_1.abstractmethod
     def Select(
@@ -104,3 +86,55 @@ class DistributorServiceServicer(metaclass=_abc_1.ABCMeta):
         """The hashes of a table's blocks, for a device that holds another version of the table."""
 
 def add_DistributorServiceServicer_to_server(servicer: DistributorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class DistributorControlServiceStub:
+    """Asked by servers, on the control listener, with a client certificate."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> DistributorControlServiceAsyncStub: ...
+    Publish: _grpc.StreamUnaryMultiCallable[_distributor_pb2.PublishRequest, _distributor_pb2.PublishResponse]
+    """Publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB. Atomic: a stream
+    that is cut leaves nothing. Idempotent: the same manifest again is accepted at once. Refused where the developer's key
+    has too many models here already.
+    """
+    ForgetTask: _grpc.UnaryUnaryMultiCallable[_distributor_pb2.ForgetTaskRequest, _distributor_pb2.ForgetTaskResponse]
+    """Forgets all models of a task that its developer ended. Idempotent."""
+
+@_typing.type_check_only
+class DistributorControlServiceAsyncStub(DistributorControlServiceStub):
+    """Asked by servers, on the control listener, with a client certificate."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Publish: _aio.StreamUnaryMultiCallable[_distributor_pb2.PublishRequest, _distributor_pb2.PublishResponse]  # type: ignore[assignment]
+    """Publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB. Atomic: a stream
+    that is cut leaves nothing. Idempotent: the same manifest again is accepted at once. Refused where the developer's key
+    has too many models here already.
+    """
+    ForgetTask: _aio.UnaryUnaryMultiCallable[_distributor_pb2.ForgetTaskRequest, _distributor_pb2.ForgetTaskResponse]  # type: ignore[assignment]
+    """Forgets all models of a task that its developer ended. Idempotent."""
+
+class DistributorControlServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Asked by servers, on the control listener, with a client certificate."""
+
+    @_abc_1.abstractmethod
+    def Publish(
+        self,
+        request_iterator: _MaybeAsyncIterator[_distributor_pb2.PublishRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_distributor_pb2.PublishResponse, _abc.Awaitable[_distributor_pb2.PublishResponse]]:
+        """Publishes one model version: a header, then the tables' bytes in order, in chunks of at most 1 MiB. Atomic: a stream
+        that is cut leaves nothing. Idempotent: the same manifest again is accepted at once. Refused where the developer's key
+        has too many models here already.
+        """
+
+    @_abc_1.abstractmethod
+    def ForgetTask(
+        self,
+        request: _distributor_pb2.ForgetTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_distributor_pb2.ForgetTaskResponse, _abc.Awaitable[_distributor_pb2.ForgetTaskResponse]]:
+        """Forgets all models of a task that its developer ended. Idempotent."""
+
+def add_DistributorControlServiceServicer_to_server(servicer: DistributorControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

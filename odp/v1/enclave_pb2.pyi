@@ -1,6 +1,7 @@
 from odp.v1 import aggregator_pb2 as _aggregator_pb2
 from odp.v1 import attestation_pb2 as _attestation_pb2
 from odp.v1 import distributor_pb2 as _distributor_pb2
+from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -11,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +27,12 @@ class EnclaveRequest(_message.Message):
     MASKED_SET_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_FIELD_NUMBER: _ClassVar[int]
+    SET_CHARTER_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ABANDON_FIELD_NUMBER: _ClassVar[int]
+    SEAL_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    FORGET_TASK_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +54,12 @@ class EnclaveRequest(_message.Message):
     masked_set: AskMaskedSet
     announce: AnnounceSurvivors
     give_up: _aggregator_pb2.GetRoundRequest
+    set_charter: _population_pb2.SignedCharter
+    commit: CommitWrites
+    abandon: _aggregator_pb2.AbandonTaskRequest
+    seal_release: SealRelease
+    forget_task: ForgetTask
+    charter: AskCharter
     begin_model: _distributor_pb2.PublishHeader
     chunk: TableChunk
     install: InstallModel
@@ -54,10 +67,10 @@ class EnclaveRequest(_message.Message):
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
     forget: ForgetModel
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
-    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "models", "selected")
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +85,7 @@ class EnclaveReply(_message.Message):
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MASKED_SET_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
@@ -88,9 +102,10 @@ class EnclaveReply(_message.Message):
     rounds: RoundStates
     sealed_length: SealedLength
     masked_set: MaskedSet
+    charter: _population_pb2.SignedCharter
     models: ModelIds
     selected: _distributor_pb2.SelectResponse
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("kind", "message")
@@ -252,23 +267,45 @@ class MaskedSum(_message.Message):
     set_sha256: bytes
     def __init__(self, sum: _Optional[bytes] = ..., set_sha256: _Optional[bytes] = ...) -> None: ...
 
-class ReleaseRound(_message.Message):
-    __slots__ = ("order", "stored", "masked")
+class SealRelease(_message.Message):
+    __slots__ = ("order", "noise", "masked")
     ORDER_FIELD_NUMBER: _ClassVar[int]
-    STORED_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
     MASKED_FIELD_NUMBER: _ClassVar[int]
     order: bytes
-    stored: bytes
+    noise: bytes
     masked: MaskedSum
-    def __init__(self, order: _Optional[bytes] = ..., stored: _Optional[bytes] = ..., masked: _Optional[_Union[MaskedSum, _Mapping]] = ...) -> None: ...
+    def __init__(self, order: _Optional[bytes] = ..., noise: _Optional[bytes] = ..., masked: _Optional[_Union[MaskedSum, _Mapping]] = ...) -> None: ...
+
+class ReleaseRound(_message.Message):
+    __slots__ = ("order", "stored")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    order: bytes
+    stored: bytes
+    def __init__(self, order: _Optional[bytes] = ..., stored: _Optional[bytes] = ...) -> None: ...
 
 class ReleasedRound(_message.Message):
-    __slots__ = ("signed_release", "writes")
+    __slots__ = ("signed_release",)
     SIGNED_RELEASE_FIELD_NUMBER: _ClassVar[int]
-    WRITES_FIELD_NUMBER: _ClassVar[int]
     signed_release: bytes
-    writes: _containers.RepeatedCompositeFieldContainer[SealedRecord]
-    def __init__(self, signed_release: _Optional[bytes] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ...) -> None: ...
+    def __init__(self, signed_release: _Optional[bytes] = ...) -> None: ...
+
+class ForgetTask(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class CommitWrites(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AskCharter(_message.Message):
+    __slots__ = ("population",)
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    def __init__(self, population: _Optional[str] = ...) -> None: ...
 
 class AskRounds(_message.Message):
     __slots__ = ("only",)
@@ -289,11 +326,13 @@ class RoundState(_message.Message):
         STATUS_UNSPECIFIED: _ClassVar[RoundState.Status]
         STATUS_OPEN: _ClassVar[RoundState.Status]
         STATUS_CHARGED: _ClassVar[RoundState.Status]
+        STATUS_SEALED: _ClassVar[RoundState.Status]
         STATUS_RELEASED: _ClassVar[RoundState.Status]
         STATUS_VOID: _ClassVar[RoundState.Status]
     STATUS_UNSPECIFIED: RoundState.Status
     STATUS_OPEN: RoundState.Status
     STATUS_CHARGED: RoundState.Status
+    STATUS_SEALED: RoundState.Status
     STATUS_RELEASED: RoundState.Status
     STATUS_VOID: RoundState.Status
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]

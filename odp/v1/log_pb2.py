@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10odp/v1/log.proto\x12\x06odp.v1\"\x8a\x01\n\x08LogProof\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\x1f\n\x04task\x18\x02 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12 \n\x05model\x18\x03 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12\'\n\x0c\x65ndorsements\x18\x04 \x03(\x0b\x32\x11.odp.v1.Inclusion\"9\n\tInclusion\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\r\n\x05\x65ntry\x18\x03 \x01(\x0c\"\x16\n\x14GetCheckpointRequest\"+\n\x15GetCheckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\"=\n\x18GetInclusionProofRequest\x12\x13\n\x0bleaf_sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"A\n\x19GetInclusionProofResponse\x12$\n\tinclusion\x18\x01 \x01(\x0b\x32\x11.odp.v1.Inclusion\";\n\x1aGetConsistencyProofRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06second\x18\x02 \x01(\x04\"-\n\x1bGetConsistencyProofResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"1\n\x11GetEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"%\n\x12GetEntriesResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x03(\x0c\"?\n\x10GetHashesRequest\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"#\n\x11GetHashesResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"L\n\x14\x41\x64\x64\x43heckpointRequest\x12\x10\n\x08old_size\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\x12\n\ncheckpoint\x18\x03 \x01(\x0c\":\n\x15\x41\x64\x64\x43heckpointResponse\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x13\n\x0b\x63osignature\x18\x02 \x01(\t2\x9b\x03\n\nLogService\x12L\n\rGetCheckpoint\x12\x1c.odp.v1.GetCheckpointRequest\x1a\x1d.odp.v1.GetCheckpointResponse\x12X\n\x11GetInclusionProof\x12 .odp.v1.GetInclusionProofRequest\x1a!.odp.v1.GetInclusionProofResponse\x12^\n\x13GetConsistencyProof\x12\".odp.v1.GetConsistencyProofRequest\x1a#.odp.v1.GetConsistencyProofResponse\x12\x43\n\nGetEntries\x12\x19.odp.v1.GetEntriesRequest\x1a\x1a.odp.v1.GetEntriesResponse\x12@\n\tGetHashes\x12\x18.odp.v1.GetHashesRequest\x1a\x19.odp.v1.GetHashesResponse2^\n\x0eWitnessService\x12L\n\rAddCheckpoint\x12\x1c.odp.v1.AddCheckpointRequest\x1a\x1d.odp.v1.AddCheckpointResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10odp/v1/log.proto\x12\x06odp.v1\"\xae\x01\n\x08LogProof\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\x1f\n\x04task\x18\x02 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12 \n\x05model\x18\x03 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12\'\n\x0c\x65ndorsements\x18\x04 \x03(\x0b\x32\x11.odp.v1.Inclusion\x12\"\n\x07\x63harter\x18\x05 \x01(\x0b\x32\x11.odp.v1.Inclusion\"9\n\tInclusion\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\r\n\x05\x65ntry\x18\x03 \x01(\x0c\"\x16\n\x14GetCheckpointRequest\"+\n\x15GetCheckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\"=\n\x18GetInclusionProofRequest\x12\x13\n\x0bleaf_sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"A\n\x19GetInclusionProofResponse\x12$\n\tinclusion\x18\x01 \x01(\x0b\x32\x11.odp.v1.Inclusion\";\n\x1aGetConsistencyProofRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06second\x18\x02 \x01(\x04\"-\n\x1bGetConsistencyProofResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"1\n\x11GetEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"%\n\x12GetEntriesResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x03(\x0c\"?\n\x10GetHashesRequest\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"#\n\x11GetHashesResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"L\n\x14\x41\x64\x64\x43heckpointRequest\x12\x10\n\x08old_size\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\x12\n\ncheckpoint\x18\x03 \x01(\x0c\":\n\x15\x41\x64\x64\x43heckpointResponse\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x13\n\x0b\x63osignature\x18\x02 \x01(\t2\x9b\x03\n\nLogService\x12L\n\rGetCheckpoint\x12\x1c.odp.v1.GetCheckpointRequest\x1a\x1d.odp.v1.GetCheckpointResponse\x12X\n\x11GetInclusionProof\x12 .odp.v1.GetInclusionProofRequest\x1a!.odp.v1.GetInclusionProofResponse\x12^\n\x13GetConsistencyProof\x12\".odp.v1.GetConsistencyProofRequest\x1a#.odp.v1.GetConsistencyProofResponse\x12\x43\n\nGetEntries\x12\x19.odp.v1.GetEntriesRequest\x1a\x1a.odp.v1.GetEntriesResponse\x12@\n\tGetHashes\x12\x18.odp.v1.GetHashesRequest\x1a\x19.odp.v1.GetHashesResponse2^\n\x0eWitnessService\x12L\n\rAddCheckpoint\x12\x1c.odp.v1.AddCheckpointRequest\x1a\x1d.odp.v1.AddCheckpointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,35 +32,35 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOGPROOF']._serialized_start=29
-  _globals['_LOGPROOF']._serialized_end=167
-  _globals['_INCLUSION']._serialized_start=169
-  _globals['_INCLUSION']._serialized_end=226
-  _globals['_GETCHECKPOINTREQUEST']._serialized_start=228
-  _globals['_GETCHECKPOINTREQUEST']._serialized_end=250
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=252
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=295
-  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_start=297
-  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_end=358
-  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_start=360
-  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_end=425
-  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_start=427
-  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_end=486
-  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_start=488
-  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_end=533
-  _globals['_GETENTRIESREQUEST']._serialized_start=535
-  _globals['_GETENTRIESREQUEST']._serialized_end=584
-  _globals['_GETENTRIESRESPONSE']._serialized_start=586
-  _globals['_GETENTRIESRESPONSE']._serialized_end=623
-  _globals['_GETHASHESREQUEST']._serialized_start=625
-  _globals['_GETHASHESREQUEST']._serialized_end=688
-  _globals['_GETHASHESRESPONSE']._serialized_start=690
-  _globals['_GETHASHESRESPONSE']._serialized_end=725
-  _globals['_ADDCHECKPOINTREQUEST']._serialized_start=727
-  _globals['_ADDCHECKPOINTREQUEST']._serialized_end=803
-  _globals['_ADDCHECKPOINTRESPONSE']._serialized_start=805
-  _globals['_ADDCHECKPOINTRESPONSE']._serialized_end=863
-  _globals['_LOGSERVICE']._serialized_start=866
-  _globals['_LOGSERVICE']._serialized_end=1277
-  _globals['_WITNESSSERVICE']._serialized_start=1279
-  _globals['_WITNESSSERVICE']._serialized_end=1373
+  _globals['_LOGPROOF']._serialized_end=203
+  _globals['_INCLUSION']._serialized_start=205
+  _globals['_INCLUSION']._serialized_end=262
+  _globals['_GETCHECKPOINTREQUEST']._serialized_start=264
+  _globals['_GETCHECKPOINTREQUEST']._serialized_end=286
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=288
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=331
+  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_start=333
+  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_end=394
+  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_start=396
+  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_end=461
+  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_start=463
+  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_end=522
+  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_start=524
+  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_end=569
+  _globals['_GETENTRIESREQUEST']._serialized_start=571
+  _globals['_GETENTRIESREQUEST']._serialized_end=620
+  _globals['_GETENTRIESRESPONSE']._serialized_start=622
+  _globals['_GETENTRIESRESPONSE']._serialized_end=659
+  _globals['_GETHASHESREQUEST']._serialized_start=661
+  _globals['_GETHASHESREQUEST']._serialized_end=724
+  _globals['_GETHASHESRESPONSE']._serialized_start=726
+  _globals['_GETHASHESRESPONSE']._serialized_end=761
+  _globals['_ADDCHECKPOINTREQUEST']._serialized_start=763
+  _globals['_ADDCHECKPOINTREQUEST']._serialized_end=839
+  _globals['_ADDCHECKPOINTRESPONSE']._serialized_start=841
+  _globals['_ADDCHECKPOINTRESPONSE']._serialized_end=899
+  _globals['_LOGSERVICE']._serialized_start=902
+  _globals['_LOGSERVICE']._serialized_end=1313
+  _globals['_WITNESSSERVICE']._serialized_start=1315
+  _globals['_WITNESSSERVICE']._serialized_end=1409
 # @@protoc_insertion_point(module_scope)

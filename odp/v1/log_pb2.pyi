@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LogProof(_message.Message):
-    __slots__ = ("checkpoint", "task", "model", "endorsements")
+    __slots__ = ("checkpoint", "task", "model", "endorsements", "charter")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENDORSEMENTS_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     checkpoint: bytes
     task: Inclusion
     model: Inclusion
     endorsements: _containers.RepeatedCompositeFieldContainer[Inclusion]
-    def __init__(self, checkpoint: _Optional[bytes] = ..., task: _Optional[_Union[Inclusion, _Mapping]] = ..., model: _Optional[_Union[Inclusion, _Mapping]] = ..., endorsements: _Optional[_Iterable[_Union[Inclusion, _Mapping]]] = ...) -> None: ...
+    charter: Inclusion
+    def __init__(self, checkpoint: _Optional[bytes] = ..., task: _Optional[_Union[Inclusion, _Mapping]] = ..., model: _Optional[_Union[Inclusion, _Mapping]] = ..., endorsements: _Optional[_Iterable[_Union[Inclusion, _Mapping]]] = ..., charter: _Optional[_Union[Inclusion, _Mapping]] = ...) -> None: ...
 
 class Inclusion(_message.Message):
     __slots__ = ("index", "hashes", "entry")

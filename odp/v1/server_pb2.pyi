@@ -1,5 +1,6 @@
 from odp.v1 import common_pb2 as _common_pb2
 from odp.v1 import log_pb2 as _log_pb2
+from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -24,20 +25,22 @@ class CheckInResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry: _Optional[_Union[RetryWindow, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log")
+    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log", "charter")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     AGGREGATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     round: int
     model: _common_pb2.SignedManifest
     distributor_address: str
     aggregator_address: str
     log: _log_pb2.LogProof
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ...) -> None: ...
+    charter: _population_pb2.SignedCharter
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ...) -> None: ...
 
 class RetryWindow(_message.Message):
     __slots__ = ("min_seconds", "max_seconds")
@@ -54,16 +57,18 @@ class GetModelRequest(_message.Message):
     def __init__(self, population: _Optional[str] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("task", "model", "distributor_address", "log")
+    __slots__ = ("task", "model", "distributor_address", "log", "charter")
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     model: _common_pb2.SignedManifest
     distributor_address: str
     log: _log_pb2.LogProof
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ...) -> None: ...
+    charter: _population_pb2.SignedCharter
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ...) -> None: ...
 
 class SubmitTaskRequest(_message.Message):
     __slots__ = ("definition", "item_features")
@@ -111,17 +116,47 @@ class CancelTaskResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class GetPopulationRequest(_message.Message):
+    __slots__ = ("population",)
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    population: str
+    def __init__(self, population: _Optional[str] = ...) -> None: ...
+
+class GetPopulationResponse(_message.Message):
+    __slots__ = ("charter", "server_key")
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    charter: _population_pb2.SignedCharter
+    server_key: bytes
+    def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., server_key: _Optional[bytes] = ...) -> None: ...
+
+class ChangePopulationRequest(_message.Message):
+    __slots__ = ("charter",)
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
+    charter: _population_pb2.SignedCharter
+    def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ...) -> None: ...
+
+class ChangePopulationResponse(_message.Message):
+    __slots__ = ("charter", "missing")
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    charter: _population_pb2.SignedCharter
+    missing: int
+    def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., missing: _Optional[int] = ...) -> None: ...
+
 class TaskStatus(_message.Message):
     __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[TaskStatus.State]
         STATE_ACTIVE: _ClassVar[TaskStatus.State]
+        STATE_CANCELLING: _ClassVar[TaskStatus.State]
         STATE_FINISHED: _ClassVar[TaskStatus.State]
         STATE_CANCELLED: _ClassVar[TaskStatus.State]
         STATE_FAILED: _ClassVar[TaskStatus.State]
     STATE_UNSPECIFIED: TaskStatus.State
     STATE_ACTIVE: TaskStatus.State
+    STATE_CANCELLING: TaskStatus.State
     STATE_FINISHED: TaskStatus.State
     STATE_CANCELLED: TaskStatus.State
     STATE_FAILED: TaskStatus.State

@@ -45,7 +45,7 @@ class ServerServiceStub:
                 request_serializer=odp_dot_v1_dot_server__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_server__pb2.GetModelResponse.FromString,
                 _registered_method=True)
-        self.SubmitTask = channel.unary_unary(
+        self.SubmitTask = channel.stream_unary(
                 '/odp.v1.ServerService/SubmitTask',
                 request_serializer=odp_dot_v1_dot_server__pb2.SubmitTaskRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_server__pb2.SubmitTaskResponse.FromString,
@@ -64,6 +64,16 @@ class ServerServiceStub:
                 '/odp.v1.ServerService/CancelTask',
                 request_serializer=odp_dot_v1_dot_server__pb2.CancelTaskRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_server__pb2.CancelTaskResponse.FromString,
+                _registered_method=True)
+        self.GetPopulation = channel.unary_unary(
+                '/odp.v1.ServerService/GetPopulation',
+                request_serializer=odp_dot_v1_dot_server__pb2.GetPopulationRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_server__pb2.GetPopulationResponse.FromString,
+                _registered_method=True)
+        self.ChangePopulation = channel.unary_unary(
+                '/odp.v1.ServerService/ChangePopulation',
+                request_serializer=odp_dot_v1_dot_server__pb2.ChangePopulationRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_server__pb2.ChangePopulationResponse.FromString,
                 _registered_method=True)
 
 
@@ -85,8 +95,9 @@ class ServerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SubmitTask(self, request, context):
-        """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`).
+    def SubmitTask(self, request_iterator, context):
+        """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+        `authorization: Bearer <token>`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,7 +118,22 @@ class ServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelTask(self, request, context):
-        """Ends a task: no further round is opened. Idempotent. Needs the operator's token.
+        """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+        The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPopulation(self, request, context):
+        """Whose a population is. Needs the operator's token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangePopulation(self, request, context):
+        """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,7 +152,7 @@ def add_ServerServiceServicer_to_server(servicer, server):
                     request_deserializer=odp_dot_v1_dot_server__pb2.GetModelRequest.FromString,
                     response_serializer=odp_dot_v1_dot_server__pb2.GetModelResponse.SerializeToString,
             ),
-            'SubmitTask': grpc.unary_unary_rpc_method_handler(
+            'SubmitTask': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitTask,
                     request_deserializer=odp_dot_v1_dot_server__pb2.SubmitTaskRequest.FromString,
                     response_serializer=odp_dot_v1_dot_server__pb2.SubmitTaskResponse.SerializeToString,
@@ -145,6 +171,16 @@ def add_ServerServiceServicer_to_server(servicer, server):
                     servicer.CancelTask,
                     request_deserializer=odp_dot_v1_dot_server__pb2.CancelTaskRequest.FromString,
                     response_serializer=odp_dot_v1_dot_server__pb2.CancelTaskResponse.SerializeToString,
+            ),
+            'GetPopulation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPopulation,
+                    request_deserializer=odp_dot_v1_dot_server__pb2.GetPopulationRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_server__pb2.GetPopulationResponse.SerializeToString,
+            ),
+            'ChangePopulation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangePopulation,
+                    request_deserializer=odp_dot_v1_dot_server__pb2.ChangePopulationRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_server__pb2.ChangePopulationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -213,7 +249,7 @@ class ServerService:
             _registered_method=True)
 
     @staticmethod
-    def SubmitTask(request,
+    def SubmitTask(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -223,8 +259,8 @@ class ServerService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_unary(
+            request_iterator,
             target,
             '/odp.v1.ServerService/SubmitTask',
             odp_dot_v1_dot_server__pb2.SubmitTaskRequest.SerializeToString,
@@ -310,6 +346,60 @@ class ServerService:
             '/odp.v1.ServerService/CancelTask',
             odp_dot_v1_dot_server__pb2.CancelTaskRequest.SerializeToString,
             odp_dot_v1_dot_server__pb2.CancelTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPopulation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.ServerService/GetPopulation',
+            odp_dot_v1_dot_server__pb2.GetPopulationRequest.SerializeToString,
+            odp_dot_v1_dot_server__pb2.GetPopulationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangePopulation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.ServerService/ChangePopulation',
+            odp_dot_v1_dot_server__pb2.ChangePopulationRequest.SerializeToString,
+            odp_dot_v1_dot_server__pb2.ChangePopulationResponse.FromString,
             options,
             channel_credentials,
             insecure,

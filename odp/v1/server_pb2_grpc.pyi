@@ -37,14 +37,22 @@ class ServerServiceStub:
     """A device asks for work. It names its population and nothing else: not itself, not its data."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetModelRequest, _server_pb2.GetModelResponse]
     """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
-    SubmitTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]
-    """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`)."""
+    SubmitTask: _grpc.StreamUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]
+    """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+    `authorization: Bearer <token>`).
+    """
     GetTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetTaskRequest, _server_pb2.GetTaskResponse]
     """Progress of one task. Needs the operator's token."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_server_pb2.ListTasksRequest, _server_pb2.ListTasksResponse]
     """All tasks of this server, newest first. Needs the operator's token."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.CancelTaskRequest, _server_pb2.CancelTaskResponse]
-    """Ends a task: no further round is opened. Idempotent. Needs the operator's token."""
+    """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+    The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+    """
+    GetPopulation: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetPopulationRequest, _server_pb2.GetPopulationResponse]
+    """Whose a population is. Needs the operator's token."""
+    ChangePopulation: _grpc.UnaryUnaryMultiCallable[_server_pb2.ChangePopulationRequest, _server_pb2.ChangePopulationResponse]
+    """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token."""
 
 @_typing.type_check_only
 class ServerServiceAsyncStub(ServerServiceStub):
@@ -55,14 +63,22 @@ class ServerServiceAsyncStub(ServerServiceStub):
     """A device asks for work. It names its population and nothing else: not itself, not its data."""
     GetModel: _aio.UnaryUnaryMultiCallable[_server_pb2.GetModelRequest, _server_pb2.GetModelResponse]  # type: ignore[assignment]
     """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
-    SubmitTask: _aio.UnaryUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]  # type: ignore[assignment]
-    """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`)."""
+    SubmitTask: _aio.StreamUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]  # type: ignore[assignment]
+    """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+    `authorization: Bearer <token>`).
+    """
     GetTask: _aio.UnaryUnaryMultiCallable[_server_pb2.GetTaskRequest, _server_pb2.GetTaskResponse]  # type: ignore[assignment]
     """Progress of one task. Needs the operator's token."""
     ListTasks: _aio.UnaryUnaryMultiCallable[_server_pb2.ListTasksRequest, _server_pb2.ListTasksResponse]  # type: ignore[assignment]
     """All tasks of this server, newest first. Needs the operator's token."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_server_pb2.CancelTaskRequest, _server_pb2.CancelTaskResponse]  # type: ignore[assignment]
-    """Ends a task: no further round is opened. Idempotent. Needs the operator's token."""
+    """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+    The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+    """
+    GetPopulation: _aio.UnaryUnaryMultiCallable[_server_pb2.GetPopulationRequest, _server_pb2.GetPopulationResponse]  # type: ignore[assignment]
+    """Whose a population is. Needs the operator's token."""
+    ChangePopulation: _aio.UnaryUnaryMultiCallable[_server_pb2.ChangePopulationRequest, _server_pb2.ChangePopulationResponse]  # type: ignore[assignment]
+    """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token."""
 
 class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Asked by devices (check-in) and, with the operator's token, by developers (tasks)."""
@@ -86,10 +102,12 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def SubmitTask(
         self,
-        request: _server_pb2.SubmitTaskRequest,
+        request_iterator: _MaybeAsyncIterator[_server_pb2.SubmitTaskRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.SubmitTaskResponse, _abc.Awaitable[_server_pb2.SubmitTaskResponse]]:
-        """A developer submits a task. Needs the operator's token (metadata `authorization: Bearer <token>`)."""
+        """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
+        `authorization: Bearer <token>`).
+        """
 
     @_abc_1.abstractmethod
     def GetTask(
@@ -113,6 +131,24 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _server_pb2.CancelTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.CancelTaskResponse, _abc.Awaitable[_server_pb2.CancelTaskResponse]]:
-        """Ends a task: no further round is opened. Idempotent. Needs the operator's token."""
+        """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
+        The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+        """
+
+    @_abc_1.abstractmethod
+    def GetPopulation(
+        self,
+        request: _server_pb2.GetPopulationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.GetPopulationResponse, _abc.Awaitable[_server_pb2.GetPopulationResponse]]:
+        """Whose a population is. Needs the operator's token."""
+
+    @_abc_1.abstractmethod
+    def ChangePopulation(
+        self,
+        request: _server_pb2.ChangePopulationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.ChangePopulationResponse, _abc.Awaitable[_server_pb2.ChangePopulationResponse]]:
+        """Founds a population, or changes who owns it: the server adds its own approval. Needs the operator's token."""
 
 def add_ServerServiceServicer_to_server(servicer: ServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

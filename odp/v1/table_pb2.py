@@ -26,23 +26,21 @@ from odp.v1 import common_pb2 as odp_dot_v1_dot_common__pb2
 from odp.v1 import encoding_pb2 as odp_dot_v1_dot_encoding__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12odp/v1/table.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x15odp/v1/encoding.proto\"\x90\x01\n\x10SignTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10rows_per_request\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\r\n\x05width\x18\x04 \x01(\r\x12\'\n\x08\x65ncoding\x18\x05 \x01(\x0e\x32\x15.odp.v1.TableEncoding\x12\x0e\n\x06sha256\x18\x06 \x01(\x0c\":\n\x11SignTableResponse\x12%\n\x05table\x18\x01 \x01(\x0b\x32\x16.odp.v1.PublishedTable\"\x7f\n\x0ePublishedTable\x12&\n\ndefinition\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12(\n\x08manifest\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x03 \x01(\t\":\n\x14\x41nnounceTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmodel_sha256\x18\x02 \x01(\x0c\"\x17\n\x15\x41nnounceTableResponse\"\x1f\n\x0fGetTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\x10GetTableResponse\x12%\n\x05table\x18\x01 \x01(\x0b\x32\x16.odp.v1.PublishedTable\"\x88\x01\n\x0bTableRecord\x12&\n\ndefinition\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12&\n\x06signed\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12)\n\tannounced\x18\x03 \x01(\x0b\x32\x16.odp.v1.SignedManifest2\xdd\x01\n\x0cTableService\x12@\n\tSignTable\x12\x18.odp.v1.SignTableRequest\x1a\x19.odp.v1.SignTableResponse\x12L\n\rAnnounceTable\x12\x1c.odp.v1.AnnounceTableRequest\x1a\x1d.odp.v1.AnnounceTableResponse\x12=\n\x08GetTable\x12\x17.odp.v1.GetTableRequest\x1a\x18.odp.v1.GetTableResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12odp/v1/table.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x15odp/v1/encoding.proto\"U\n\x13PublishTableRequest\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x13.odp.v1.TableHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x8b\x01\n\x0bTableHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10rows_per_request\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\r\n\x05width\x18\x04 \x01(\r\x12\'\n\x08\x65ncoding\x18\x05 \x01(\x0e\x32\x15.odp.v1.TableEncoding\x12\x0e\n\x06sha256\x18\x06 \x01(\x0c\"=\n\x14PublishTableResponse\x12%\n\x05table\x18\x01 \x01(\x0b\x32\x16.odp.v1.PublishedTable\"\x7f\n\x0ePublishedTable\x12&\n\ndefinition\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12(\n\x08manifest\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x03 \x01(\t\"\x1f\n\x0fGetTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\x10GetTableResponse\x12%\n\x05table\x18\x01 \x01(\x0b\x32\x16.odp.v1.PublishedTable\"\x88\x01\n\x0bTableRecord\x12&\n\ndefinition\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12&\n\x06signed\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12)\n\tannounced\x18\x03 \x01(\x0b\x32\x16.odp.v1.SignedManifest2\x9a\x01\n\x0cTableService\x12K\n\x0cPublishTable\x12\x1b.odp.v1.PublishTableRequest\x1a\x1c.odp.v1.PublishTableResponse(\x01\x12=\n\x08GetTable\x12\x17.odp.v1.GetTableRequest\x1a\x18.odp.v1.GetTableResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.table_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SIGNTABLEREQUEST']._serialized_start=75
-  _globals['_SIGNTABLEREQUEST']._serialized_end=219
-  _globals['_SIGNTABLERESPONSE']._serialized_start=221
-  _globals['_SIGNTABLERESPONSE']._serialized_end=279
-  _globals['_PUBLISHEDTABLE']._serialized_start=281
-  _globals['_PUBLISHEDTABLE']._serialized_end=408
-  _globals['_ANNOUNCETABLEREQUEST']._serialized_start=410
-  _globals['_ANNOUNCETABLEREQUEST']._serialized_end=468
-  _globals['_ANNOUNCETABLERESPONSE']._serialized_start=470
-  _globals['_ANNOUNCETABLERESPONSE']._serialized_end=493
+  _globals['_PUBLISHTABLEREQUEST']._serialized_start=74
+  _globals['_PUBLISHTABLEREQUEST']._serialized_end=159
+  _globals['_TABLEHEADER']._serialized_start=162
+  _globals['_TABLEHEADER']._serialized_end=301
+  _globals['_PUBLISHTABLERESPONSE']._serialized_start=303
+  _globals['_PUBLISHTABLERESPONSE']._serialized_end=364
+  _globals['_PUBLISHEDTABLE']._serialized_start=366
+  _globals['_PUBLISHEDTABLE']._serialized_end=493
   _globals['_GETTABLEREQUEST']._serialized_start=495
   _globals['_GETTABLEREQUEST']._serialized_end=526
   _globals['_GETTABLERESPONSE']._serialized_start=528
@@ -50,5 +48,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLERECORD']._serialized_start=588
   _globals['_TABLERECORD']._serialized_end=724
   _globals['_TABLESERVICE']._serialized_start=727
-  _globals['_TABLESERVICE']._serialized_end=948
+  _globals['_TABLESERVICE']._serialized_end=881
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class SignTableRequest(_message.Message):
+class PublishTableRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: TableHeader
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[TableHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class TableHeader(_message.Message):
     __slots__ = ("name", "rows_per_request", "rows", "width", "encoding", "sha256")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +31,7 @@ class SignTableRequest(_message.Message):
     sha256: bytes
     def __init__(self, name: _Optional[str] = ..., rows_per_request: _Optional[int] = ..., rows: _Optional[int] = ..., width: _Optional[int] = ..., encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
-class SignTableResponse(_message.Message):
+class PublishTableResponse(_message.Message):
     __slots__ = ("table",)
     TABLE_FIELD_NUMBER: _ClassVar[int]
     table: PublishedTable
@@ -38,18 +46,6 @@ class PublishedTable(_message.Message):
     manifest: _common_pb2.SignedManifest
     distributor_address: str
     def __init__(self, definition: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., manifest: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ...) -> None: ...
-
-class AnnounceTableRequest(_message.Message):
-    __slots__ = ("name", "model_sha256")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    model_sha256: bytes
-    def __init__(self, name: _Optional[str] = ..., model_sha256: _Optional[bytes] = ...) -> None: ...
-
-class AnnounceTableResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("name",)

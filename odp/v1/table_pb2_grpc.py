@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TableServiceStub:
-    """The developer's server signs and announces tables; their bytes go to the distributor.
+    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them.
     """
 
     def __init__(self, channel):
@@ -35,15 +35,10 @@ class TableServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.SignTable = channel.unary_unary(
-                '/odp.v1.TableService/SignTable',
-                request_serializer=odp_dot_v1_dot_table__pb2.SignTableRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_table__pb2.SignTableResponse.FromString,
-                _registered_method=True)
-        self.AnnounceTable = channel.unary_unary(
-                '/odp.v1.TableService/AnnounceTable',
-                request_serializer=odp_dot_v1_dot_table__pb2.AnnounceTableRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_table__pb2.AnnounceTableResponse.FromString,
+        self.PublishTable = channel.stream_unary(
+                '/odp.v1.TableService/PublishTable',
+                request_serializer=odp_dot_v1_dot_table__pb2.PublishTableRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_table__pb2.PublishTableResponse.FromString,
                 _registered_method=True)
         self.GetTable = channel.unary_unary(
                 '/odp.v1.TableService/GetTable',
@@ -53,18 +48,12 @@ class TableServiceStub:
 
 
 class TableServiceServicer:
-    """The developer's server signs and announces tables; their bytes go to the distributor.
+    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them.
     """
 
-    def SignTable(self, request, context):
-        """Signs the next version of a table; the same content again gives the same version. Needs the operator's token.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def AnnounceTable(self, request, context):
-        """Tells devices of a version that the distributor has. Idempotent. Needs the operator's token.
+    def PublishTable(self, request_iterator, context):
+        """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
+        again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,15 +69,10 @@ class TableServiceServicer:
 
 def add_TableServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'SignTable': grpc.unary_unary_rpc_method_handler(
-                    servicer.SignTable,
-                    request_deserializer=odp_dot_v1_dot_table__pb2.SignTableRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_table__pb2.SignTableResponse.SerializeToString,
-            ),
-            'AnnounceTable': grpc.unary_unary_rpc_method_handler(
-                    servicer.AnnounceTable,
-                    request_deserializer=odp_dot_v1_dot_table__pb2.AnnounceTableRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_table__pb2.AnnounceTableResponse.SerializeToString,
+            'PublishTable': grpc.stream_unary_rpc_method_handler(
+                    servicer.PublishTable,
+                    request_deserializer=odp_dot_v1_dot_table__pb2.PublishTableRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_table__pb2.PublishTableResponse.SerializeToString,
             ),
             'GetTable': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTable,
@@ -104,11 +88,11 @@ def add_TableServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TableService:
-    """The developer's server signs and announces tables; their bytes go to the distributor.
+    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them.
     """
 
     @staticmethod
-    def SignTable(request,
+    def PublishTable(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -118,39 +102,12 @@ class TableService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_unary(
+            request_iterator,
             target,
-            '/odp.v1.TableService/SignTable',
-            odp_dot_v1_dot_table__pb2.SignTableRequest.SerializeToString,
-            odp_dot_v1_dot_table__pb2.SignTableResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def AnnounceTable(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/odp.v1.TableService/AnnounceTable',
-            odp_dot_v1_dot_table__pb2.AnnounceTableRequest.SerializeToString,
-            odp_dot_v1_dot_table__pb2.AnnounceTableResponse.FromString,
+            '/odp.v1.TableService/PublishTable',
+            odp_dot_v1_dot_table__pb2.PublishTableRequest.SerializeToString,
+            odp_dot_v1_dot_table__pb2.PublishTableResponse.FromString,
             options,
             channel_credentials,
             insecure,

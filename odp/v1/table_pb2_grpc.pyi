@@ -27,49 +27,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TableServiceStub:
-    """The developer's server signs and announces tables; their bytes go to the distributor."""
+    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TableServiceAsyncStub: ...
-    SignTable: _grpc.UnaryUnaryMultiCallable[_table_pb2.SignTableRequest, _table_pb2.SignTableResponse]
-    """Signs the next version of a table; the same content again gives the same version. Needs the operator's token."""
-    AnnounceTable: _grpc.UnaryUnaryMultiCallable[_table_pb2.AnnounceTableRequest, _table_pb2.AnnounceTableResponse]
-    """Tells devices of a version that the distributor has. Idempotent. Needs the operator's token."""
+    PublishTable: _grpc.StreamUnaryMultiCallable[_table_pb2.PublishTableRequest, _table_pb2.PublishTableResponse]
+    """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
+    again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+    """
     GetTable: _grpc.UnaryUnaryMultiCallable[_table_pb2.GetTableRequest, _table_pb2.GetTableResponse]
     """A device, or anybody, asks for the newest announced version: it says the table's name and nothing else."""
 
 @_typing.type_check_only
 class TableServiceAsyncStub(TableServiceStub):
-    """The developer's server signs and announces tables; their bytes go to the distributor."""
+    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    SignTable: _aio.UnaryUnaryMultiCallable[_table_pb2.SignTableRequest, _table_pb2.SignTableResponse]  # type: ignore[assignment]
-    """Signs the next version of a table; the same content again gives the same version. Needs the operator's token."""
-    AnnounceTable: _aio.UnaryUnaryMultiCallable[_table_pb2.AnnounceTableRequest, _table_pb2.AnnounceTableResponse]  # type: ignore[assignment]
-    """Tells devices of a version that the distributor has. Idempotent. Needs the operator's token."""
+    PublishTable: _aio.StreamUnaryMultiCallable[_table_pb2.PublishTableRequest, _table_pb2.PublishTableResponse]  # type: ignore[assignment]
+    """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
+    again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+    """
     GetTable: _aio.UnaryUnaryMultiCallable[_table_pb2.GetTableRequest, _table_pb2.GetTableResponse]  # type: ignore[assignment]
     """A device, or anybody, asks for the newest announced version: it says the table's name and nothing else."""
 
 class TableServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The developer's server signs and announces tables; their bytes go to the distributor."""
+    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them."""
 
     @_abc_1.abstractmethod
-    def SignTable(
+    def PublishTable(
         self,
-        request: _table_pb2.SignTableRequest,
+        request_iterator: _MaybeAsyncIterator[_table_pb2.PublishTableRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_table_pb2.SignTableResponse, _abc.Awaitable[_table_pb2.SignTableResponse]]:
-        """Signs the next version of a table; the same content again gives the same version. Needs the operator's token."""
-
-    @_abc_1.abstractmethod
-    def AnnounceTable(
-        self,
-        request: _table_pb2.AnnounceTableRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_table_pb2.AnnounceTableResponse, _abc.Awaitable[_table_pb2.AnnounceTableResponse]]:
-        """Tells devices of a version that the distributor has. Idempotent. Needs the operator's token."""
+    ) -> _typing.Union[_table_pb2.PublishTableResponse, _abc.Awaitable[_table_pb2.PublishTableResponse]]:
+        """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
+        again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+        """
 
     @_abc_1.abstractmethod
     def GetTable(

@@ -25,6 +25,7 @@ from device_runtime.store import Store, store_path
 from device_runtime.verification import FOLDER, Records
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, NoisyTensors
+from odp.charter import approve, charter_sha256, found
 from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.signing import SigningKey
@@ -45,6 +46,7 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    population_pb2,
     server_pb2,
     server_pb2_grpc,
 )
@@ -64,6 +66,7 @@ class Enclave(attestation_pb2_grpc.AttestationServiceServicer):
         self.hpke = HpkeKey.generate()
         self.signing = SigningKey.generate()
         self.asked = 0
+        self.charter: population_pb2.SignedCharter | None = None
 
     def GetEvidence(
         self, request: attestation_pb2.GetEvidenceRequest, context: grpc.ServicerContext
@@ -72,6 +75,8 @@ class Enclave(attestation_pb2_grpc.AttestationServiceServicer):
         policy = POLICIES[self.role].to_bytes()
         guest = self.platform.launch(image_digest=self.image, policy=policy, name=self.role)
         guest.bind_keys(hpke_public=self.hpke.public, signing_public=self.signing.public)
+        if self.charter is not None:
+            guest.extend(f"population people {charter_sha256(self.charter).hex()}")
         found = guest.evidence(request.nonce)
         return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
 
@@ -205,6 +210,7 @@ class World:
         self.platform = platform
         self.developer = SigningKey.generate()
         self.task = sign_task(task.definition(), self.developer)
+        self.charter = approve(found("people", owners=[self.developer.public]), self.developer)
         self.definition = common_pb2.TaskDefinition.FromString(self.task.definition)
         self.task_id = task_sha256(self.task)
         self.algorithm = algorithm_for(self.definition)
@@ -213,6 +219,7 @@ class World:
         self.server = Server()
         self.distributor = Distributor(Enclave("distributor", platform))
         self.aggregator = Aggregator(Enclave("aggregator", platform), self)
+        self.aggregator.enclave.charter = self.charter
         self.log_text = io.StringIO()
         self.log = Log("devices", stream=self.log_text)
         self._running: list[RunningServer] = []
@@ -256,7 +263,10 @@ class World:
         self.model_id = model_sha256(self.signed_manifest)
         self.distributor.broadcast, self.distributor.model = broadcast, self.model_id
         self.server.newest = server_pb2.GetModelResponse(
-            task=self.task, model=self.signed_manifest, distributor_address=self.distributor_address
+            task=self.task,
+            model=self.signed_manifest,
+            distributor_address=self.distributor_address,
+            charter=self.charter,
         )
         self.server.assignment = server_pb2.Assignment(
             task=self.task,
@@ -264,6 +274,7 @@ class World:
             model=self.signed_manifest,
             distributor_address=self.distributor_address,
             aggregator_address=self.aggregator_address,
+            charter=self.charter,
         )
 
     def close_round(self) -> None:

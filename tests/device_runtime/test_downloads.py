@@ -20,6 +20,7 @@ from device_runtime.downloads import fetch_table
 from device_runtime.services import Services
 from device_runtime.table_cache import TableCache
 from distributor import servicer
+from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService, distributor_servicer
@@ -72,9 +73,6 @@ class Published:
         real, outer = distributor_servicer(service, log), self
 
         class Counting(distributor_pb2_grpc.DistributorServiceServicer):
-            def Publish(self, requests: Any, context: Any) -> Any:
-                return real.Publish(requests, context)
-
             def Download(self, request: Any, context: Any) -> Iterator[Any]:
                 outer.asked.append(request)
                 for number, reply in enumerate(real.Download(request, context)):
@@ -90,10 +88,15 @@ class Published:
                 outer.sent += len(found)
                 return distributor_pb2.ListBlocksResponse(sha256=found)
 
+        def add(server: grpc.Server) -> None:
+            distributor_pb2_grpc.add_DistributorServiceServicer_to_server(Counting(), server)
+            orders = control_servicer(service, log)
+            distributor_pb2_grpc.add_DistributorControlServiceServicer_to_server(orders, server)
+
         self.server = serve(
             address="127.0.0.1:0",
             identity=identity,
-            add=lambda server: distributor_pb2_grpc.add_DistributorServiceServicer_to_server(Counting(), server),
+            add=add,
             service_names=[servicer.NAME],
             workers=servicer.WORKERS,
         )
@@ -115,7 +118,7 @@ class Published:
                 yield distributor_pb2.PublishRequest(chunk=data[start : start + CHUNK_BYTES])
 
         with connect(self.address, self.ca) as channel:
-            distributor_pb2_grpc.DistributorServiceStub(channel).Publish(stream(), timeout=20.0)
+            distributor_pb2_grpc.DistributorControlServiceStub(channel).Publish(stream(), timeout=20.0)
         return model_sha256(signed), manifest.tables[0]
 
     def fetch(self, published: tuple[bytes, common_pb2.TableManifest], cache: TableCache) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from callers import control_channel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,12 +87,14 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Static]:
     rounds = algorithm_for(open_task(task)).server().rounds
     with contextlib.ExitStack() as stack:
         running = distributor.start(
-            distributor.Config(state=root / "state", platform=root / "platform", listen="127.0.0.1:0"),
+            distributor.Config(
+                state=root / "state", platform=root / "platform", listen="127.0.0.1:0", control_listen="127.0.0.1:0"
+            ),
             launch=InThread(enclave_process.run, digest="sha384:" + "0" * 96),
         )
         stack.callback(running.stop)
-        with connect(running.address, running.ca_pem) as channel:
-            stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        with control_channel(running, root, root / "state" / "ca") as channel:
+            stub = distributor_pb2_grpc.DistributorControlServiceStub(channel)
             earlier, _ = publish(stub, key, task, rounds - 1)
             last, rows = publish(stub, key, task, rounds)
         services = Services("127.0.0.1:1", running.ca_pem, pinned=PinnedAddresses.at(distributor=running.address))

@@ -17,6 +17,7 @@ from device_runtime.addresses import PinnedAddresses
 from device_runtime.lookup import Lookup
 from device_runtime.services import Services, Traffic
 from distributor import servicer
+from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService, distributor_servicer
@@ -24,13 +25,15 @@ from odp.client import Connection
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError, ServiceError, StaleModel
 from odp.public_table import Table, open_version
+from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.transport.turns import Patience
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, table_pb2_grpc
-from server.tables import NAME, TableBook, table_servicer
+from server.clients import DistributorClient
+from server.tables import NAME, TableBook, TablePublisher, table_servicer
 
 TOKEN = "operator"
 ROWS = np.random.default_rng(1).normal(size=(300, 7)).astype(np.float32)
@@ -54,26 +57,33 @@ class Place:
         self.spoil: Callable[[bytes], bytes] = lambda sealed: sealed
 
         class Counting(distributor_pb2_grpc.DistributorServiceServicer):
-            def Publish(self, requests: Any, context: Any) -> Any:
-                if outer.cut:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
-                return real.Publish(requests, context)
-
             def Select(self, request: Any, context: Any) -> Any:
                 answer = real.Select(request, context)
                 outer.sizes.append((request.ByteSize(), answer.ByteSize()))
                 return distributor_pb2.SelectResponse(sealed_rows=outer.spoil(answer.sealed_rows))
 
+        orders = control_servicer(service, log)
+
+        class Cutting(distributor_pb2_grpc.DistributorControlServiceServicer):
+            def Publish(self, requests: Any, context: Any) -> Any:
+                if outer.cut:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+                return orders.Publish(requests, context)
+
         identity = development_identity(self.state)
-        self._address = ""
 
         def add(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(Counting(), server)
+            distributor_pb2_grpc.add_DistributorControlServiceServicer_to_server(Cutting(), server)
 
         self.distributor = serve(
             address="127.0.0.1:0", identity=identity, add=add, service_names=[servicer.NAME], workers=4
         )
-        tables = table_servicer(self.book, token=TOKEN, distributor_address=self.distributor.address, log=log)
+        address = self.distributor.address
+        client = DistributorClient(connect(address, identity.ca_pem), address)
+        tables = table_servicer(
+            TablePublisher(self.book, client, distributor_address=address, log=log), token=TOKEN, log=log
+        )
         self.server = serve(
             address="127.0.0.1:0",
             identity=identity,
@@ -179,7 +189,7 @@ def test_a_publish_that_is_cut_leaves_devices_with_the_version_before_and_is_fin
 
 
 def test_a_table_that_nobody_announced_is_not_told(place: Place) -> None:
-    place.book.sign(Table("genres", ROWS).request())
+    place.book.sign(Table("genres", ROWS).header())
     with pytest.raises(ServiceError, match="was not published here"):
         place.lookup.find("genres")
 

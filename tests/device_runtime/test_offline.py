@@ -10,6 +10,7 @@ import pytest
 
 from device_runtime import offline, table_cache
 from device_runtime.addresses import PinnedAddresses
+from device_runtime.charters import CharterMemory
 from device_runtime.offline import newest_model
 from device_runtime.recommend import recommend
 from device_runtime.services import Services
@@ -21,7 +22,9 @@ NOBODY = "127.0.0.1:1"
 
 
 def ask(world: Any, services: Services, folder: Path) -> Any:
-    return newest_model(services, "people", cache=TableCache(folder / "tables"), folder=folder / "models")
+    return newest_model(
+        services, "people", cache=TableCache(folder / "tables"), folder=folder / "models", charters=CharterMemory()
+    )
 
 
 @pytest.fixture
@@ -79,7 +82,13 @@ def test_a_kept_model_that_is_damaged_is_not_used(world: Any, gone: Services, tm
         table.unlink()
     population = "others" if harm == "another population" else "people"
     with pytest.raises(ServiceUnavailable):
-        newest_model(gone, population, cache=TableCache(tmp_path / "tables"), folder=tmp_path / "models")
+        newest_model(
+            gone,
+            population,
+            cache=TableCache(tmp_path / "tables"),
+            folder=tmp_path / "models",
+            charters=CharterMemory(),
+        )
 
 
 def test_a_wrong_certificate_is_no_outage(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +132,7 @@ def test_a_device_without_space_uses_the_model_keeps_nothing_half_and_says_so(
 
     monkeypatch.setattr(table_cache, "write_atomically", full)
     cache = TableCache(tmp_path / "tables")
-    found = newest_model(world.services(), "people", cache=cache, folder=tmp_path / "models")
+    found = newest_model(world.services(), "people", cache=cache, folder=tmp_path / "models", charters=CharterMemory())
     assert found.downloaded.broadcast.version == 0
     assert cache.failure is not None
     assert "No space left on device" in cache.failure

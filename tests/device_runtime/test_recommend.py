@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_runtime.charters import CharterMemory
 from device_runtime.recommend import DownloadedModel, download_model, predict, recommend
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.errors import ConfigurationError, ServiceError
@@ -32,7 +33,7 @@ def trained(world: Any) -> Any:
 def fetch(world: Any) -> DownloadedModel:
     services = world.services()
     offer = services.newest_model("people")
-    return download_model(services, offer.task, offer.model, distributor=offer.distributor_address)
+    return download_model(services, offer, charters=CharterMemory())
 
 
 def direct(world: Any, data: LocalRatings, items: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import pytest
 from transparency.world import filler
 
 from device_runtime.assignment import Work, open_assignment
+from device_runtime.charters import CharterMemory
 from device_runtime.fleet import Fleet
 from device_runtime.limits import Limits
 from device_runtime.participation import Outcome, Participant
@@ -26,7 +27,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal, ServiceUnavailable, TransparencyError
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import endorse
-from odp.transparency.entries import ManifestEntry, PolicyEntry, TaskEntry
+from odp.transparency.entries import CharterEntry, ManifestEntry, PolicyEntry, TaskEntry
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
 from odp.transparency.policy import LogPolicy
@@ -60,7 +61,8 @@ class Logged:
 
     def offer(self) -> Work:
         """The open round, with its proofs."""
-        self.append(TaskEntry.of(self.world.task), ManifestEntry.of(self.world.signed_manifest))
+        world = self.world
+        self.append(CharterEntry.of(world.charter), TaskEntry.of(world.task), ManifestEntry.of(world.signed_manifest))
         self.world.server.assignment.log.CopyFrom(self.proof())
         return self.work()
 
@@ -74,6 +76,7 @@ class Logged:
             checkpoint=self.log.note,
             task=self.inclusion(TaskEntry.of(self.world.task)),
             model=self.inclusion(ManifestEntry.of(self.world.signed_manifest)),
+            charter=self.inclusion(CharterEntry.of(self.world.charter)),
             endorsements=[self.inclusion(entry, entry.encode()) for entry in self.endorsements.values()],
         )
 
@@ -204,15 +207,19 @@ def test_new_keys_of_an_enclave_are_trusted_only_where_its_code_is_endorsed(logg
 def test_a_model_that_is_not_in_the_log_is_not_downloaded(logged: Logged, world: Any, monkeypatch: Any) -> None:
     logged.offer()
     services = world.services()
-    proof = logged.proof()
-    arguments = (services, world.task, world.signed_manifest)
-    place = {"distributor": world.distributor_address, "log": logged.guard()}
-    assert download_model(*arguments, **place, proof=proof).broadcast.version == 0
+    offer = world.server.newest
+    offer.log.CopyFrom(logged.proof())
+    place = {"charters": CharterMemory(), "log": logged.guard()}
+    assert download_model(services, offer, **place).broadcast.version == 0
     monkeypatch.setattr(services, "download", lambda *_: pytest.fail("it was downloaded"))
-    proof.model.index += 1
-    for wrong in (None, proof):
+    for part in ("model", "charter"):
+        wrong = server_pb2.GetModelResponse.FromString(offer.SerializeToString())
+        getattr(wrong.log, part).index += 1
         with pytest.raises(TransparencyError):
-            download_model(*arguments, **place, proof=wrong)
+            download_model(services, wrong, **place)
+    offer.ClearField("log")
+    with pytest.raises(TransparencyError):
+        download_model(services, offer, **place)
 
 
 def test_what_was_seen_binds_the_device_after_a_restart(logged: Logged) -> None:
@@ -293,5 +300,5 @@ def test_without_pins_there_is_no_guard_and_with_pins_hashes_come_from_the_serve
     work = logged.offer()
     # This world's server has no LogService: the device asks it, and then does nothing.
     with pytest.raises(Exception) as caught:
-        guard.logged(work.log, task=world.task, model=world.signed_manifest)
+        guard.logged(work.log, task=world.task, model=world.signed_manifest, charter=world.charter)
     assert getattr(caught.value, "code", None) is grpc.StatusCode.UNIMPLEMENTED

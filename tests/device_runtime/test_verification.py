@@ -111,14 +111,18 @@ def _evidence(place: int, **changes: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda content: content["task"].update(signature=_bit(content["task"]["signature"])), {"task", "model"}),
+        (
+            lambda content: content["task"].update(signature=_bit(content["task"]["signature"])),
+            {"task", "model", "population"},
+        ),
         (lambda content: content["model"].update(data=_bit(content["model"]["data"])), {"model"}),
         (lambda content: content["model"].update(data=7), {"model"}),
         (_evidence(0, nonce=_bit), {"distributor"}),
-        (_evidence(1, policy=_bit), {"aggregator", "recipient"}),
-        (_evidence(1, time=lambda time: time + 1e6), {"aggregator", "recipient"}),
-        (_evidence(1, role=lambda role: "distributor"), {"distributor", "aggregator", "recipient"}),
-        (lambda content: content.pop("evidence"), {"distributor", "aggregator", "recipient"}),
+        (_evidence(1, policy=_bit), {"aggregator", "population", "recipient"}),
+        (_evidence(1, time=lambda time: time + 1e6), {"aggregator", "population", "recipient"}),
+        (_evidence(1, role=lambda role: "distributor"), {"distributor", "aggregator", "population", "recipient"}),
+        (lambda content: content.update(charter=""), {"population"}),
+        (lambda content: content.pop("evidence"), {"distributor", "aggregator", "population", "recipient"}),
     ],
 )
 def test_a_forged_record_fails_even_where_the_ledger_names_it(

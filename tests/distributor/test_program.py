@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from callers import DistributorStub, control_channel, program_identity
 
 from distributor import Config, Running, enclave_process, start
 from odp.enclave.in_thread import InThread
@@ -32,7 +33,9 @@ IMAGE = "sha384:" + "0" * 96
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config(state=tmp_path / "state", platform=tmp_path / "platform", listen="127.0.0.1:0")
+    return Config(
+        state=tmp_path / "state", platform=tmp_path / "platform", listen="127.0.0.1:0", control_listen="127.0.0.1:0"
+    )
 
 
 def run(config: Config, kit: Any, *, digest: str = IMAGE) -> Running:
@@ -45,6 +48,11 @@ def running(config: Config, kit: Any) -> Iterator[Running]:
     distributor = run(config, kit)
     yield distributor
     distributor.stop()
+
+
+def control(running: Running, config: Config) -> grpc.Channel:
+    """The control listener of ``running``, as a server reaches it."""
+    return control_channel(running, config.state.parent, config.state / "ca")
 
 
 def attested(channel: grpc.Channel, platform: Path, digest: str = IMAGE) -> VerifiedEnclave:
@@ -67,8 +75,8 @@ def attested(channel: grpc.Channel, platform: Path, digest: str = IMAGE) -> Veri
 
 def test_a_device_attests_then_selects(running: Running, config: Config, developer: Any, kit: Any) -> None:
     model = developer.model()
-    with connect(running.address, running.ca_pem) as channel:
-        stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+    with connect(running.address, running.ca_pem) as channel, control(running, config) as orders:
+        stub = DistributorStub(channel, orders)
         stub.Publish(model.stream(), timeout=SECONDS)
         public = attested(channel, config.platform).hpke_key
         question = kit.ask(model, public, range(8))
@@ -83,8 +91,8 @@ def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, developer:
     question = None
     for _ in range(2):
         running = run(config, kit)
-        with connect(running.address, running.ca_pem) as channel:
-            stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        with connect(running.address, running.ca_pem) as channel, control(running, config) as orders:
+            stub = DistributorStub(channel, orders)
             keys.append(attested(channel, config.platform).hpke_key)
             if question is None:
                 stub.Publish(model.stream(), timeout=SECONDS)
@@ -100,8 +108,8 @@ def test_another_image_starts_with_new_keys_and_the_same_models(config: Config, 
     keys = []
     for digest in (IMAGE, "sha384:" + "ab" * 48):
         running = run(config, kit, digest=digest)
-        with connect(running.address, running.ca_pem) as channel:
-            stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+        with connect(running.address, running.ca_pem) as channel, control(running, config) as orders:
+            stub = DistributorStub(channel, orders)
             stub.Publish(model.stream(), timeout=SECONDS)
             keys.append(attested(channel, config.platform, digest).hpke_key)
             question = kit.ask(model, keys[-1], range(8))
@@ -115,11 +123,11 @@ def test_another_platform_starts_with_new_keys_and_the_same_models(
 ) -> None:
     model = developer.model()
     first = run(config, kit)
-    with connect(first.address, first.ca_pem) as channel:
+    with connect(first.address, first.ca_pem) as channel, control(first, config) as orders:
         old = attested(channel, config.platform).hpke_key
-        distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=SECONDS)
+        DistributorStub(channel, orders).Publish(model.stream(), timeout=SECONDS)
     first.stop()
-    moved = Config(state=config.state, platform=tmp_path / "other", listen="127.0.0.1:0")
+    moved = Config(state=config.state, platform=tmp_path / "other", listen="127.0.0.1:0", control_listen="127.0.0.1:0")
     second = run(moved, kit)
     with connect(second.address, second.ca_pem) as channel:
         new = attested(channel, moved.platform).hpke_key
@@ -134,7 +142,7 @@ def test_another_platform_starts_with_new_keys_and_the_same_models(
 
 
 def test_a_client_that_pins_another_ca_reaches_nobody(running: Running, tmp_path: Path, kit: Any) -> None:
-    other = run(Config(state=tmp_path / "other", listen="127.0.0.1:0"), kit)
+    other = run(Config(state=tmp_path / "other", listen="127.0.0.1:0", control_listen="127.0.0.1:0"), kit)
     other.stop()
     with connect(running.address, other.ca_pem) as channel, pytest.raises(grpc.RpcError) as caught:
         attestation_pb2_grpc.AttestationServiceStub(channel).GetEvidence(
@@ -178,9 +186,12 @@ def killed(self):
 
 IncomingModel.commit = killed
 state = Path(sys.argv[1])
-running = distributor.start(distributor.Config(state=state, platform=state.parent / "platform", listen="127.0.0.1:0"))
-(state / "ca.pem").write_bytes(running.ca_pem)
-print(running.address, flush=True)
+any_port = "127.0.0.1:0"
+config = distributor.Config(
+    state=state, platform=state.parent / "platform", listen=any_port, control_listen=any_port
+)
+running = distributor.start(config)
+print(running.control_address, flush=True)
 running.wait()
 """
 
@@ -197,11 +208,12 @@ def test_kill_9_around_the_rename_leaves_the_whole_model_or_nothing(
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
+        identity = program_identity(config.state.parent, "server", config.state / "ca")
         with (
-            connect(address, (config.state / "ca.pem").read_bytes()) as channel,
+            connect(address, identity.ca_pem, identity=identity) as orders,
             pytest.raises(grpc.RpcError),
         ):
-            distributor_pb2_grpc.DistributorServiceStub(channel).Publish(model.stream(), timeout=SECONDS)
+            distributor_pb2_grpc.DistributorControlServiceStub(orders).Publish(model.stream(), timeout=SECONDS)
         assert process.wait(SECONDS) == -signal.SIGKILL
     finally:
         process.kill()
@@ -209,8 +221,8 @@ def test_kill_9_around_the_rename_leaves_the_whole_model_or_nothing(
     again = run(config, kit)
     left = [path.name for path in (config.state / "models").iterdir()]
     assert left == ([] if moment == "before" else [model.id.hex()])
-    with connect(again.address, again.ca_pem) as channel:
-        stub = distributor_pb2_grpc.DistributorServiceStub(channel)
+    with connect(again.address, again.ca_pem) as channel, control(again, config) as orders:
+        stub = DistributorStub(channel, orders)
         stub.Publish(model.stream(), timeout=SECONDS)
         question = kit.ask(model, attested(channel, config.platform).hpke_key, range(8))
         kit.answered_rows(model, question, stub.Select(question.request, timeout=SECONDS).sealed_rows)

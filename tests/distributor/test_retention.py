@@ -13,13 +13,14 @@ import pytest
 
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
-from distributor.retention import DAY, Held, Sweeping, check_keep_days, forgettable
+from distributor.retention import Held, check_keep_days, forgettable
 from distributor.servicer import DistributorService
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import HpkeKey
 from odp.errors import ConfigurationError, StateError
 from odp.transport.logs import Log
 from odp.transport.service import NotFound
+from odp.transport.sweeping import DAY, Sweeping
 from odp.v1 import distributor_pb2
 
 TASK, OTHER = b"t" * 32, b"o" * 32

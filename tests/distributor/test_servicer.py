@@ -9,20 +9,22 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from callers import DistributorStub, add_distributor
 
 from distributor import servicer
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
-from distributor.servicer import DistributorService, distributor_servicer
+from distributor.servicer import DistributorService
 from odp.algorithms.seam import Broadcast, Table
 from odp.crypto import HpkeKey, SigningKey
 from odp.signed_task import sign_manifest
 from odp.transport.channel import CHUNK_BYTES, connect
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
-from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.v1 import common_pb2, distributor_pb2
 
 KEY = HpkeKey.generate()
 SECONDS = 20.0
@@ -57,24 +59,23 @@ def open_host(tmp_path: Path, kit: Any) -> Iterator[Callable[..., Host]]:
     """Starts a host on the test's one state folder; ``close`` it before the next."""
     opened: list[Host] = []
 
-    def start(*, free_bytes: Callable[[Path], int] | None = None, stream_seconds: float = 60.0) -> Host:
+    def start(*, free_bytes: Callable[[Path], int] | None = None, call_seconds: float = 60.0) -> Host:
         lines = kit.Lines()
         log = Log("distributor", stream=lines, clock=lambda: 0.0)
         state = StateFolder.open(tmp_path / "state", "distributor")
         models = state.path("models")
         store = ModelStore(models) if free_bytes is None else ModelStore(models, free_bytes=free_bytes)
         core = DistributorCore(KEY)
-        service = DistributorService(core, store, log, stream_seconds=stream_seconds)
+        service = DistributorService(core, store, log)
         service.restore()
         identity = development_identity(state)
         server = serve(
             address="127.0.0.1:0",
             identity=identity,
-            add=lambda server: distributor_pb2_grpc.add_DistributorServiceServicer_to_server(
-                distributor_servicer(service, log), server
-            ),
+            add=lambda server: add_distributor(service, log, server),
             service_names=[servicer.NAME],
             workers=servicer.WORKERS,
+            limits=Limits(call_seconds=call_seconds),
         )
         channel = connect(server.address, identity.ca_pem)
 
@@ -83,7 +84,7 @@ def open_host(tmp_path: Path, kit: Any) -> Iterator[Callable[..., Host]]:
             server.stop(0)
             state.close()
 
-        host = Host(distributor_pb2_grpc.DistributorServiceStub(channel), core, models, lines, close)
+        host = Host(DistributorStub(channel), core, models, lines, close)
         opened.append(host)
         return host
 
@@ -405,9 +406,9 @@ def test_stalled_publishers_do_not_stop_devices(host: Host, developer: Any, kit:
 def test_a_stream_is_cut_after_its_longest_time_whatever_its_deadline(
     open_host: Callable[..., Host], developer: Any
 ) -> None:
-    host = open_host(stream_seconds=0.3)
+    host = open_host(call_seconds=0.3)
     stalled = Stalled(developer.model())
-    refused(lambda: host.publish(iter(stalled)), grpc.StatusCode.CANCELLED)
+    refused(lambda: host.publish(iter(stalled)), grpc.StatusCode.DEADLINE_EXCEEDED)
     stalled.end.set()
     host.lines.wait_for("publish_failed")
     assert host.folders() == []

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from callers import program_identity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_parties import METHODS, NOBODY, SECONDS, Parties, Recorder
@@ -363,7 +364,8 @@ def test_a_task_that_names_another_helper_is_not_acknowledged(parties: Parties) 
 def test_a_cut_replication_leaves_nothing(parties: Parties) -> None:
     model = parties.developer("pir").model()
     assert parties.helper is not None
-    with connect(parties.helper.address, parties.helper.ca_pem) as channel:
+    identity = program_identity(parties.root, "distributor", parties.root / "ca")
+    with connect(parties.helper.address, parties.helper.ca_pem, identity=identity) as channel:
         stub = retrieval_pb2_grpc.HelperServiceStub(channel)
 
         def cut() -> Iterator[retrieval_pb2.ReplicateRequest]:

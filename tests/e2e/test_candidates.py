@@ -27,6 +27,7 @@ from device_runtime import (
     recommend_candidates,
     store_path,
 )
+from device_runtime.charters import CharterMemory
 from odp.candidates import candidate_tables
 from odp.cli.main import app
 from odp.datasets import Ratings
@@ -62,7 +63,8 @@ class Trained:
             self.world.connection.publish_table(table)
 
     def find(self) -> object:
-        return find_candidates(self.lookup, self.services.newest_model(POPULATION), cache=TableCache(self.folder))
+        offer = self.services.newest_model(POPULATION)
+        return find_candidates(self.lookup, offer, cache=TableCache(self.folder), charters=CharterMemory())
 
     def store(self, device: int) -> Store:
         return Store.open(store_path(self.world.root / "devices", device))
@@ -81,7 +83,7 @@ def trained(tmp_path: Path, ratings: Ratings) -> Iterator[Trained]:
 
 def whole(trained: Trained, device: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     offer = trained.services.newest_model(POPULATION)
-    downloaded = download_model(trained.services, offer.task, offer.model, distributor=offer.distributor_address)
+    downloaded = download_model(trained.services, offer, charters=CharterMemory())
     with trained.store(device) as store:
         found = recommend(store, downloaded, k=k)
     return found.items, found.scores

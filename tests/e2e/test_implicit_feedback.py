@@ -12,6 +12,7 @@ from e2e.world import POPULATION, World, device_seeds, released_charges, small_t
 
 import odp
 from device_runtime import Store, download_model, recommend, store_path
+from device_runtime.charters import CharterMemory
 from odp.datasets import Ratings, Split
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.simulation import engine
@@ -72,7 +73,7 @@ def test_every_release_is_charged_and_a_device_is_offered_what_it_has_not_seen(
     services = world.services()
     try:
         offer = services.newest_model(POPULATION)
-        downloaded = download_model(services, offer.task, offer.model, distributor=offer.distributor_address)
+        downloaded = download_model(services, offer, charters=CharterMemory())
     finally:
         services.close()
     with Store.open(store_path(world.root / "devices", 0)) as store:

@@ -221,7 +221,7 @@ def test_a_changed_byte_anywhere_is_noticed(data):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b"null", b"\xff", b'{"format":"odp-privacy-ledger-1"}', b"[" * 100_000, b'{"a":NaN}']
+    "data", [b"", b"{}", b"[]", b"null", b"\xff", b'{"format":"odp-privacy-ledger-2"}', b"[" * 100_000, b'{"a":NaN}']
 )
 def test_bytes_that_are_no_ledger_are_refused_with_one_kind_of_error(data):
     with pytest.raises(StateError):

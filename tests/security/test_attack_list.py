@@ -274,6 +274,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "device_runtime/test_addresses.py::"
          "test_a_name_that_leads_to_an_address_that_is_not_public_needs_the_persons_word"),
     ],
+    "listeners": [
+        ("R150", "no certificate",
+         "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),
+        ("R150", "another CA's certificate",
+         "transport/test_callers.py::test_a_certificate_of_another_ca_is_refused_whatever_it_names"),
+        ("R150", "another program's certificate",
+         "transport/test_callers.py::"
+         "test_a_certificate_under_the_right_ca_with_another_name_is_unauthenticated_with_one_line"),
+        ("R150", "a DNS name that looks like a role",
+         "transport/test_callers.py::test_a_name_that_is_no_uri_counts_for_nothing"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

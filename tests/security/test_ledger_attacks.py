@@ -33,7 +33,7 @@ class Snapshots:
         self.take("three contributions")
         world.fill(range(3, 5))
         self.take("five contributions")
-        world.persist(world.charge().writes)
+        world.settle(world.charge().writes)
         self.take("charged")
         released = world.release()
         self.release = released.signed_release
@@ -56,8 +56,8 @@ def _try_all(world: Any) -> list[bytes]:
     steps: list[Callable[[], object]] = [
         world.open,
         lambda: world.fill(range(10, 14)),
-        lambda: world.persist(world.charge().writes),
-        lambda: got.append(world.release().signed_release),
+        lambda: world.settle(world.charge().writes),
+        lambda: got.append(world.finish()),
     ]
     for step in steps:
         try:

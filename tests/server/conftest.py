@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import pytest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
+from odp.charter import charter_sha256, check_founding, check_succession, open_charter
 from odp.crypto import domains
-from odp.crypto.signing import SigningKey
+from odp.crypto.signing import SigningKey, verify
 from odp.enclave.attestation_servicer import attestation_servicer
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
@@ -35,9 +36,9 @@ from odp.tables import table_from_bytes
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.channel import connect
 from odp.transport.logs import Log
-from odp.transport.service import NotFound, RunningServer, answers, serve
+from odp.transport.service import NotFound, answers, serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import development_identity
+from odp.transport.tls import Callers, TlsIdentity, development_identity
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -46,16 +47,23 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    population_pb2,
     server_pb2,
 )
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient
 from server.driver import Driver
+from server.populations import Populations
 from server.servicer import checked_task
 from server.storage import Storage, TaskRecord
+from trusted_aggregator.orders import open_abandon_order
 
 IMAGE = "sha384:" + "ab" * 48
 ITEMS = 12
+
+
+#: Of every server in these tests: the policy of the aggregator lists it as a founder.
+KEY = SigningKey.from_bytes(hashlib.sha256(b"the server of tests").digest())
 
 
 class Lines:
@@ -94,8 +102,18 @@ class Clock:
         return self.now
 
 
-class FakeDistributor(distributor_pb2_grpc.DistributorServiceServicer):
+class FakeDistributor(distributor_pb2_grpc.DistributorControlServiceServicer):
     """Holds published models by task and version; ``failures`` are aborted with first, one per call."""
+
+    def ForgetTask(
+        self, request: distributor_pb2.ForgetTaskRequest, context: grpc.ServicerContext
+    ) -> distributor_pb2.ForgetTaskResponse:
+        if self.failures:
+            context.abort(self.failures.pop(0), "told to fail")
+        task = population_pb2.AbandonOrder.FromString(request.order).task_sha256
+        verify(KEY.public, request.signature, domains.ABANDON, request.order)
+        self.models = {key: tables for key, tables in self.models.items() if key[0] != task}
+        return distributor_pb2.ForgetTaskResponse()
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -133,8 +151,13 @@ class FakeDistributor(distributor_pb2_grpc.DistributorServiceServicer):
         return reply
 
 
-class FakeAggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
-    """Rounds by (task, round). ``contributions`` holds for every round; ``tamper`` changes a release before signing."""
+class FakeAggregator(
+    aggregator_pb2_grpc.AggregatorServiceServicer, aggregator_pb2_grpc.AggregatorControlServiceServicer
+):
+    """Rounds by (task, round). ``contributions`` holds for every round; ``tamper`` changes a release before signing.
+
+    ``chains`` are the charters of each population, ``abandoned`` the tasks that were ended.
+    """
 
     def __init__(self, log: Log, key: SigningKey) -> None:
         self._log = log
@@ -147,6 +170,44 @@ class FakeAggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
         self.opened: dict[tuple[bytes, int], tuple[common_pb2.TaskDefinition, bytes]] = {}
         self.releases: dict[tuple[bytes, int], common_pb2.SignedRelease] = {}
         self.drawn: list[tuple[bytes, int]] = []
+        self.chains: dict[str, list[population_pb2.SignedCharter]] = {}
+        self.abandoned: list[bytes] = []
+
+    def SetCharter(
+        self, request: aggregator_pb2.SetCharterRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.SetCharterResponse:
+        return self._answer(self._set_charter, request, context)
+
+    def GetCharters(
+        self, request: aggregator_pb2.GetChartersRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.GetChartersResponse:
+        return self._answer(self._get_charters, request, context)
+
+    def AbandonTask(
+        self, request: aggregator_pb2.AbandonTaskRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.AbandonTaskResponse:
+        return self._answer(self._abandon, request, context)
+
+    def _set_charter(self, request: aggregator_pb2.SetCharterRequest) -> aggregator_pb2.SetCharterResponse:
+        charter = open_charter(request.charter)
+        chain = self.chains.setdefault(charter.population, [])
+        if not chain:
+            check_founding(charter, [one.key for one in charter.signed.signatures])
+        elif charter_sha256(chain[-1]) != charter.sha256:
+            check_succession(charter, open_charter(chain[-1]))
+        if request.charter not in chain:
+            chain.append(request.charter)
+        return aggregator_pb2.SetCharterResponse()
+
+    def _get_charters(self, request: aggregator_pb2.GetChartersRequest) -> aggregator_pb2.GetChartersResponse:
+        return aggregator_pb2.GetChartersResponse(charters=self.chains.get(request.population, [])[request.first :])
+
+    def _abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> aggregator_pb2.AbandonTaskResponse:
+        task = task_sha256(request.task)
+        open_abandon_order(request.order, task_sha256=task, signature=request.signature)
+        self.abandoned.append(task)
+        self.opened = {key: held for key, held in self.opened.items() if key[0] != task}
+        return aggregator_pb2.AbandonTaskResponse()
 
     def OpenRound(
         self, request: aggregator_pb2.OpenRoundRequest, context: grpc.ServicerContext
@@ -183,7 +244,12 @@ class FakeAggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
                     id_set_sha256=bytes(32),
                     task_budget=Budget(definition.privacy.epsilon, definition.privacy.delta),
                     population_budget=Budget(20.0, 1e-5),
-                ).advance(task_id=task.hex(), round=round, state=ReleaseState.SEALED)
+                ).advance(
+                    task_id=task.hex(),
+                    round=round,
+                    state=ReleaseState.SEALED,
+                    release_sha256=hashlib.sha256(self.releases[task, round].release).digest(),
+                )
         data = ledger.encode()
         return aggregator_pb2.GetLedgerResponse(ledger=data, signature=self._key.sign(domains.LEDGER, data))
 
@@ -260,7 +326,7 @@ class World:
         self.aggregator = FakeAggregator(self.log, services.identity.signing)
         services.distributor, services.aggregator = self.distributor, self.aggregator
         self.services = services
-        self.key = SigningKey.generate()
+        self.key = KEY
         self.clock = Clock(1_000_000.0)
         self.monotonic = Clock(50.0)
         self.path = folder / "server.sqlite"
@@ -273,11 +339,16 @@ class World:
         self.storage.add_task(task, item_features=item_features)
         return task.sha256
 
-    def board(self, storage: Storage | None = None) -> Board:
+    def populations(self, storage: Storage | None = None, **changes: Any) -> Populations:
+        given = {"aggregator": self.services.aggregator_client, "key": self.key, "log": self.log} | changes
+        return Populations(storage if storage is not None else self.storage, **given)
+
+    def board(self, storage: Storage | None = None, **changes: Any) -> Board:
         return Board(
             storage if storage is not None else self.storage,
             distributor_address="distributor.example:7201",
             aggregator_address="aggregator.example:7202",
+            **changes,
         )
 
     def driver(self, **changes: Any) -> Driver:
@@ -292,6 +363,8 @@ class World:
             "monotonic": self.monotonic,
         } | changes
         given.setdefault("board", self.board(given["storage"]))
+        if "populations" not in given:
+            given["populations"] = self.populations(given["storage"], keeper=given.get("keeper"))
         return Driver(**given)
 
     def run(self, driver: Driver, *, steps: int = 200) -> int:
@@ -310,7 +383,7 @@ class Services:
         self.distributor: Any = None
         self.aggregator: Any = None
         self.platform = EmulatedPlatform.open(folder / "platform")
-        self.policy = EnclavePolicy(role="aggregator")
+        self.policy = EnclavePolicy(role="aggregator", founders=(KEY.public.hex(),))
         self.identity, _sealed = EnclaveIdentity.restore_or_create(
             guest=self.platform.launch(image_digest=IMAGE, policy=self.policy.to_bytes(), name="aggregator"),
             sealed=None,
@@ -319,22 +392,39 @@ class Services:
         attestation = attestation_servicer(self._evidence, log=log)
 
         def add_distributor(server: grpc.Server) -> None:
-            distributor_pb2_grpc.add_DistributorServiceServicer_to_server(_Relay(self, "distributor"), server)
+            distributor_pb2_grpc.add_DistributorControlServiceServicer_to_server(_Relay(self, "distributor"), server)
 
         def add_aggregator(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(_Relay(self, "aggregator"), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(attestation, server)
 
-        running: list[RunningServer] = []
-        for role, add in (("distributor", add_distributor), ("trusted_aggregator", add_aggregator)):
+        def add_orders(server: grpc.Server) -> None:
+            aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(_Relay(self, "aggregator"), server)
+
+        def identity(role: str) -> TlsIdentity:
             state = stack.enter_context(StateFolder.open(folder / role, role))
-            identity = development_identity(state, self.ca_folder)
-            running.append(serve(address="127.0.0.1:0", identity=identity, add=add, service_names=[role]))
-            stack.callback(running[-1].stop, 0.1)
-        self.distributor_address, self.aggregator_address = (server.address for server in running)
-        channels = [stack.enter_context(connect(server.address, self.ca_folder / "ca.pem")) for server in running]
-        self.distributor_client = DistributorClient(channels[0], self.distributor_address)
-        self.aggregator_client = AggregatorClient(channels[1], self.aggregator_address)
+            return development_identity(state, self.ca_folder)
+
+        def listen(own: TlsIdentity, add: Callable[[grpc.Server], None], *, control: bool) -> str:
+            callers = Callers(own.ca_pem, ("odp:server",)) if control else None
+            server = serve(address="127.0.0.1:0", identity=own, add=add, service_names=["fake"], callers=callers)
+            stack.callback(server.stop, 0.1)
+            return server.address
+
+        aggregator, distributor, server = (identity(role) for role in ("aggregator", "distributor", "server"))
+        self.distributor_control = listen(distributor, add_distributor, control=True)
+        self.aggregator_address = listen(aggregator, add_aggregator, control=False)
+        self.aggregator_control = listen(aggregator, add_orders, control=True)
+        ca = self.ca_folder / "ca.pem"
+        public = stack.enter_context(connect(self.aggregator_address, ca))
+        distributor_orders, aggregator_orders = (
+            stack.enter_context(connect(address, ca, identity=server))
+            for address in (self.distributor_control, self.aggregator_control)
+        )
+        self.distributor_client = DistributorClient(distributor_orders, self.distributor_control)
+        self.aggregator_client = AggregatorClient(
+            public, aggregator_orders, address=self.aggregator_address, control_address=self.aggregator_control
+        )
 
     def _evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         found = self.identity.evidence(nonce)

@@ -343,16 +343,48 @@ def test_evidence_that_is_not_accepted_keeps_the_round_waiting_for_better_refere
     assert len(world.aggregator.drawn) == 3
 
 
-def test_a_cancelled_task_opens_no_further_round(world: Any, definition: Any) -> None:
+def test_a_cancelled_task_is_ended_at_both_services_and_opens_no_further_round(world: Any, definition: Any) -> None:
     sha256 = world.submit(definition)
     driver = world.driver()
     world.run(driver)
     assert list(world.aggregator.opened) == [(sha256, 0)]
-    world.storage.end_task(sha256, TaskState.CANCELLED)
+    world.storage.end_task(sha256, TaskState.CANCELLING)
     world.aggregator.contributions = GOAL
-    assert world.run(driver) == 0
-    assert list(world.aggregator.opened) == [(sha256, 0)]
+    world.run(driver)
+    assert world.aggregator.abandoned == [sha256]
+    assert world.aggregator.opened == {}
+    assert world.distributor.models == {}
+    assert world.aggregator.releases == {}
     assert outcome(world, sha256) == (TaskState.CANCELLED, "")
+    assert world.board().model("viewers") is None
+
+
+@pytest.mark.parametrize("away", ["aggregator", "distributor"])
+def test_a_task_is_cancelled_only_once_both_services_have_ended_it(world: Any, definition: Any, away: str) -> None:
+    sha256 = world.submit(definition)
+    world.run(world.driver())
+    world.storage.end_task(sha256, TaskState.CANCELLING)
+    getattr(world, away).failures = [grpc.StatusCode.UNAVAILABLE] * 3
+    driver = world.driver()
+    for _ in range(3):
+        world.run(driver)
+        assert outcome(world, sha256) == (TaskState.CANCELLING, "")
+        world.monotonic.now += 60.0
+    world.run(world.driver())  # the server was started again meanwhile
+    assert outcome(world, sha256) == (TaskState.CANCELLED, "")
+    assert sha256 in world.aggregator.abandoned
+    assert world.distributor.models == {}
+
+
+def test_a_task_that_failed_is_ended_at_the_aggregator_and_keeps_its_models(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.run(world.driver())
+    world.aggregator.contributions = GOAL
+    world.aggregator.refuses_to_close = True
+    world.run(world.driver())
+    assert outcome(world, sha256)[0] is TaskState.FAILED
+    assert world.aggregator.abandoned == [sha256]
+    assert list(world.distributor.models) == [(sha256, 0)]
 
 
 def test_a_cancellation_between_the_aggregators_answer_and_its_note_is_kept(world: Any, definition: Any) -> None:
@@ -362,7 +394,7 @@ def test_a_cancellation_between_the_aggregators_answer_and_its_note_is_kept(worl
     class CancelsMeanwhile(Mortal):
         def open_round(self, *args: Any) -> None:
             real.open_round(*args)
-            world.storage.end_task(sha256, TaskState.CANCELLED)
+            world.storage.end_task(sha256, TaskState.CANCELLING)
 
     world.run(world.driver(aggregator=CancelsMeanwhile(real, [0])))
     assert outcome(world, sha256) == (TaskState.CANCELLED, "")

@@ -27,7 +27,9 @@ def running(world: Any, tmp_path: Path) -> Iterator[RunningServer]:
     config = Config(
         state=tmp_path / "state",
         listen="127.0.0.1:0",
-        distributor=world.services.distributor_address,
+        distributor="127.0.0.1:7201",
+        distributor_control=world.services.distributor_control,
+        aggregator_control=world.services.aggregator_control,
         aggregator=world.services.aggregator_address,
         ca_folder=world.services.ca_folder,
     )
@@ -55,11 +57,11 @@ def test_everything_that_the_service_gives_verifies(
     token = [("authorization", f"Bearer {running.token_path.read_text().strip()}")]
     with connect(running.address, running.ca_pem) as channel:
         server_pb2_grpc.ServerServiceStub(channel).SubmitTask(
-            server_pb2.SubmitTaskRequest(definition=definition), timeout=20, metadata=token
+            iter([server_pb2.SubmitTaskRequest(definition=definition)]), timeout=20, metadata=token
         )
     assert world.lines.wait_for("task_finished")
     size, _body = _size(stub)
-    assert size == 1 + 4 + 1 + 3 + 3
+    assert size == 1 + 1 + 4 + 1 + 3 + 3
     with connect(running.address, running.ca_pem) as channel:
         entries = list(LogServer(channel, running.address).entries(size))
     leaves = [merkle.leaf_hash(entry) for entry in entries]
@@ -126,7 +128,7 @@ def test_large_entries_come_in_answers_that_fit(world: Any, tmp_path: Path) -> N
 
 
 def test_a_server_without_a_log_service_is_one_line(world: Any) -> None:
-    address = world.services.distributor_address
+    address = world.services.aggregator_address
     with connect(address, world.services.ca_folder / "ca.pem") as channel, pytest.raises(ServiceError):
         LogServer(channel, address).note()
 
@@ -136,7 +138,9 @@ def test_the_log_and_its_key_survive_a_restart(world: Any, tmp_path: Path, runni
     config = Config(
         state=state,
         listen="127.0.0.1:0",
-        distributor=world.services.distributor_address,
+        distributor="127.0.0.1:7201",
+        distributor_control=world.services.distributor_control,
+        aggregator_control=world.services.aggregator_control,
         aggregator=world.services.aggregator_address,
         ca_folder=world.services.ca_folder,
     )

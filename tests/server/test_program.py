@@ -33,7 +33,7 @@ class Caller:
 
     def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
         request = server_pb2.SubmitTaskRequest(definition=definition)
-        return self.stub.SubmitTask(request, timeout=20, metadata=self.metadata).task_sha256
+        return self.stub.SubmitTask(iter([request]), timeout=20, metadata=self.metadata).task_sha256
 
     def status(self, sha256: bytes) -> server_pb2.TaskStatus:
         request = server_pb2.GetTaskRequest(task_sha256=sha256)
@@ -51,7 +51,9 @@ def config(world: Any, tmp_path: Path) -> Config:
     return Config(
         state=tmp_path / "state",
         listen="127.0.0.1:0",
-        distributor=world.services.distributor_address,
+        distributor="127.0.0.1:7201",
+        distributor_control=world.services.distributor_control,
+        aggregator_control=world.services.aggregator_control,
         aggregator=world.services.aggregator_address,
         ca_folder=world.services.ca_folder,
     )
@@ -199,7 +201,10 @@ def test_stopping_twice_is_stopping_once(config: Config, run: Any) -> None:
 def test_a_server_starts_while_the_other_services_are_away(
     definition: Any, config: Config, run: Any, world: Any
 ) -> None:
-    away = dataclasses.replace(config, distributor="127.0.0.1:1", aggregator="127.0.0.1:1")
+    nobody = "127.0.0.1:1"
+    away = dataclasses.replace(
+        config, distributor=nobody, aggregator=nobody, distributor_control=nobody, aggregator_control=nobody
+    )
     _running, caller = run(away)
     sha256 = caller.submit(definition)
     assert world.lines.wait_for("task_waits")

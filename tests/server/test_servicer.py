@@ -46,9 +46,10 @@ class Served:
         answering = servicer(
             storage=world.storage,
             board=self.board,
+            populations=world.populations(),
             key=world.key,
             token=TOKEN,
-            token_place="state/operator.token",
+            token_name="operator.token",
             wake=self._wake,
             distributor_address="distributor.example:7201",
             aggregator_address="aggregator.example:7202",
@@ -68,9 +69,11 @@ class Served:
 
     def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
         request = server_pb2.SubmitTaskRequest(definition=definition)
-        return self.stub.SubmitTask(request, timeout=20, metadata=AUTHORIZED).task_sha256
+        return self.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED).task_sha256
 
     def refused(self, method: str, request: Any, metadata: Any = AUTHORIZED) -> tuple[grpc.StatusCode, str]:
+        if method == "SubmitTask":
+            request = iter([request])
         with pytest.raises(grpc.RpcError) as caught:
             getattr(self.stub, method)(request, timeout=20, metadata=metadata)
         return caught.value.code(), caught.value.details()
@@ -104,7 +107,8 @@ def test_an_operators_call_without_the_token_is_refused_with_the_place_of_the_to
 ) -> None:
     code, details = served.refused(method, OPERATOR_CALLS[method], metadata)
     assert code is grpc.StatusCode.UNAUTHENTICATED
-    assert "state/operator.token" in details
+    assert "operator.token" in details
+    assert "/" not in details
     assert TOKEN not in details
     assert "\n" not in details
 
@@ -197,11 +201,14 @@ def test_the_same_definition_again_is_the_same_task(served: Served, world: Any, 
     assert served.submit(definition) != first
 
 
-def test_a_cancelled_task_says_so_and_stays_so(served: Served, definition: Any) -> None:
+def test_a_cancelled_task_says_so_until_it_is_ended_and_stays_so(served: Served, world: Any, definition: Any) -> None:
     sha256 = served.submit(definition)
     for _ in range(2):
         served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=20, metadata=AUTHORIZED)
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
+    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    assert status.state == server_pb2.TaskStatus.STATE_CANCELLING
+    world.storage.mark_abandoned(sha256)
     status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
     assert status.state == server_pb2.TaskStatus.STATE_CANCELLED
     assert served.wakes == 2
@@ -341,7 +348,7 @@ def test_item_features_are_stored_with_the_task_that_names_them(served: Served, 
     definition.model.item_features_width = 2
     definition.model.item_features_sha256 = item_features_sha256(matrix)
     request = server_pb2.SubmitTaskRequest(definition=definition, item_features=matrix.tobytes())
-    sha256 = served.stub.SubmitTask(request, timeout=20, metadata=AUTHORIZED).task_sha256
+    sha256 = served.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED).task_sha256
     assert world.storage.item_features(sha256) == matrix.tobytes()
 
 

@@ -16,8 +16,8 @@ from server.tables import TableBook
 KEY = SigningKey.from_bytes(bytes(32))
 
 
-def table(value: float = 1.0, *, rows_per_request: int = 8) -> table_pb2.SignTableRequest:
-    return Table("genres", np.full((5, 2), value), rows_per_request=rows_per_request).request()
+def table(value: float = 1.0, *, rows_per_request: int = 8) -> table_pb2.TableHeader:
+    return Table("genres", np.full((5, 2), value), rows_per_request=rows_per_request).header()
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def book(tmp_path: Path) -> TableBook:
     return TableBook(tmp_path / "tables", KEY)
 
 
-def announced(book: TableBook, request: table_pb2.SignTableRequest) -> int:
+def announced(book: TableBook, request: table_pb2.TableHeader) -> int:
     record = book.sign(request)
     return book.announce("genres", model_sha256(record.signed)).version
 

@@ -77,6 +77,7 @@ def runnable(definition: Any) -> Any:
 
 EXPECTED = {
     "task": 1, "policy": 1, "endorsement": 1, "withdrawal": 0, "evidence": 1, "model": 4, "release": 3, "ledger": 3,
+    "charter": 1,
 }  # fmt: skip
 
 
@@ -162,9 +163,9 @@ def test_a_server_that_dies_at_any_call_logs_everything_once(
 def test_devices_get_proofs_that_verify_with_each_assignment_and_model(world: Any, runnable: Any, kept: Kept) -> None:
     sha256 = world.submit(runnable)
     keeper = kept.start()
-    board = world.board()
-    board._proof = keeper.proof
-    driver = world.driver(keeper=keeper, board=board)
+    populations = world.populations(keeper=keeper)
+    board = world.board(charter=populations.newest, proof=keeper.proof)
+    driver = world.driver(keeper=keeper, board=board, populations=populations)
     pinned = kept.pins.log
     assert pinned is not None
     assert kept.open is not None
@@ -175,12 +176,12 @@ def test_devices_get_proofs_that_verify_with_each_assignment_and_model(world: An
         answer = board.answer("viewers")
         if answer.HasField("assignment"):
             given = answer.assignment
-            (logged,) = guard.logged(given.log, task=given.task, model=given.model)
+            (logged,) = guard.logged(given.log, task=given.task, model=given.model, charter=given.charter)
             assert logged.endorsement.image_digest == world.services.identity.image_digest
             rounds[given.round] += 1
         model = board.model("viewers")
         if model is not None:
-            guard.logged(model.log, task=model.task, model=model.model)
+            guard.logged(model.log, task=model.task, model=model.model, charter=model.charter)
     assert sorted(rounds) == [0, 1, 2]
     assert world.storage.task(sha256).state.name == "FINISHED"
 
@@ -192,7 +193,10 @@ def test_what_is_not_in_the_log_is_given_no_proof(world: Any, runnable: Any, kep
     for _ in range(3):
         driver.step_once()
     version = world.storage.newest_version(sha256)
-    assert keeper.proof(world.storage.task(sha256).signed, version.signed) is None
+    charter = world.populations().newest("viewers")
+    assert charter is not None
+    assert keeper.proof(world.storage.task(sha256).signed, version.signed, charter) is None
+    assert keeper.proof(world.storage.task(sha256).signed, version.signed, None) is None
 
 
 def test_the_newest_checkpoint_is_signed_again_every_minute(world: Any, kept: Kept) -> None:
@@ -222,12 +226,13 @@ def test_a_withdrawal_is_logged_with_the_next_start_and_its_endorsement_no_longe
     for _ in range(3):
         driver.step_once()
     task, model = world.storage.task(sha256).signed, world.storage.newest_version(sha256).signed
-    proof = keeper.proof(task, model)
+    charter = world.populations().newest("viewers")
+    proof = keeper.proof(task, model, charter)
     assert proof is not None
     assert len(proof.endorsements) == 1
     withdrawn = EndorsementFile(kept.endorsements.policies, kept.endorsements.endorsements, (kept.withdrawal,))
     keeper = kept.start(endorsements=withdrawn)
-    proof = keeper.proof(task, model)
+    proof = keeper.proof(task, model, charter)
     assert proof is not None
     assert not proof.endorsements
     assert kept.open is not None

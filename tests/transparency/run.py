@@ -7,18 +7,21 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transparency.world import NOW, POLICIES, a_model, a_task
+from transparency.world import CHARTER, DEVELOPER, NOW, POLICIES, a_model, a_task
 
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.release import charge_of, charges_of
+from odp.charter import charter_sha256
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.privacy.ledger import Entry as LedgerLine
 from odp.signed_task import model_sha256, task_sha256
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import (
+    CharterEntry,
     EndorsementEntry,
     Entry,
     EvidenceEntry,
@@ -46,7 +49,7 @@ class Run:
     platform: EmulatedPlatform
     log_key: NoteKey = dataclasses.field(default_factory=lambda: NoteKey.generate("example.com/log"))
     endorser: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
-    developer: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
+    developer: SigningKey = DEVELOPER
     enclave: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
 
     def __post_init__(self) -> None:
@@ -70,7 +73,7 @@ class Run:
         self, ledger: Ledger, round: int, *, task_id: bytes | None = None, contributions: int = COHORT
     ) -> Ledger:
         task = (task_id or self.task_id).hex()
-        return ledger.charge(
+        charged = ledger.charge(
             task_id=task,
             round=round,
             events=charges_of(self.algorithm.query(round)),
@@ -79,7 +82,32 @@ class Run:
             id_set_sha256=bytes(32),
             task_budget=Budget(self.definition.privacy.epsilon, self.definition.privacy.delta),
             population_budget=Budget(POLICY.population_epsilon, POLICY.population_delta),
-        ).advance(task_id=task, round=round, state=ReleaseState.SEALED)
+        )
+        entry = charged.find(task, round)
+        assert entry is not None
+        release = self._made(round, entry).SerializeToString(deterministic=True)
+        return charged.advance(
+            task_id=task, round=round, state=ReleaseState.SEALED, release_sha256=hashlib.sha256(release).digest()
+        )
+
+    def _made(self, round: int, entry: LedgerLine) -> common_pb2.Release:
+        """The release of a round under the entry that charges it."""
+        query = self.algorithm.query(round)
+        return common_pb2.Release(
+            task_sha256=self.task_id,
+            round=round,
+            model_sha256=model_sha256(self.models[round]),
+            tensors=[
+                common_pb2.ReleasedTensor(
+                    name=one.name, integers=bytes(8 * one.coordinates), shape=one.shape, step=one.step
+                )
+                for one in query.releases
+            ],
+            charges=[charge_of(event) for event in charges_of(query)],
+            epsilon_spent=entry.task_epsilon,
+            epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
+            contributions=COHORT,
+        )  # fmt: skip
 
     def endorsement(
         self, *, key: SigningKey | None = None, **changes: object
@@ -93,7 +121,14 @@ class Run:
         }
         return endorse(key or self.endorser, **{**values, **changes})  # type: ignore[arg-type]
 
-    def evidence(self, *, role: str = "aggregator", image: str = IMAGE, key: SigningKey | None = None) -> EvidenceEntry:
+    def evidence(
+        self,
+        *,
+        role: str = "aggregator",
+        image: str = IMAGE,
+        key: SigningKey | None = None,
+        charter: bytes | None = None,
+    ) -> EvidenceEntry:
         policy = POLICIES[role].to_bytes()
         launched = self.platform.launch(
             image_digest=image,
@@ -101,6 +136,8 @@ class Run:
             name=role,
         )
         launched.bind_keys(hpke_public=b"h" * 32, signing_public=(key or self.enclave).public)
+        shown = charter_sha256(CHARTER) if charter is None else charter
+        launched.extend(f"population people {shown.hex()}")
         found = launched.evidence(bytes(32))
         return EvidenceEntry(found.token.encode("ascii"), policy, found.event_log)
 
@@ -111,25 +148,8 @@ class Run:
         key: SigningKey | None = None,
         change: Callable[[common_pb2.Release], None] = lambda release: None,
     ) -> ReleaseEntry:
-        query = self.algorithm.query(round)
         entry = next(e for e in self.ledgers[round].entries if e.round == round and e.events)
-        release = common_pb2.Release(
-            task_sha256=self.task_id,
-            round=round,
-            model_sha256=model_sha256(self.models[round]),
-            tensors=[
-                common_pb2.ReleasedTensor(
-                    name=one.name, integers=bytes(8 * one.coordinates), shape=one.shape, step=one.step
-                )
-                for one in query.releases
-            ],
-            charges=[
-                charge_of(event) for event in charges_of(query)
-            ],
-            epsilon_spent=entry.task_epsilon,
-            epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
-            contributions=COHORT,
-        )  # fmt: skip
+        release = self._made(round, entry)
         change(release)
         data = release.SerializeToString(deterministic=True)
         return ReleaseEntry(data, (key or self.enclave).sign(domains.RELEASE, data))
@@ -141,7 +161,7 @@ class Run:
     def entries(self) -> list[Entry]:
         """Everything, in order."""
         start: list[Entry] = [
-            PolicyEntry(POLICY.to_bytes()), self.endorsement()[0], TaskEntry.of(self.task),
+            PolicyEntry(POLICY.to_bytes()), self.endorsement()[0], CharterEntry.of(CHARTER), TaskEntry.of(self.task),
             ManifestEntry.of(self.models[0]), self.evidence(),
         ]  # fmt: skip
         for round in range(self.rounds):

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from e2e.world import World, small_task
 from transparency.run import COHORT, IMAGE, Run
-from transparency.world import NOW, a_task
+from transparency.world import CHARTER, NOW, a_task
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
+from odp.charter import approve, found, open_charter, succeed
 from odp.crypto.signing import SigningKey
 from odp.datasets import synthetic_movielens
 from odp.enclave.platform import EmulatedPlatform
@@ -26,6 +27,7 @@ from odp.privacy.accounting import epsilon
 from odp.signed_task import model_sha256, task_sha256
 from odp.transparency.audit import audit
 from odp.transparency.entries import (
+    CharterEntry,
     EndorsementEntry,
     Entry,
     EvidenceEntry,
@@ -244,6 +246,23 @@ def _understated(run: Run) -> Entry:
     return run.ledger(0, ledger=dataclasses.replace(ledger, entries=(first, second)))
 
 
+def _charter(founder: SigningKey) -> CharterEntry:
+    return CharterEntry.of(approve(found("people", owners=[founder.public]), founder))
+
+
+def _retiring(run: Run, *, by: SigningKey | None = None) -> CharterEntry:
+    """The developer leaves the population to somebody else."""
+    after = succeed(open_charter(CHARTER), owners=[SigningKey.generate().public])
+    return CharterEntry.of(approve(after, by or run.developer))
+
+
+def _another_draw(release: Any) -> None:
+    """What a second release of the same round would be: other noise, everything else alike."""
+    release.tensors[0].integers = bytes([1]) + release.tensors[0].integers[1:]
+
+
+OTHER_IMAGE = "sha384:" + "0" * 96
+
 LIES: dict[str, tuple[Change, str, str]] = {
     "a task of another developer's key": (
         _instead(TaskEntry, 0, lambda run: TaskEntry(run.task.definition, bytes(64))), "(task 'films')", "signature"),
@@ -251,7 +270,7 @@ LIES: dict[str, tuple[Change, str, str]] = {
     "no policy": (_without(PolicyEntry), "(endorsement)", "policy"),
     "a policy in another spelling": (
         _instead(PolicyEntry, 0, lambda run: PolicyEntry(b"{}")), "(policy)", "Missing key"),
-    "no endorsement": (_without(EndorsementEntry), "(evidence)", "no standing endorsement"),
+    "no endorsement": (_without(EndorsementEntry), "(charter of 'people')", "not a founder"),
     "an endorsement by somebody else": (
         _instead(EndorsementEntry, 0, lambda run: run.endorsement(key=SigningKey.generate())[0]),
         "(endorsement)", "not a pinned endorser"),
@@ -262,12 +281,46 @@ LIES: dict[str, tuple[Change, str, str]] = {
         _instead(EndorsementEntry, 0, lambda run: run.endorsement(not_after=int(NOW) - 1)[0]),
         "(evidence)", "no standing endorsement"),
     "an endorsement after the evidence": (
-        lambda run, entries: [*entries[:1], *entries[2:5], entries[1], *entries[5:]],
+        lambda run, entries: [
+            *entries[: _at(entries, EvidenceEntry)], run.evidence(image=OTHER_IMAGE),
+            run.endorsement(image_digest=OTHER_IMAGE)[0], *entries[_at(entries, EvidenceEntry) :],
+        ],
         "(evidence)", "no standing endorsement"),
+    "an endorsement after the charter": (
+        lambda run, entries: [entries[0], entries[2], entries[1], *entries[3:]],
+        "(charter of 'people')", "not a founder"),
     "a withdrawal before the evidence": (
-        _behind(EndorsementEntry, 0, lambda run: run.endorsement()[1]), "(evidence)", "no standing endorsement"),
+        _behind(ManifestEntry, 0, lambda run: run.endorsement()[1]), "(evidence)", "no standing endorsement"),
     "a withdrawal between two releases": (
-        _behind(LedgerEntry, 0, lambda run: run.endorsement()[1]), "(release of round 1)", "was withdrawn at entry 7"),
+        _behind(LedgerEntry, 0, lambda run: run.endorsement()[1]), "(release of round 1)", "was withdrawn at entry 8"),
+    "no charter": (_without(CharterEntry), "(task 'films')", "no charter in the log"),
+    "a population that a stranger founded": (
+        _instead(CharterEntry, 0, lambda run: _charter(SigningKey.generate())),
+        "(charter of 'people')", "not a founder"),
+    "a charter that its founder did not sign": (
+        _instead(CharterEntry, 0, lambda run: dataclasses.replace(
+            _charter(run.developer), approvals=run.developer.public + bytes(64))),
+        "(charter of 'people')", "signature"),
+    "a population of other owners": (
+        _instead(CharterEntry, 0, lambda run: CharterEntry.of(
+            approve(found("people", owners=[SigningKey.generate().public]), run.developer))),
+        "(task 'films')", "belongs to other keys"),
+    "a population that is founded twice": (
+        _behind(CharterEntry, 0, lambda run: CharterEntry.of(
+            approve(found("people", owners=[run.developer.public, SigningKey.generate().public]), run.developer))),
+        "(charter of 'people')", "does not follow"),
+    "a change of owners by a stranger": (
+        _behind(CharterEntry, 0, lambda run: _retiring(run, by=SigningKey.generate())),
+        "(charter of 'people')", "is not an owner"),
+    "a model of a key that was retired": (
+        _behind(LedgerEntry, 0, lambda run: _retiring(run)), "(model version 1)", "belongs to other keys"),
+    "a release of a key that was retired": (
+        _behind(ManifestEntry, 1, lambda run: _retiring(run)), "(release of round 1)", "belongs to other keys"),
+    "evidence with another charter": (
+        _instead(EvidenceEntry, 0, lambda run: run.evidence(charter=bytes(32))), "(evidence)", "shows a charter"),
+    "a ledger that seals another release": (
+        _instead(ReleaseEntry, 0, lambda run: run.release(0, change=_another_draw)),
+        "(ledger of round 0)", "seals another release"),
     "a withdrawal of nothing": (
         _behind(EndorsementEntry, 0, lambda run: run.endorsement(not_after=int(NOW) + 5)[1]),
         "(withdrawal)", "is not in the log before it"),
@@ -372,7 +425,7 @@ def test_emulated_enclaves_and_unknown_platforms_fail_where_they_are_not_pinned(
     ):
         with pytest.raises(AuditFailure, match=reason) as caught:
             audit(LogFolder(folder), run.pins(**changes))
-        assert caught.value.record == "entry 4 (evidence)"
+        assert caught.value.record == "entry 5 (evidence)"
 
 
 def test_the_pins_decide_whose_log_it_is(run: Run, tmp_path: Path) -> None:

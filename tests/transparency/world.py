@@ -9,6 +9,7 @@ from pathlib import Path
 
 import odp
 from odp.algorithms.registry import algorithm_for
+from odp.charter import approve, found
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.verifier import VerifiedEnclave
@@ -16,7 +17,14 @@ from odp.signed_task import sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import endorse
-from odp.transparency.entries import EndorsementEntry, ManifestEntry, PolicyEntry, TaskEntry, WithdrawalEntry
+from odp.transparency.entries import (
+    CharterEntry,
+    EndorsementEntry,
+    ManifestEntry,
+    PolicyEntry,
+    TaskEntry,
+    WithdrawalEntry,
+)
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, Note, NoteKey
 from odp.transparency.policy import LogPolicy
@@ -25,7 +33,13 @@ from odp.v1 import common_pb2, log_pb2
 
 NOW = 1_795_000_000.0
 IMAGES = {role: "sha384:" + letter * 96 for role, letter in (("aggregator", "a"), ("distributor", "d"))}
-POLICIES = {role: EnclavePolicy(role=role, minimum_cohort=2) for role in ("aggregator", "distributor")}
+#: The same in every world, since the policy of the aggregator lists it.
+DEVELOPER = SigningKey.from_bytes(hashlib.sha256(b"the developer of tests").digest())
+POLICIES = {
+    "aggregator": EnclavePolicy(role="aggregator", minimum_cohort=2, founders=(DEVELOPER.public.hex(),)),
+    "distributor": EnclavePolicy(role="distributor", minimum_cohort=2),
+}
+CHARTER = approve(found("people", owners=[DEVELOPER.public]), DEVELOPER)
 
 
 class Clock:
@@ -87,7 +101,7 @@ class LogWorld:
     clock: Clock = dataclasses.field(default_factory=Clock)
     key: NoteKey = dataclasses.field(default_factory=lambda: NoteKey.generate("example.com/log"))
     endorser: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
-    developer: SigningKey = dataclasses.field(default_factory=SigningKey.generate)
+    developer: SigningKey = DEVELOPER
     witnesses: tuple[NoteKey, ...] = ()
     before: int = 0
 
@@ -102,6 +116,7 @@ class LogWorld:
             *filler(self.before),
             *(PolicyEntry(policy.to_bytes()).encode() for policy in POLICIES.values()),
             *(entry.encode() for entry in self.endorsements),
+            CharterEntry.of(CHARTER).encode(),
             TaskEntry.of(self.task).encode(),
             ManifestEntry.of(self.model).encode(),
         )
@@ -148,6 +163,7 @@ class LogWorld:
             checkpoint=self.log.note,
             task=self.inclusion(TaskEntry.of(self.task).leaf),
             model=self.inclusion(ManifestEntry.of(self.model).leaf),
+            charter=self.inclusion(CharterEntry.of(CHARTER).leaf),
             endorsements=[
                 self.inclusion(entry.leaf, entry.encode())
                 for entry in (self.endorsements if endorsements is None else endorsements)

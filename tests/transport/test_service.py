@@ -40,7 +40,6 @@ def _status(service) -> tuple[grpc.StatusCode, str]:
         (PrivacyError("m"), grpc.StatusCode.FAILED_PRECONDITION),
         (BudgetExceeded("m"), grpc.StatusCode.FAILED_PRECONDITION),
         (ServiceUnavailable("m"), grpc.StatusCode.UNAVAILABLE),
-        (StateError("m"), grpc.StatusCode.INTERNAL),
         (OdpError("m"), grpc.StatusCode.INTERNAL),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
@@ -52,6 +51,15 @@ def test_each_kind_of_error_has_its_code_and_keeps_its_line(service, error: OdpE
     service.behave = fail
     assert _status(service) == (code, "m")
     assert service.lines.getvalue() == ""
+
+
+def test_what_is_wrong_with_the_operators_files_is_for_the_log_alone(service) -> None:
+    def fail(*_: object) -> bytes:
+        raise StateError("state folder /var/odp/server: Input/output error")
+
+    service.behave = fail
+    assert _status(service) == (grpc.StatusCode.INTERNAL, "the service cannot use its storage; its log says why")
+    assert "/var/odp/server" in service.lines.getvalue()
 
 
 def test_a_refused_attestation_keeps_its_reason(service) -> None:

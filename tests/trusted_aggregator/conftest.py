@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
 from odp.algorithms.statistics.config import Histogram
+from odp.charter import approve, found, open_charter, succeed
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import is_large, seal_segments
 from odp.enclave.guest import Guest
@@ -22,15 +24,19 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.ledger import Ledger, ReleaseState
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.simulation.noise import NoNoise
 from odp.statistics import Statistics
 from odp.tables import manifest_for
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
-from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.enclave import AggregatorCore, Charged, Released
-from trusted_aggregator.records import SealedRecord, release_key
+from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.interface import Charged
+from trusted_aggregator.records import SealedRecord, noise_key, release_key
+from trusted_aggregator.rounds import Round
+from trusted_aggregator.sealed_state import RoundNoise, Sealer
 
 IMAGE = "sha384:" + "0" * 96
 ITEMS = 12
@@ -51,15 +57,18 @@ class World:
         edit: Callable[[common_pb2.TaskDefinition], None] | None = None,
     ) -> None:
         self.platform = platform
-        self.noise = noise
-        self.policy = policy or EnclavePolicy(role="aggregator", minimum_cohort=minimum)
-        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=None)
+        self.made_by = noise
         self.developer = SigningKey.generate()
+        policy = policy or EnclavePolicy(role="aggregator", minimum_cohort=minimum)
+        self.policy = dataclasses.replace(policy, founders=(self.developer.public.hex(),))
+        self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=None)
         self.population = population
         self.adopt(self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit))
         self.records: dict[str, bytes] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
+        self.charter = approve(found(population, owners=[self.developer.public]), self.developer)
+        self.settle(self.core.set_charter(self.charter))
 
     def adopt(self, task: common_pb2.SignedTask) -> None:
         """From here on, everything is about ``task``."""
@@ -153,6 +162,10 @@ class World:
             else:
                 self.records[record.key] = record.data
 
+    def settle(self, writes: Iterable[SealedRecord]) -> None:
+        self.persist(writes)
+        self.core.commit()
+
     def open(self, round: int = 0, **changes: Any) -> None:
         self.persist(self.core.open_round(self.task, *self.order(round, domains.OPEN, **changes)))
 
@@ -169,16 +182,50 @@ class World:
     def charge(self, round: int = 0) -> Charged:
         return self.core.charge(*self.order(round, domains.CLOSE))
 
-    def release(self, round: int = 0) -> Released:
-        stored = self.records.get(release_key(self.task_sha256, round))
+    def seal_release(self, round: int = 0) -> tuple[SealedRecord, ...]:
+        noise = self.records.get(noise_key(self.task_sha256, round))
+        return self.core.seal_release(self.order(round, domains.CLOSE)[0], noise=noise)
+
+    def release(self, round: int = 0) -> bytes:
+        stored = self.records.get(release_key(self.task_sha256, round), b"")
         return self.core.release(self.order(round, domains.CLOSE)[0], stored=stored)
 
     def close(self, round: int = 0) -> bytes:
-        self.persist(self.charge(round).writes)
-        released = self.release(round)
-        self.persist(released.writes)
+        self.settle(self.charge(round).writes)
+        return self.finish(round)
+
+    def finish(self, round: int = 0) -> bytes:
+        """From a charge in force to the signed release."""
+        self.settle(self.seal_release(round))
         self.rows.pop((self.task_sha256, round), None)
-        return released.signed_release
+        return self.release(round)
+
+    def abandon(self, key: SigningKey | None = None) -> tuple[SealedRecord, ...]:
+        """The end of the task, ordered by an owner."""
+        signer = self.developer if key is None else key
+        order = population_pb2.AbandonOrder(task_sha256=self.task_sha256).SerializeToString()
+        signature = population_pb2.CharterSignature(key=signer.public, signature=signer.sign(domains.ABANDON, order))
+        return self.core.abandon(self.task, order, signature)
+
+    def other_owner(self, *owners: SigningKey, by: SigningKey | None = None) -> population_pb2.SignedCharter:
+        """The next charter, which names these owners."""
+        signed = self.core.charter(self.population)
+        assert signed is not None
+        after = succeed(open_charter(signed), owners=[owner.public for owner in owners])
+        return approve(after, self.developer if by is None else by)
+
+    def held(self, round: int = 0) -> Round:
+        """What the enclave holds of a round that is open or charged."""
+        found = self.core._find_round(self.task_sha256, round)
+        assert isinstance(found, Round)
+        return found
+
+    def noise(self, round: int = 0) -> RoundNoise:
+        """What only the enclave can read."""
+        key = noise_key(self.task_sha256, round)
+        return RoundNoise.decode(
+            Sealer(self.identity.sealing_key).open(key, self.records[key]), self.algorithm.query(round).releases
+        )
 
     def restart(self, records: dict[str, bytes] | None = None, rows: dict[Any, list[bytes]] | None = None) -> None:
         """A new enclave process, from given state or from what was persisted so far."""
@@ -188,16 +235,18 @@ class World:
             self.identity,
             dict(self.records if records is None else records),
             lambda task, round: iter(kept.get((task, round), [])),
-            noise=self.noise,
+            noise=self.made_by,
         )
 
-    def charges(self) -> int:
-        """Charged rounds in the ledger that the enclave signs."""
-        import json
-
+    def ledger(self) -> Ledger:
+        """The ledger that the enclave signs."""
         found = self.core.ledger(self.task_sha256)
         assert found is not None
-        return sum(entry["state"] == "CHARGED" for entry in json.loads(found[0])["entries"])
+        return Ledger.decode(found[0])
+
+    def charges(self) -> int:
+        """Charged rounds in that ledger."""
+        return sum(entry.state is ReleaseState.CHARGED for entry in self.ledger().entries)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ from odp.v1 import common_pb2
 from trusted_aggregator import records as names
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Status
-from trusted_aggregator.sealed_state import RoundNoise, Sealer
 
 
 def _integers(signed_release):
@@ -41,8 +40,7 @@ def test_all_rounds_of_a_task_release_the_exact_sums_plus_the_noise_drawn_at_the
     for number in range(3):
         world.open(number)
         query = world.algorithm.query(number)
-        key = names.noise_key(world.task_sha256, number)
-        noise = RoundNoise.decode(Sealer(world.identity.sealing_key).open(key, world.records[key]), query.releases)
+        noise = world.noise(number)
         world.fill(devices, number)
         signed = world.close(number)
 
@@ -82,10 +80,10 @@ def test_without_noise_a_release_is_the_sum_however_the_policy_wants_it_made(mak
     for number in range(3):
         world.open(number)
         world.fill(range(5), number)
-        world.persist(world.charge(number).writes)
-        world.core._rounds[world.task_sha256, number].noisy_sums()
-        assert type(world.core._rounds[world.task_sha256, number]._sum) is kind
-        signed = world.close(number)
+        world.settle(world.charge(number).writes)
+        world.held(number).noisy_sums(world.noise(number))
+        assert type(world.held(number)._sum) is kind
+        signed = world.finish(number)
         for name, integers in _integers(signed).items():
             np.testing.assert_array_equal(integers, _exact(world, range(5), number)[name])
         world.learn(signed)
@@ -204,11 +202,15 @@ class TestRefusals:
 
     def test_a_charged_and_a_released_round_are_closed(self, small):
         small.fill(range(3))
-        small.persist(small.charge().writes)
+        small.settle(small.charge().writes)
         assert small.submit(small.sealed(7)) is Refusal.ROUND_CLOSED
-        small.persist(small.release().writes)
+        small.persist(small.seal_release())
         assert small.submit(small.sealed(7)) is Refusal.ROUND_CLOSED
-        assert small.submit(small.sealed(1)) is Refusal.ROUND_CLOSED
+        small.core.commit()
+        for _ in range(2):
+            assert small.submit(small.sealed(7)) is Refusal.ROUND_CLOSED
+            assert small.submit(small.sealed(1)) is Refusal.ROUND_CLOSED
+            small.restart()
 
 
 class TestOpening:
@@ -219,21 +221,19 @@ class TestOpening:
         before = dict(world.records)
         world.open()
         assert counting_noise.calls == drawn > 0
-        sealer = Sealer(world.identity.sealing_key)
-        assert {key: sealer.open(key, data) for key, data in before.items()} == {
-            key: sealer.open(key, data) for key, data in world.records.items()
-        }
+        assert world.records == before
 
     def test_another_model_for_an_open_round_is_refused(self, small):
         with pytest.raises(PrivacyError, match="another model"):
             small.open(model_sha256=bytes(32))
 
-    def test_another_model_for_a_released_round_is_refused(self, small):
+    def test_a_released_round_is_not_opened_again_for_any_model(self, small):
         small.fill(range(3))
-        small.close()
-        with pytest.raises(PrivacyError, match="another model"):
-            small.open(model_sha256=bytes(32))
-        small.open()
+        signed = small.close()
+        for model in (small.model(0), bytes(32)):
+            assert small.core.open_round(small.task, *small.order(0, domains.OPEN, model_sha256=model)) == ()
+            assert small.submit(small.sealed(7)) is Refusal.ROUND_CLOSED
+        assert small.release() == signed
 
     def test_task_and_orders_need_the_developers_signature(self, small):
         order, signature = small.order(0, domains.OPEN)
@@ -262,7 +262,7 @@ class TestOpening:
         with pytest.raises(ConfigurationError, match="from 0 to 2"):
             world.open(3)
         world.fill(range(3))
-        world.persist(world.charge().writes)
+        world.settle(world.charge().writes)
         with pytest.raises(PrivacyError, match="before round 0"):
             world.open(1)
 
@@ -270,7 +270,7 @@ class TestOpening:
         world = make_world(minimum=5, policy=EnclavePolicy(role="aggregator", minimum_cohort=6))
         with pytest.raises(PrivacyError, match="at least 6"):
             world.open()
-        assert world.records == {}
+        assert list(world.records) == [names.population_key(world.population)]
 
     def test_a_plan_beyond_the_tasks_budget_is_refused_before_anything_is_drawn(self, make_world, counting_noise):
         def half_of_the_noise(definition):
@@ -296,34 +296,24 @@ class TestOpening:
         world.fill(range(3))
         world.close()
         other = make_world(minimum=3)
-        other.population = world.population
+        other.population, other.developer = world.population, world.developer
         task = other.sign(other.definition(minimum=3, epsilon=8.99))
         other.task, other.task_sha256 = task, task_sha256(task)
         with pytest.raises(BudgetExceeded, match="population"):
             world.core.open_round(task, *other.order(0, domains.OPEN))
 
     def test_a_release_that_no_message_holds_is_refused_before_it_is_charged(self, make_world, monkeypatch):
-        monkeypatch.setattr("trusted_aggregator.enclave.LARGEST_RELEASE_BYTES", 12 * 5 * 8 - 1)
+        monkeypatch.setattr("trusted_aggregator.opening.LARGEST_RELEASE_BYTES", 12 * 5 * 8 - 1)
         with pytest.raises(ConfigurationError, match="round 2"):
             make_world(minimum=3).open()
 
-    def test_a_served_task_is_in_the_log_that_evidence_carries_once_per_launch(self, make_world):
+    def test_no_task_grows_the_log_that_evidence_carries(self, make_world):
         world = make_world(minimum=3)
-        event = f"task {world.task_sha256.hex()}".encode()
-        assert event not in world.identity.evidence(bytes(32)).event_log
-        for _ in range(2):
-            world.open()
-            assert world.identity.evidence(bytes(32)).event_log.count(event) == 1
-        world.restart()
-        assert event not in world.identity.evidence(bytes(32)).event_log
+        before = world.identity.evidence(bytes(32)).event_log
         world.open()
-        assert world.identity.evidence(bytes(32)).event_log.count(event) == 1
-
-    def test_a_refused_task_leaves_no_event(self, make_world):
-        world = make_world(minimum=3, policy=EnclavePolicy(role="aggregator", minimum_cohort=4))
-        with pytest.raises(PrivacyError):
-            world.open()
-        assert b"task " not in world.identity.evidence(bytes(32)).event_log
+        world.fill(range(3))
+        world.close()
+        assert world.identity.evidence(bytes(32)).event_log == before
 
     def test_an_enclave_of_another_role_is_no_aggregator(self, make_world):
         world = make_world(minimum=3)
@@ -392,6 +382,8 @@ class TestClosing:
     def test_a_release_without_a_charge_is_refused(self, small):
         small.fill(range(3))
         with pytest.raises(PrivacyError, match="charged first"):
+            small.seal_release()
+        with pytest.raises(PrivacyError, match="no release in force"):
             small.release()
 
     def test_a_budget_that_was_used_up_meanwhile_leaves_the_round_open_and_uncharged(self, make_world):
@@ -399,7 +391,7 @@ class TestClosing:
         first, second = make_world(minimum=3, policy=policy), make_world(minimum=3, policy=policy)
         second.population = first.population
         second.developer = first.developer
-        second.core, second.identity = first.core, first.identity
+        second.core, second.identity, second.policy = first.core, first.identity, first.policy
         second.task = second.sign(second.definition(minimum=3, epsilon=7.0, name="songs"))
         second.task_sha256 = task_sha256(second.task)
         # Both fit while nothing is spent; the first then spends all of it.
@@ -431,27 +423,31 @@ class TestClosing:
 
     def test_after_the_release_contributions_and_noise_are_gone(self, small):
         small.fill(range(3))
+        held = small.held()
         assert names.noise_key(small.task_sha256, 0) in small.records
         small.close()
         assert names.noise_key(small.task_sha256, 0) not in small.records
-        held = small.core._rounds[small.task_sha256, 0]
-        assert (held.noise, held.contributions, held._waiting, held._sum) == (None, 0, [], None)
+        assert names.round_key(small.task_sha256, 0) not in small.records
+        assert (held.contributions, held._waiting, held._sum) == (0, [], None)
+        assert small.core._find_round(small.task_sha256, 0) is Refusal.ROUND_CLOSED
         assert small.core.round_state(small.task_sha256, 0).contributions == 3
 
     def test_a_long_order_is_refused(self, small):
         with pytest.raises(ConfigurationError, match="at most 256 bytes"):
             small.core.charge(bytes(300), bytes(64))
         with pytest.raises(ConfigurationError, match="at most 256 bytes"):
-            small.core.release(bytes(300))
+            small.core.seal_release(bytes(300))
+        with pytest.raises(ConfigurationError, match="at most 256 bytes"):
+            small.core.release(bytes(300), stored=b"")
 
 
 def test_no_record_that_the_host_keeps_shows_a_payload_an_id_or_the_noise(small):
     small.fill(range(3))
-    noise = small.core._rounds[small.task_sha256, 0].noise.arrays["counts"].tobytes()
+    noise = small.noise().arrays["counts"].tobytes()
     everything = list(small.records.values())
-    small.persist(small.charge().writes)
+    small.settle(small.charge().writes)
     everything += small.records.values()
-    small.persist(small.release().writes)
+    small.settle(small.seal_release())
     everything += small.records.values()
     kept = b"".join(everything + small.rows[small.task_sha256, 0])
     for device in range(3):

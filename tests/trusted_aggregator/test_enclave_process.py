@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.crypto import SigningKey
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import launcher
 from odp.enclave.channel import Client, Connection
@@ -98,14 +100,37 @@ def test_a_round_over_the_socket_with_a_restart_at_every_step(make_world, inside
     world.persist(charged.writes)
     inside(world)
     assert world.core.round_states()[0].status is Status.CHARGED
-    released = world.release()
-    world.persist(released.writes)
+    world.persist(world.seal_release())
+    assert world.core.round_states()[0].status is Status.SEALED
     inside(world)
-    assert world.core.round_states()[0].status is Status.RELEASED
-    assert world.release().signed_release == released.signed_release
+    assert world.core.round_states() == []
+    assert world.core.round_state(world.task_sha256, 0).status is Status.RELEASED
+    signed = world.release()
+    inside(world)
+    assert world.close() == signed
     assert world.charges() == 1
     assert world.core.ledger(bytes(32)) is None
     assert world.core.round_state(bytes(32), 0) is None
+
+
+def test_charters_ends_and_forgotten_tasks_pass_over_the_socket(make_world, inside):
+    world = make_world(minimum=3)
+    remote = inside(world)
+    assert world.core.charter("nobody's") is None
+    assert world.core.charter(world.population) == world.charter
+    world.open()
+    remote.fill(3)
+    world.persist(world.core.forget(world.task_sha256))
+    assert world.core.round_states() == []
+    world.open()
+    other = SigningKey.generate()
+    signed = world.other_owner(world.developer, other)
+    world.settle(world.core.set_charter(signed))
+    assert world.core.charter(world.population) == signed
+    world.settle(world.abandon(other))
+    assert remote.submit(remote.sealed(5)) is Refusal.TASK_ABANDONED
+    inside(world)
+    assert remote.world.core.sealed_bytes(world.task_sha256, 0) is Refusal.TASK_ABANDONED
 
 
 def test_many_contributions_and_large_records_come_back_in_pages(make_world, inside, monkeypatch):
@@ -123,7 +148,7 @@ def test_a_void_round_is_told_to_the_host_before_anything_else(make_world, insid
     remote = inside(world)
     world.open()
     remote.fill(3)
-    world.persist(world.charge().writes)
+    world.settle(world.charge().writes)
     world.rows.clear()
     inside(world)
     assert world.core.round_states()[0].status is Status.VOID
@@ -152,9 +177,10 @@ def test_a_large_contribution_opens_under_the_policy_of_its_device_only(make_sta
     world = make_statistics(300_000)
     remote = inside(world)
     world.open()
-    world.policy = EnclavePolicy(role="aggregator", minimum_cohort=4)
+    verified = world.policy
+    world.policy = dataclasses.replace(verified, minimum_cohort=4)
     other = remote.sealed(1)
-    world.policy = EnclavePolicy(role="aggregator", minimum_cohort=3)
+    world.policy = verified
     assert remote.submit(other) is Refusal.MALFORMED
     assert remote.submit(remote.sealed(1)) is None
 
@@ -185,7 +211,7 @@ class TestHostile:
         with pytest.raises(StateError, match="again and again"):
             answered(raw)
 
-    @pytest.mark.parametrize("key", ["ledger/x", "nothing", "", "round/\x00", "task/" + "é" * 99])
+    @pytest.mark.parametrize("key", ["population/x", "nothing", "", "round/\x00", "task/" + "é" * 99])
     def test_a_record_that_it_did_not_seal_is_refused(self, raw, key):
         start(raw, None)
         with pytest.raises(StateError, match="was changed"):
@@ -201,7 +227,7 @@ class TestHostile:
         client = Client(raw, ended=lambda error: None)
         core = RemoteAggregator(client)
         for order in (b"", b"\xff" * 10, bytes(1000)):
-            for call in (lambda order=order: core.charge(order, b""), lambda order=order: core.release(order)):
+            for call in (lambda order=order: core.charge(order, b""), lambda order=order: core.seal_release(order)):
                 with pytest.raises(ConfigurationError):
                     call()
         with pytest.raises(ConfigurationError, match="nonce"):
@@ -244,14 +270,17 @@ def test_every_round_of_every_algorithm_runs_where_no_file_can_be_opened(make_wo
         world.adopt(world.sign(_events(world.population).definition()))
     policy = world.policy.to_bytes()
     with launcher.launch(platform_folder=tmp_path / "platform", entry=AGGREGATOR_ENTRY, policy=policy) as enclave:
+        # Another chip: what the world's own enclave sealed does not open here.
+        world.records.clear()
         remote = Remote(world, enclave.channel)
+        world.settle(world.core.set_charter(world.charter))
         for number in range(len(world.algorithm.planned_releases())):
             world.open(number)
             remote.fill(4, number)
             release = world.learn(world.close(number))
             assert release.contributions == 4
             assert remote.submit(remote.sealed(7, number), number) is Refusal.ROUND_CLOSED
-        assert release_key(world.task_sha256, 0) in world.records
+        assert release_key(world.task_sha256, number) in world.records
         assert world.charges() == number + 1
         assert remote.ended == []
         remote.close()

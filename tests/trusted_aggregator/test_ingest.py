@@ -57,7 +57,7 @@ def _submit(made):
 
     def run():
         try:
-            answers.append(made.submit(aggregator_pb2.SubmitRequest()))
+            answers.append(made.submit(aggregator_pb2.SubmitRequest()).result(SECONDS))
         except StateError as error:
             answers.append(error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,23 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aggregator_host import StoredHost
 
 from odp.crypto import domains, seal
 from odp.crypto.secure_aggregation.masked import Halves, MaskedSum, mask, set_sha256
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.simulation.noise import NoNoise
-from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.interface import Status
+from trusted_aggregator.interface import Status, Writes
 from trusted_aggregator.masked_vectors import masked_sum
-from trusted_aggregator.program import _resume
-from trusted_aggregator.servicer import AggregatorService
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.records import noise_key
 
 SMALL, LARGE = 40, 300_000
 CHUNK = 2**20
+
+
+SECONDS = 20.0
 
 
 class Context:
@@ -37,37 +36,12 @@ class Context:
         raise AssertionError("no stream of these tests lasts long")
 
 
-class Host:
+class Host(StoredHost):
     """A masked world's enclave behind its real storage, and its devices."""
 
     def __init__(self, world: Any, state: StateFolder) -> None:
-        self.world = world
-        self.state = state
-        self.failures: list[StateError] = []
         self.halves: dict[int, Halves] = {}
-        self.begin()
-
-    def begin(self) -> None:
-        log = Log("aggregator", stream=io.StringIO())
-        self.storage = Storage(self.state)
-        self.core = AggregatorCore.restore(
-            self.world.identity, self.storage.records(), self.storage.contributions, noise=self.world.noise
-        )
-        self.storage.apply(self.core.restored_writes)
-        _resume(self.core, self.storage, log)
-        self.service = AggregatorService(self.core, self.storage, log, failed=self.failures.append)
-
-    def restart(self) -> None:
-        self.end()
-        self.begin()
-
-    def end(self) -> None:
-        self.service.close()
-        self.storage.close()
-
-    def open(self) -> None:
-        order, signature = self.world.order(0, domains.OPEN)
-        self.service.open_round(aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature))
+        super().__init__(world, state)
 
     # Devices
 
@@ -94,35 +68,29 @@ class Host:
             aggregator_pb2.SubmitRequest(
                 task_sha256=self.world.task_sha256, round=0, sealed_contribution=sealed, masked_vector=vector
             )
-        )
-
-    # The server
-
-    def close(self) -> common_pb2.SignedRelease:
-        order, signature = self.world.order(0, domains.CLOSE)
-        return self.service.close_round(aggregator_pb2.CloseRoundRequest(order=order, signature=signature))
+        ).result(SECONDS)
 
     # The host, step by step
 
     def charge(self) -> Any:
         charged = self.core.charge(*self.world.order(0, domains.CLOSE))
         self.storage.sync()
-        self.storage.apply(charged.writes)
+        self.settle(charged.writes)
         return charged
 
     def half(self) -> MaskedSum:
         world = self.world
         return masked_sum(self.core, self.storage, world.task_sha256, 0, length=4 * world.bins)
 
-    def release(self, masked: MaskedSum | None) -> common_pb2.Release:
-        """The enclave's answer, which the host does not store."""
-        released = self.core.release(self.world.order(0, domains.CLOSE)[0], masked=masked)
-        return common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(released.signed_release).release)
+    def seal(self, masked: MaskedSum | None) -> Writes:
+        """The sealed release, which the host does not store."""
+        noise = self.storage.record(noise_key(self.world.task_sha256, 0))
+        return self.core.seal_release(self.world.order(0, domains.CLOSE)[0], noise=noise, masked=masked)
 
-    def count(self) -> int:
-        state = self.core.round_state(self.world.task_sha256, 0)
-        assert state is not None
-        return state.contributions
+    def release(self, masked: MaskedSum | None) -> common_pb2.Release:
+        """The release, once it is stored and in force."""
+        self.settle(self.seal(masked))
+        return opened(self.close_round())
 
     def files(self) -> list[Path]:
         return [path for path in (self.state.root / "large").rglob("*") if path.is_file()]
@@ -176,7 +144,7 @@ def test_the_sum_is_that_of_the_vectors_and_everything_is_erased(make_host: Call
     for device in range(5):
         assert host.send(device) is None
     assert (host.count(), len(host.files())) == (5, 5 if bins == LARGE else 0)
-    release = opened(host.close())
+    release = opened(host.close_round())
     np.testing.assert_array_equal(integers(release), true_sum(host.world, range(5)))
     assert release.contributions == 5
     assert host.files() == []
@@ -191,7 +159,7 @@ def test_it_is_noised_and_charged_as_an_unmasked_round(
     host = make_host(noise=None)
     for device in range(3):
         assert host.send(device) is None
-    release = opened(host.close())
+    release = opened(host.close_round())
     plain = make_statistics(SMALL)
     plain.open()
     plain.fill(range(3))
@@ -212,7 +180,7 @@ def test_neither_side_holds_a_vector(host: Host) -> None:
     assert host.halve(1).vector in held, "the host has the masked vector"
     assert plain not in held
     assert host.halve(1).secret[:32] not in held, "and not its seed"
-    (found,) = host.core._rounds.values()
+    (found,) = host.core._holdings.rounds()
     assert found._waiting == [host.halve(1).secret], "the enclave has the seed, and of the vector a hash"
 
 
@@ -225,14 +193,14 @@ def test_a_restart_at_any_step_gives_the_same_bytes_once_charged(make_host: Call
     assert host.count() == 4
     assert host.send(2) is Refusal.ALREADY_CONTRIBUTED
     host.charge()
-    first = host.release(host.half())  # the program dies before it stores it
     host.restart()
-    second = host.release(host.half())
+    host.seal(host.half())  # the program dies before it stores it
     host.restart()
-    signed = host.close()
+    host.storage.apply(host.seal(host.half()))  # .. and before the counters move
     host.restart()
-    assert host.close() == signed
-    assert first == second == opened(signed)
+    signed = host.close_round()
+    host.restart()
+    assert host.close_round() == signed
     assert host.files() == []
 
 
@@ -240,7 +208,7 @@ def test_a_host_cannot_release_a_set_below_the_minimum(host: Host) -> None:
     for device in range(2):
         assert host.send(device) is None
     with pytest.raises(PrivacyError, match="2 contributions of at least 3"):
-        host.close()
+        host.close_round()
     with pytest.raises(StateError, match="does not wait for a masked sum"):
         host.core.masked_set(host.world.task_sha256, 0, 0)
     lone = MaskedSum(host.halve(0).vector, set_sha256(host.world.task_sha256, 0, [host.halve(0).secret[32:]]))
@@ -372,11 +340,11 @@ def test_a_half_without_the_other_is_refused(host: Host) -> None:
     """Also where a device names the hash in the host's place: the sum would lack its vector."""
     sealed, digest = host.sealed(1), host.halve(1).secret[32:]
     alone = aggregator_pb2.SubmitRequest(task_sha256=host.world.task_sha256, round=0, sealed_contribution=sealed)
-    assert host.service.submit(alone) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
     alone.sealed_contribution = sealed + digest
-    assert host.service.submit(alone) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
     alone.sealed_contribution, alone.masked_sha256 = sealed, digest
-    assert host.service.submit(alone) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
     assert host.count() == 0
     assert host.send(1) is None
 
@@ -410,7 +378,7 @@ def test_vectors_that_a_power_cut_took_or_changed_are_not_counted_after_the_rest
     changed.write_bytes(bytes(4 * LARGE))
     host.begin()
     assert host.count() == 3
-    release = opened(host.close())
+    release = opened(host.close_round())
     assert release.contributions == 3
     assert integers(release)[-1] == 3 * integers(release)[:5].max(), "the last bin is everybody's"
 
@@ -421,17 +389,17 @@ def test_a_vector_that_is_lost_after_the_charge_releases_nothing(make_host: Call
         assert host.send(device) is None
     host.files()[0].unlink()
     with pytest.raises(StateError, match="1 of 3 masked vectors"):
-        host.close()
+        host.close_round()
     host.restart()
     with pytest.raises(PrivacyError, match="void"):
-        host.close()
+        host.close_round()
 
 
 def test_the_set_is_named_in_pages(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trusted_aggregator.masking.PAGE", 2)
     for device in range(5):
         assert host.send(device) is None
-    np.testing.assert_array_equal(integers(opened(host.close())), true_sum(host.world, range(5)))
+    np.testing.assert_array_equal(integers(opened(host.close_round())), true_sum(host.world, range(5)))
 
 
 def test_a_dishonest_vector_spoils_the_sum_and_no_more(host: Host) -> None:
@@ -441,7 +409,7 @@ def test_a_dishonest_vector_spoils_the_sum_and_no_more(host: Host) -> None:
     assert host.send(0, secret=halves.secret, vector=halves.vector) is None
     for device in range(1, 4):
         assert host.send(device) is None
-    found = integers(opened(host.close()))
+    found = integers(opened(host.close_round()))
     np.testing.assert_array_equal(found, true_sum(host.world, range(1, 4)) + 2**30)
 
 
@@ -466,7 +434,7 @@ def test_the_sum_is_that_of_the_devices_that_were_counted_whoever_drops_out(
     for device in back:
         assert host.send(device) is (Refusal.ALREADY_CONTRIBUTED if when == "before its answer" else None)
     counted = [device for device in devices if device not in gone or device in back]
-    release = opened(host.close())
+    release = opened(host.close_round())
     assert release.contributions == len(counted)
     expected = sum(np.frombuffer(host.world.payload(device), "<i4").astype(np.int64) for device in counted)
     np.testing.assert_array_equal(integers(release), expected)

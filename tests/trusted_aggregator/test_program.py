@@ -14,6 +14,7 @@ from concurrent import futures
 
 import grpc
 import pytest
+from callers import program_identity
 
 from odp.crypto import domains, seal, verify
 from odp.enclave.in_thread import InThread
@@ -31,16 +32,20 @@ from trusted_aggregator.storage import Storage
 
 SECONDS = 20.0
 IMAGE, OTHER_IMAGE = "sha384:" + "0" * 96, "sha384:" + "1" * 96
-POLICY = EnclavePolicy(role="aggregator", minimum_cohort=3)
 
 
 class Client:
-    """The server and the devices of a world, against a program at an address."""
+    """The server and the devices of a world, against a program at two addresses; founds the world's population."""
 
-    def __init__(self, world, address, ca_pem):
+    def __init__(self, world, address, control_address, state):
         self.world = world
-        self.channel = connect(address, ca_pem)
+        identity = program_identity(state.parent, "server", state / "ca")
+        self.channel = connect(address, identity.ca_pem)
         self.stub = aggregator_pb2_grpc.AggregatorServiceStub(self.channel)
+        self.orders = aggregator_pb2_grpc.AggregatorControlServiceStub(
+            connect(control_address, identity.ca_pem, identity=identity)
+        )
+        self.orders.SetCharter(aggregator_pb2.SetCharterRequest(charter=world.charter), timeout=SECONDS)
         self.evidence = attestation_pb2_grpc.AttestationServiceStub(self.channel).GetEvidence(
             attestation_pb2.GetEvidenceRequest(nonce=bytes(32)), timeout=SECONDS
         )
@@ -49,7 +54,7 @@ class Client:
         reference = ReferenceValues(
             roots=(platform.root_certificate_pem,),
             image_digests={"aggregator": (image,)},
-            policy_sha256={"aggregator": (POLICY.sha256.hex(),)},
+            policy_sha256={"aggregator": (self.world.policy.sha256.hex(),)},
             allow_emulated=True,
         )
         return verify_evidence(
@@ -60,11 +65,11 @@ class Client:
     def open(self):
         order, signature = self.world.order(0, domains.OPEN)
         request = aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature)
-        self.stub.OpenRound(request, timeout=SECONDS)
+        self.orders.OpenRound(request, timeout=SECONDS)
 
     def sealed(self, device, hpke_key):
         world = self.world
-        info = domains.contribution_info(world.task_sha256, 0, world.model(0), POLICY.sha256)
+        info = domains.contribution_info(world.task_sha256, 0, world.model(0), world.policy.sha256)
         return seal(hpke_key, world.contribution(device).SerializeToString(), info)
 
     def submit(self, sealed):
@@ -73,10 +78,11 @@ class Client:
 
     def close(self):
         order, signature = self.world.order(0, domains.CLOSE)
-        return self.stub.CloseRound(aggregator_pb2.CloseRoundRequest(order=order, signature=signature), timeout=SECONDS)
+        request = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
+        return self.orders.CloseRound(request, timeout=SECONDS)
 
     def round(self):
-        return self.stub.GetRound(
+        return self.orders.GetRound(
             aggregator_pb2.GetRoundRequest(task_sha256=self.world.task_sha256, round=0), timeout=SECONDS
         )
 
@@ -92,12 +98,13 @@ def log():
 
 
 @pytest.fixture
-def run(tmp_path, log):
+def run(tmp_path, log, world):
     """Starts programs on one state folder and stops them at the end."""
     running = []
 
     def begin(*, image=IMAGE):
-        config = Config(state=tmp_path / "state", listen="127.0.0.1:0", policy=POLICY)
+        any_port = "127.0.0.1:0"
+        config = Config(state=tmp_path / "state", listen=any_port, control_listen=any_port, policy=world.policy)
         in_thread = InThread(enclave_process.run, digest=image)
 
         def launch(**given):
@@ -114,6 +121,10 @@ def run(tmp_path, log):
         program.stop()
 
 
+def client_of(world, program, tmp_path):
+    return Client(world, program.address, program.control_address, tmp_path / "state")
+
+
 def _code(call, *arguments):
     with pytest.raises(grpc.RpcError) as caught:
         call(*arguments)
@@ -123,7 +134,7 @@ def _code(call, *arguments):
 
 def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(world, run, tmp_path, log):
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     enclave = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform"))
     client.open()
     client.open()
@@ -141,26 +152,26 @@ def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(worl
     program.stop()
 
     program = run()
-    again = Client(world, program.address, program.ca_pem)
+    again = client_of(world, program, tmp_path)
     assert again.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key == enclave.hpke_key
     assert again.close().release == signed
     lines = log.getvalue().splitlines()
     assert [line.split()[3] for line in lines] == [
-        "enclave_started", "serving", "round_opened", "round_opened", "round_charged", "round_released", "stopped",
-        "enclave_started", "serving",
+        "enclave_started", "serving", "charter_set", "round_opened", "round_opened", "round_charged",
+        "round_released", "stopped", "enclave_started", "serving",
     ]  # fmt: skip
 
 
 def test_an_open_round_goes_on_after_a_restart(tmp_path, world, run, log):
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     for device in range(2):
         client.submit(client.sealed(device, key))
     program.stop()
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     assert client.round().contributions == 2
     assert client.submit(client.sealed(1, key)) == aggregator_pb2.REFUSAL_ALREADY_CONTRIBUTED
     assert _code(client.close) is grpc.StatusCode.FAILED_PRECONDITION
@@ -169,17 +180,17 @@ def test_an_open_round_goes_on_after_a_restart(tmp_path, world, run, log):
     assert "round_resumed" in log.getvalue()
 
 
-def test_errors_are_one_line_with_their_status_code(world, run):
+def test_errors_are_one_line_with_their_status_code(world, run, tmp_path):
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     assert _code(client.round) is grpc.StatusCode.NOT_FOUND
     assert _code(client.close) is grpc.StatusCode.INVALID_ARGUMENT
     request = aggregator_pb2.GetLedgerRequest(task_sha256=bytes(7))
     assert _code(lambda: client.stub.GetLedger(request, timeout=SECONDS)) is grpc.StatusCode.NOT_FOUND
     order, signature = world.order(0, domains.CLOSE)
     wrong = aggregator_pb2.OpenRoundRequest(task=world.task, order=order, signature=signature)
-    assert _code(lambda: client.stub.OpenRound(wrong, timeout=SECONDS)) is grpc.StatusCode.PERMISSION_DENIED
-    assert _code(lambda: client.stub.OpenRound(aggregator_pb2.OpenRoundRequest(), timeout=SECONDS)) is (
+    assert _code(lambda: client.orders.OpenRound(wrong, timeout=SECONDS)) is grpc.StatusCode.PERMISSION_DENIED
+    assert _code(lambda: client.orders.OpenRound(aggregator_pb2.OpenRoundRequest(), timeout=SECONDS)) is (
         grpc.StatusCode.INVALID_ARGUMENT
     )
     assert client.submit(b"") == aggregator_pb2.REFUSAL_WRONG_TASK
@@ -191,7 +202,7 @@ def test_errors_are_one_line_with_their_status_code(world, run):
 def test_parallel_submissions_and_a_close_lose_nothing(tmp_path, world, run):
     """A crash after the charge must find the charged set: every counted contribution is stored before the charge is."""
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     sealed = [client.sealed(device, key) for device in range(60)]
@@ -207,7 +218,7 @@ def test_parallel_submissions_and_a_close_lose_nothing(tmp_path, world, run):
 
 def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_path, world, run, monkeypatch):
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     client.submit(client.sealed(0, key))
@@ -218,7 +229,7 @@ def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_
     with pytest.raises(StateError, match="disk full"):
         program.wait()
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     assert client.round().contributions == 1
     assert client.submit(client.sealed(1, key)) == aggregator_pb2.REFUSAL_UNSPECIFIED
 
@@ -227,7 +238,7 @@ def test_where_the_enclave_dies_calls_are_told_and_the_program_ends_with_one_lin
     tmp_path, world, run, monkeypatch, log
 ):
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     client.submit(client.sealed(0, key))
@@ -239,7 +250,7 @@ def test_where_the_enclave_dies_calls_are_told_and_the_program_ends_with_one_lin
         program.wait()
     assert log.getvalue().count(" failed ") == 1
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     assert client.round().contributions == 1
 
 
@@ -249,9 +260,9 @@ def test_a_second_program_on_one_folder_is_refused(run):
         run()
 
 
-def test_other_code_cannot_open_the_state_and_says_so(world, run):
+def test_other_code_cannot_open_the_state_and_says_so(world, run, tmp_path):
     program = run()
-    client = Client(world, program.address, program.ca_pem)
+    client = client_of(world, program, tmp_path)
     client.open()
     program.stop()
     with pytest.raises(StateError, match="another version"):
@@ -275,10 +286,10 @@ import sys
 from pathlib import Path
 from odp.enclave.policy import EnclavePolicy
 from trusted_aggregator import Config, start
-policy = EnclavePolicy(role="aggregator", minimum_cohort=3)
-config = Config(state=Path(sys.argv[1]), listen="127.0.0.1:0", policy=policy)
+policy = EnclavePolicy.from_bytes(bytes.fromhex(sys.argv[2]))
+config = Config(state=Path(sys.argv[1]), listen="127.0.0.1:0", control_listen="127.0.0.1:0", policy=policy)
 running = start(config)
-print(running.address, flush=True)
+print(running.address, running.control_address, flush=True)
 running.wait()
 """
 
@@ -289,11 +300,12 @@ def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp
 
     def begin():
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(tmp_path / "state")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", _PROGRAM, str(tmp_path / "state"), world.policy.to_bytes().hex()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         started.append(process)
-        address = process.stdout.readline().decode().strip()
-        client = Client(world, address, (tmp_path / "state" / "ca" / "ca.pem").read_bytes())
+        client = Client(world, *process.stdout.readline().decode().split(), tmp_path / "state")
         platform = EmulatedPlatform.open(tmp_path / "state" / "platform")
         return process, client, client.verified(platform, image=measure(AGGREGATOR_ENTRY).digest).hpke_key
 

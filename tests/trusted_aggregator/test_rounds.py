@@ -21,7 +21,7 @@ def test_the_noise_has_the_declared_standard_deviation_in_every_column(make_worl
     definition = open_task(make_world(minimum=3).task)
     definition.model.items = 4000
     query = query_for(definition, 2)
-    noise = draw_round_noise(query, GaussianNoise(SeededNoise(7)), model_sha256=bytes(32))
+    noise = draw_round_noise(query, GaussianNoise(SeededNoise(7)))
     columns = sum(release.shape[1] for release in query.releases)
     for release in query.releases:
         values = noise.arrays[release.name] * release.step
@@ -47,7 +47,7 @@ def test_half_of_the_declared_noise_would_be_noticed(make_world):
 def test_two_rounds_get_different_noise_and_names(make_world):
     query = make_world(minimum=3).algorithm.query(0)
     source = GaussianNoise(SeededNoise(1))
-    first, second = (draw_round_noise(query, source, model_sha256=bytes(32)) for _ in range(2))
+    first, second = (draw_round_noise(query, source) for _ in range(2))
     assert first.noise_id != second.noise_id
     assert (first.arrays["counts"] != second.arrays["counts"]).any()
 
@@ -57,10 +57,10 @@ def test_a_release_with_less_noise_than_it_is_charged_for_is_refused(make_world)
     declared = query.releases[0]
     query.releases = (replace(declared, column_std=declared.column_std * 0.7),)
     with pytest.raises(PrivacyError, match="less noise"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
     query.releases = (replace(declared, column_std=declared.column_std * np.nan),)
     with pytest.raises(PrivacyError, match="less noise"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
 
 
 @pytest.mark.parametrize(("round", "name"), [(0, "counts"), (1, "mass"), (1, "sums"), (2, "targets")])
@@ -96,7 +96,7 @@ def test_all_contributions_of_a_round_have_the_announced_length(make_world):
 def test_a_contribution_that_arrives_while_the_set_closes_is_refused_or_in_the_set(make_world):
     world = make_world(minimum=3)
     world.open()
-    held = world.core._rounds[world.task_sha256, 0]
+    held = world.held(0)
     sealed = [world.sealed(device) for device in range(60)]
     refusals: list[object] = [None] * len(sealed)
 
@@ -133,10 +133,10 @@ def test_many_threads_that_submit_one_contribution_count_it_once(small):
 
 def test_sums_are_only_given_of_a_closed_set_that_is_complete(small):
     small.fill(range(3))
-    held = small.core._rounds[small.task_sha256, 0]
+    held = small.held(0)
     with pytest.raises(StateError, match="still open"):
-        held.noisy_sums()
+        held.noisy_sums(small.noise())
     held.freeze()
     held._waiting.pop()
     with pytest.raises(StateError, match="lost contributions"):
-        held.noisy_sums()
+        held.noisy_sums(small.noise())

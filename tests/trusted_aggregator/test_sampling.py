@@ -27,7 +27,7 @@ from trusted_aggregator import records as names
 from trusted_aggregator import rounds, sampling
 from trusted_aggregator.rounds import Status
 from trusted_aggregator.sampling import Draw
-from trusted_aggregator.sealed_state import RoundNoise, RoundRecord, Sealer
+from trusted_aggregator.sealed_state import Sealer
 
 HALF = Sampling(0.5, 1000, 600)
 DIRECT = EnclavePolicy(role="aggregator", minimum_cohort=3, accumulation="direct")
@@ -116,16 +116,10 @@ def _integers(signed_release):
     return {tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) for tensor in release.tensors}
 
 
-def _noise(world, round=0) -> RoundNoise:
-    key = names.noise_key(world.task_sha256, round)
-    sealer = Sealer(world.identity.sealing_key)
-    return RoundNoise.decode(sealer.open(key, world.records[key]), world.algorithm.query(round).releases)
-
-
 def _expected(world, devices, sampling):
     """The exact sums over the devices that the sealed seed draws."""
     by_id = {world.contribution(device).contribution_id: device for device in devices}
-    kept = drawn(_noise(world).draw_seed, sampling, list(by_id))
+    kept = drawn(world.held().record.draw_seed, sampling, list(by_id))
     total = world.algorithm.query(0).new_sum()
     total.add([world.payload(by_id[name]) for name in kept])
     return total.totals(), len(kept)
@@ -135,7 +129,7 @@ class TestRound:
     def test_the_release_is_the_sum_over_the_sealed_draw_plus_the_sealed_noise(self, half):
         half.fill(range(40))
         exact, count = _expected(half, range(40), Sampling(0.5, 100, 98))
-        noise = _noise(half).arrays["counts"]
+        noise = half.noise().arrays["counts"]
         assert 5 < count < 35
         np.testing.assert_array_equal(_integers(half.close())["counts"], exact["counts"] + noise)
 
@@ -182,7 +176,7 @@ class TestRound:
         world = make_world(minimum=3, policy=DIRECT, edit=sampled(0.5, 100, 98))
         with pytest.raises(PrivacyError, match="shows which contributions count"):
             world.open()
-        assert world.records == {}
+        assert list(world.records) == [names.population_key(world.population)]
         make_world(minimum=3, policy=DIRECT).open()
 
     def test_beyond_the_declared_bound_nothing_is_accepted(self, make_world):
@@ -227,44 +221,51 @@ class TestCrash:
     def test_the_release_has_the_same_bytes_after_a_kill_at_any_step_in_any_order(self, half):
         half.fill(range(30))
         rows = half.rows[half.task_sha256, 0]
-        before = _noise(half).draw_seed
+        before = half.held().record.draw_seed
         half.restart(rows={(half.task_sha256, 0): rows[::-1]})
-        assert _noise(half).draw_seed == before
-        half.persist(half.charge().writes)
-        reference = half.release().signed_release
+        assert half.held().record.draw_seed == before
+        half.settle(half.charge().writes)
+        key = names.release_key(half.task_sha256, 0)
+
+        def sealed():
+            (release,) = [record.data for record in half.seal_release() if record.key == key]
+            return Sealer(half.identity.sealing_key).open(key, release)
+
+        reference = sealed()
         for order in (rows, rows[::-1], [*rows, *rows[:7]], rows[3:] + rows[:3]):
             half.restart(rows={(half.task_sha256, 0): order})
-            assert half.release().signed_release == reference
+            assert sealed() == reference
         half.restart()
         half.close()
         half.restart(rows={})
-        assert half.release().signed_release == reference
+        assert half.release() == reference
         assert half.charges() == 1
 
     def test_another_seed_under_the_charged_noise_voids_the_round(self, make_world):
         """The host opens the round anew from older state, and swaps in what was sealed at the first opening."""
         world = make_world(minimum=3, edit=sampled(0.5, 100, 98))
         world.open()
-        key = names.noise_key(world.task_sha256, 0)
-        first, first_seed = world.records[key], _noise(world).draw_seed
-        world.restart({}, {})
+        key = names.round_key(world.task_sha256, 0)
+        first, first_seed = world.records[key], world.held().record.draw_seed
+        population = names.population_key(world.population)
+        world.restart({population: world.records[population]}, {})
         world.open()
-        assert _noise(world).draw_seed != first_seed
+        assert world.held().record.draw_seed != first_seed
         world.fill(range(6))
-        world.persist(world.charge().writes)
+        world.settle(world.charge().writes)
         world.restart({**world.records, key: first})
         assert world.core.round_state(world.task_sha256, 0).status is Status.VOID
 
     def test_the_seed_is_new_in_every_round_and_never_in_the_clear(self, half):
         half.fill(range(5))
-        seeds = [_noise(half).draw_seed]
+        seeds = [half.held().record.draw_seed]
         half.learn(half.close())
         half.open(1)
-        seeds.append(_noise(half, 1).draw_seed)
+        seeds.append(half.held(1).record.draw_seed)
         assert len(set(seeds)) == 2
         shown = b"".join(half.records.values()) + half.core.ledger(half.task_sha256)[0]
         assert all(seed not in shown and seed.hex().encode() not in shown for seed in seeds)
-        assert repr(_noise(half, 1)).find(seeds[1].hex()) < 0
+        assert repr(half.held(1).record).find(seeds[1].hex()) < 0
 
     def test_rolled_back_state_gives_no_second_draw_of_a_released_round(self, half):
         from odp.errors import StateError
@@ -280,12 +281,12 @@ class TestCrash:
         monkeypatch.setattr(os, "urandom", lambda count: next(numbers).to_bytes(count, "big"))
         from odp.privacy.mechanisms import GaussianNoise
         from odp.simulation.noise import SeededNoise
-        from trusted_aggregator.rounds import draw_round_noise
+        from trusted_aggregator.rounds import draw_round_noise, new_record
 
         query = make_world(minimum=3).algorithm.query(0)
         started = next(numbers)
-        noise = draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
-        assert int.from_bytes(noise.draw_seed, "big") > started
+        noise = draw_round_noise(query, GaussianNoise(SeededNoise(1)))
+        assert int.from_bytes(new_record(b"", noise).draw_seed, "big") > started
 
 
 class TestTrace:
@@ -305,7 +306,7 @@ class TestTrace:
         )
         between = [0, *((low + high) // 2 for low, high in itertools.pairwise(coins)), 2**256]
         terms = Sampling(0.5, 100, self.DEVICES - 2)  # three quarters of the time, two more are a draw beyond the cap
-        held, sealed = self.held(world, round, seed_bytes, terms)
+        held, sealed, noise = self.held(world, round, seed_bytes, terms)
         held._draw._threshold = between[draw]
         lines: list[object] = []
         modules = (rounds, sampling, codec, network, oblivious)
@@ -327,21 +328,21 @@ class TestTrace:
             finally:
                 sys.settrace(None)
             operations = list(notes)
-        held.noisy_sums()
+        held.noisy_sums(noise)
         held.erase()
         return int(any(total.any() for total in totals.values())), size, lines, operations
 
     def held(self, world, round: int, seed: bytes, terms: Sampling):
         query = world.algorithm.query(round)
-        noise = rounds.draw_round_noise(query, NoNoise(), model_sha256=world.model(round))
+        noise = rounds.draw_round_noise(query, NoNoise())
         order, _ = world.order(round, b"odp/v1/open")
+        record = dataclasses.replace(rounds.new_record(order, noise), draw_seed=seed)
         held = rounds.Round(
-            task_sha256=world.task_sha256, order=aggregator_pb2.RoundOrder.FromString(order),
-            record=RoundRecord(order, noise.noise_id), query=query, noise=dataclasses.replace(noise, draw_seed=seed),
-            policy=world.policy, sampling=terms, most=10**6,
+            task_sha256=world.task_sha256, order=aggregator_pb2.RoundOrder.FromString(order), record=record,
+            query=query, policy=world.policy, sampling=terms, most=10**6,
         )  # fmt: skip
         contributions = [world.contribution(device, round) for device in range(self.DEVICES)]
-        return held, [world.seal(one.SerializeToString(), round) for one in contributions]
+        return held, [world.seal(one.SerializeToString(), round) for one in contributions], noise
 
     @pytest.mark.parametrize("round", [0, 1, 2])
     def test_a_round_does_the_same_to_the_same_places_whoever_is_drawn(self, make_world, monkeypatch, round):

@@ -28,7 +28,7 @@ from odp.privacy.ledger import Ledger
 from odp.signed_task import open_task
 from odp.simulation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator import opened_task, rounds, sampling, spending
+from trusted_aggregator import opened_task, population, rounds, sampling
 from trusted_aggregator.rounds import Round
 from trusted_aggregator.sealed_state import RoundRecord
 
@@ -104,18 +104,17 @@ class Audit:
         self, round: int, contributions: Sequence, noise, *, again: Sequence = ()
     ) -> tuple[dict[str, np.ndarray], list[Refusal | None]]:
         query = self.world.algorithm.query(round)
-        drawn = rounds.draw_round_noise(query, noise, model_sha256=self.world.model(round))
-        drawn = dataclasses.replace(drawn, draw_seed=SEED)
+        drawn = rounds.draw_round_noise(query, noise)
         order, _ = self.world.order(round, b"odp/v1/open")
         held = Round(
-            task_sha256=self.world.task_sha256, order=_parsed(order), record=RoundRecord(order, drawn.noise_id),
-            query=query, noise=drawn, policy=self.world.policy, sampling=self.draw,
+            task_sha256=self.world.task_sha256, order=_parsed(order), record=RoundRecord(order, drawn.noise_id, SEED),
+            query=query, policy=self.world.policy, sampling=self.draw,
             most=10**6,
         )  # fmt: skip
         sealed = [self.world.seal(one.SerializeToString(), round) for one in (*contributions, *again)]
         refusals = held.submit(sealed, self.world.identity.hpke)
         held.freeze()
-        return held.noisy_sums(), refusals
+        return held.noisy_sums(drawn), refusals
 
     def _honest(self, round: int) -> list:
         return [self.world.contribution(device, round) for device in range(12)]
@@ -164,8 +163,8 @@ class Audit:
         if set(refusals) != {None}:
             self.findings.append(f"round {round}: an honest contribution was refused")
         plain, _ = self._release(round, honest, NoNoise())
-        replayed = rounds.draw_round_noise(query, Tape(), model_sha256=bytes(32)).arrays
-        again = rounds.draw_round_noise(query, moved := Tape(), model_sha256=bytes(32)).arrays
+        replayed = rounds.draw_round_noise(query, Tape()).arrays
+        again = rounds.draw_round_noise(query, moved := Tape()).arrays
         for name, (_, std) in self._bounds(round).items():
             release = next(one for one in query.releases if one.name == name)
             if not np.array_equal(noisy[name] - plain[name], replayed[name]):
@@ -258,10 +257,10 @@ class Audit:
         world.broadcasts = {0: world.broadcasts[0]}
         world.open()
         world.fill(range(5))
-        world.persist(world.charge().writes)
+        world.settle(world.charge().writes)
         world.restart(rows={(world.task_sha256, 0): world.rows[world.task_sha256, 0][1:]})
         try:
-            world.release()
+            world.finish()
         except OdpError:
             return
         self.findings.append("the same noise was released under another set of contributions")
@@ -338,7 +337,7 @@ def _same_noise_every_time(patch):
 
 def _mean_by_realised_count(patch):
     sums = Round.noisy_sums
-    mean = lambda self, _=None: {name: total // self.contributions for name, total in sums(self).items()}  # noqa: E731
+    mean = lambda self, *given: {name: total // self.contributions for name, total in sums(self, *given).items()}  # noqa: E731
     patch.setattr(Round, "noisy_sums", mean)
 
 
@@ -426,7 +425,7 @@ def _sensitivity_over_root_two(patch):
 
 
 def _default_population(patch):
-    patch.setattr(spending.Spending, "_users", lambda self, now: 5_000)
+    patch.setattr(population.Population, "_users", lambda self, now: 5_000)
 
 
 def _forgets_rounds(patch):

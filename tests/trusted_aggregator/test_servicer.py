@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import threading
 
 import pytest
+from aggregator_host import StoredHost
 
-from odp.crypto import domains
 from odp.errors import Refusal, StateError
-from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Status
-from trusted_aggregator.program import _resume
-from trusted_aggregator.records import ledger_key, release_key
-from trusted_aggregator.servicer import AggregatorService
+from trusted_aggregator.records import population_key, release_key
 from trusted_aggregator.storage import Storage
 
 SECONDS = 10.0
 
 
-class Host:
-    """A world's enclave behind its real storage."""
-
-    def __init__(self, world, state, failures):
-        self.world = world
-        self.state = state
-        self.failures = failures
-        self.begin()
-
-    def begin(self):
-        self.log = io.StringIO()
-        log = Log("aggregator", stream=self.log)
-        self.storage = Storage(self.state)
-        core = AggregatorCore.restore(self.world.identity, self.storage.records(), self.storage.contributions)
-        _resume(core, self.storage, log)
-        self.service = AggregatorService(core, self.storage, log, failed=self.failures.append)
-
-    def end(self):
-        self.service.close()
-        self.storage.close()
-
-    def open(self):
-        order, signature = self.world.order(0, domains.OPEN)
-        self.service.open_round(aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature))
+class Host(StoredHost):
+    """A world's enclave behind its real storage, without devices' streams."""
 
     def submit(self, device):
         request = aggregator_pb2.SubmitRequest(
             task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
         )
-        return self.service.submit(request)
-
-    def close(self):
-        order, signature = self.world.order(0, domains.CLOSE)
-        return self.service.close_round(aggregator_pb2.CloseRoundRequest(order=order, signature=signature))
+        return self.service.submit(request).result(SECONDS)
 
     def stored(self):
         return list(self.storage.contributions(self.world.task_sha256, 0))
@@ -64,7 +33,7 @@ class Host:
 @pytest.fixture
 def host(make_world, tmp_path):
     with StateFolder.open(tmp_path / "state", "aggregator") as state:
-        opened = Host(make_world(minimum=3), state, [])
+        opened = Host(make_world(minimum=3), state)
         opened.open()
         yield opened
         opened.end()
@@ -105,15 +74,16 @@ def test_the_charge_is_stored_only_after_every_contribution_of_its_set(host, gat
     submits = [_in_thread(host.submit, device) for device in range(3)]
 
     def state():
-        return host.service._core.round_state(host.world.task_sha256, 0)
+        return host.core.round_state(host.world.task_sha256, 0)
 
     _until(lambda: state().contributions == 3)
-    closing, releases = _in_thread(host.close)
+    uncharged = host.storage.record(population_key(host.world.population))
+    closing, releases = _in_thread(host.close_round)
     _until(lambda: state().status is Status.CHARGED)
     assert host.submit(9) is Refusal.ROUND_CLOSED
     closing.join(0.05)
     assert closing.is_alive()
-    assert host.storage.record(ledger_key(host.world.population)) is None
+    assert host.storage.record(population_key(host.world.population)) == uncharged
     gate.set()
     closing.join(SECONDS)
     for thread, answers in submits:
@@ -124,7 +94,7 @@ def test_the_charge_is_stored_only_after_every_contribution_of_its_set(host, gat
 
 def test_a_retry_is_told_that_it_was_counted_only_once_that_is_stored(host, gate):
     first, _ = _in_thread(host.submit, 1)
-    _until(lambda: host.service._core.round_state(host.world.task_sha256, 0).contributions == 1)
+    _until(lambda: host.core.round_state(host.world.task_sha256, 0).contributions == 1)
     retry, answers = _in_thread(host.submit, 1)
     retry.join(0.05)
     assert answers == []
@@ -139,7 +109,7 @@ def test_after_the_release_the_host_has_erased_the_contributions(host):
     for device in range(3):
         host.submit(device)
     assert len(host.stored()) == 3
-    host.close()
+    host.close_round()
     assert host.stored() == []
 
 
@@ -148,12 +118,12 @@ def test_what_a_crash_left_of_a_released_round_is_erased_at_the_next_start(host,
         host.submit(device)
     with monkeypatch.context() as killed:
         killed.setattr(Storage, "erase", lambda *arguments: None)
-        signed = host.close()
+        signed = host.close_round()
     assert len(host.stored()) == 3
     host.end()
     host.begin()
     assert host.stored() == []
-    assert host.close() == signed
+    assert host.close_round() == signed
 
 
 def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeypatch):
@@ -169,13 +139,13 @@ def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeyp
     with monkeypatch.context() as killed:
         killed.setattr(Storage, "apply", killed_at_the_release)
         with pytest.raises(KeyboardInterrupt):
-            host.close()
+            host.close_round()
     assert host.storage.record(release_key(host.world.task_sha256, 0)) is None
     host.end()
     host.begin()
     assert "round_resumed" in host.log.getvalue()
-    signed = host.close()
-    assert host.close() == signed
+    signed = host.close_round()
+    assert host.close_round() == signed
     assert host.log.getvalue().count("round_charged") == 1
 
 
@@ -188,17 +158,17 @@ def test_a_record_that_cannot_be_stored_stops_the_program(host, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(Storage, "apply", full)
         with pytest.raises(StateError, match="disk full"):
-            host.close()
+            host.close_round()
     assert [str(error) for error in host.failures] == ["database x: disk full"]
     host.end()
     host.begin()
-    host.close()
+    host.close_round()
 
 
 def test_logs_hold_no_contribution_and_no_full_identifier(host):
     for device in range(3):
         host.submit(device)
-    host.close()
+    host.close_round()
     text = host.log.getvalue()
     assert host.world.task_sha256.hex() not in text
     for device in range(3):

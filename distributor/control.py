@@ -1,0 +1,61 @@
+"""DistributorControlService: what servers publish, and what they have forgotten.
+
+Every caller showed a certificate that names it a server. What it publishes is signed by a developer; a distributor that
+is told which developers it serves takes nothing of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import grpc
+
+from distributor.header import ModelHeader
+from distributor.servicer import DistributorService, Replication
+from odp.errors import ConfigurationError
+from odp.transport.logs import Log
+from odp.transport.service import answers
+from odp.v1 import distributor_pb2, distributor_pb2_grpc
+
+NAME = "odp.v1.DistributorControlService"
+
+
+class ServedDevelopers:
+    """Lets a distributor receive models of some developers alone; else as ``then`` (``servicer.Replication``)."""
+
+    def __init__(self, keys: Collection[bytes], then: Replication) -> None:
+        self._keys = keys
+        self._then = then
+
+    def check(self, header: ModelHeader) -> None:
+        """Raises ConfigurationError for a model of another developer."""
+        if header.task.developer_key not in self._keys:
+            raise ConfigurationError(
+                f"this distributor does not serve the developer {header.task.developer_key.hex()}; start it with "
+                "--developer and this key"
+            )
+        self._then.check(header)
+
+    def ensure(self, header: ModelHeader) -> None:
+        """As ``then``."""
+        self._then.ensure(header)
+
+
+def control_servicer(service: DistributorService, log: Log) -> distributor_pb2_grpc.DistributorControlServiceServicer:
+    """``service`` as gRPC methods for servers, its errors as statuses."""
+
+    class Servicer(distributor_pb2_grpc.DistributorControlServiceServicer):
+        @answers(log)
+        def Publish(
+            self, request_iterator: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
+        ) -> distributor_pb2.PublishResponse:
+            return service.publish(request_iterator, context)
+
+        @answers(log)
+        def ForgetTask(
+            self, request: distributor_pb2.ForgetTaskRequest, context: grpc.ServicerContext
+        ) -> distributor_pb2.ForgetTaskResponse:
+            service.forget_task(request)
+            return distributor_pb2.ForgetTaskResponse()
+
+    return Servicer()

@@ -1,0 +1,229 @@
+"""`odp population`: whose a population is, and how its owners change it."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+from odp.cli.task import Json, Server, State, open_connection
+
+if TYPE_CHECKING:
+    from odp.charter import Charter
+    from odp.v1 import population_pb2, server_pb2
+
+app = typer.Typer(
+    help="The developer keys that a population belongs to: they alone spend its privacy budget.", no_args_is_help=True
+)
+owners_app = typer.Typer(help="Add and retire owners of a population.", no_args_is_help=True)
+app.add_typer(owners_app, name="owners")
+
+Name = Annotated[str, typer.Argument(help="The population.")]
+KeyOf = Annotated[str, typer.Argument(help="Public key of a server (`odp server key`): 64 hex digits.")]
+File = Annotated[Path, typer.Argument(help="File of a change that other owners have to approve.")]
+Approvals = Annotated[
+    int | None, typer.Option(help="How many owners have to approve the change after this one \\[default: as before].")
+]
+Output = Annotated[Path, typer.Option(help="Where to write the change while approvals are missing.")]
+
+
+@app.command("show")
+def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
+    """Print whose a population is."""
+    from odp.charter import open_charter
+
+    with open_connection(server, state) as connection:
+        found = connection.population(name)
+    charter = open_charter(found.charter) if found.HasField("charter") else None
+    if json:
+        told = None if charter is None else _told(charter)
+        print_json({"population": name, "charter": told, "server_key": found.server_key.hex()})
+    elif charter is None:
+        print_text(f"population {name!r} is not founded yet: the server founds it with its first task")
+    else:
+        print_text(_lines(charter, found.server_key))
+
+
+@app.command("found")
+def found_population(
+    name: Name,
+    owner: Annotated[
+        list[str], typer.Option(help="Public key of an owner \\[default: the server's alone]; repeat for more.")
+    ] = [],  # noqa: B006  # typer copies it
+    approvals: Annotated[int, typer.Option(help="How many owners have to approve each later change.")] = 1,
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Found a population with several owners; a server does so by itself, as the only one, with its first task."""
+    from odp.charter import found
+
+    with open_connection(server, state) as connection:
+        owners = [_key(text) for text in owner] or [connection.population(name).server_key]
+        answer = connection.change_population(found(name, owners=owners, approvals=approvals))
+    _print_change(answer, Path("charter.json"), json=json)
+
+
+@owners_app.command("add")
+def add_owner(
+    name: Name,
+    key: KeyOf,
+    approvals: Approvals = None,
+    output: Output = Path("charter.json"),
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Add an owner: from then on its server's tasks may use the population."""
+    _change(name, add=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
+
+
+@owners_app.command("retire")
+def retire_owner(
+    name: Name,
+    key: KeyOf,
+    approvals: Approvals = None,
+    output: Output = Path("charter.json"),
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Retire an owner: its tasks end, and what was contributed to their open rounds is erased."""
+    _change(name, retire=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
+
+
+@app.command("approve")
+def approve_change(
+    file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
+) -> None:
+    """Approve a change that another owner wrote; the last approval that is missing puts it in force."""
+    from odp.charter import open_charter
+
+    signed = _read(file)
+    if not json:
+        print_text(_lines(open_charter(signed), b""))
+    with open_connection(server, state) as connection:
+        answer = connection.change_population(signed)
+    _print_change(answer, file, json=json)
+
+
+def _change(
+    name: str,
+    *,
+    approvals: int | None,
+    output: Path,
+    server: str,
+    state: Path,
+    json: bool,
+    add: bytes | None = None,
+    retire: bytes | None = None,
+) -> None:
+    from odp.charter import open_charter, succeed
+    from odp.errors import ConfigurationError
+
+    with open_connection(server, state) as connection:
+        known = connection.population(name)
+        if not known.HasField("charter"):
+            raise ConfigurationError(f"population {name!r} is not founded yet; `odp population found` does that")
+        before = open_charter(known.charter)
+        owners = set(before.owners)
+        if (add is not None and add in owners) or (retire is not None and retire not in owners):
+            raise ConfigurationError(
+                f"population {name!r} has these owners: {', '.join(key.hex()[:16] + '..' for key in before.owners)}"
+            )
+        owners = owners | {add} if add is not None else owners - {retire or b""}
+        # Fewer owners cannot give as many approvals.
+        wanted = min(before.approvals, len(owners)) if approvals is None else approvals
+        answer = connection.change_population(succeed(before, owners=owners, approvals=wanted))
+    _print_change(answer, output, json=json)
+
+
+def _print_change(answer: server_pb2.ChangePopulationResponse, output: Path, *, json: bool) -> None:
+    from odp.charter import open_charter
+
+    charter = open_charter(answer.charter)
+    if answer.missing:
+        _write(output, answer.charter)
+    if json:
+        print_json({"charter": _told(charter), "in_force": not answer.missing, "missing": answer.missing})
+    elif answer.missing:
+        print_text(
+            f"{answer.missing} more approval{'s' if answer.missing > 1 else ''} needed: give {output} to another "
+            f"owner, who runs `odp population approve {output}`"
+        )
+    else:
+        print_text(f"in force\n{_lines(charter, b'')}")
+
+
+def _lines(charter: Charter, server_key: bytes) -> str:
+    mine = {server_key: "  (this server)"}
+    return "\n".join(
+        [
+            f"population {charter.population}, charter {charter.sequence} ({charter.sha256.hex()})",
+            f"founded by charter {charter.founding_sha256.hex()}",
+            *(f"owner {key.hex()}{mine.get(key, '')}" for key in charter.owners),
+            f"a change needs the approval of {charter.approvals} of {len(charter.owners)}",
+        ]
+    )
+
+
+def _told(charter: Charter) -> dict[str, object]:
+    return {
+        "population": charter.population,
+        "sequence": charter.sequence,
+        "sha256": charter.sha256.hex(),
+        "founding_sha256": charter.founding_sha256.hex(),
+        "owners": [key.hex() for key in charter.owners],
+        "approvals": charter.approvals,
+        "issuer_key": charter.issuer_key.hex(),
+        "approved_by": [one.key.hex() for one in charter.signed.signatures],
+    }
+
+
+def _key(text: str) -> bytes:
+    from odp.crypto.signing import check_public
+    from odp.errors import ConfigurationError
+
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"Expected key={text[:80]!r} to be 64 hex digits, as `odp server key` prints"
+        ) from None
+    check_public(key=key)
+    return key
+
+
+def _write(path: Path, signed: population_pb2.SignedCharter) -> None:
+    from odp.transport.state_folder import state_errors, write_atomically
+
+    content = {
+        "charter": signed.charter.hex(),
+        "signatures": [{"key": one.key.hex(), "signature": one.signature.hex()} for one in signed.signatures],
+    }
+    with state_errors(path):
+        write_atomically(path, (json_module.dumps(content, indent=1) + "\n").encode(), mode=0o644)
+
+
+def _read(path: Path) -> population_pb2.SignedCharter:
+    from odp.errors import ConfigurationError
+    from odp.v1 import population_pb2
+
+    try:
+        content = json_module.loads(path.read_bytes())
+        return population_pb2.SignedCharter(
+            charter=bytes.fromhex(content["charter"]),
+            signatures=[
+                population_pb2.CharterSignature(
+                    key=bytes.fromhex(one["key"]), signature=bytes.fromhex(one["signature"])
+                )
+                for one in content["signatures"]
+            ],
+        )
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}; check the path") from error
+    except (ValueError, TypeError, KeyError):
+        raise ConfigurationError(f"{path} is no change of a population, as `odp population owners` writes it") from None

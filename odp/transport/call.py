@@ -1,0 +1,186 @@
+"""One call as a servicer method sees it: who calls, what it sent so far, and how to end it.
+
+A servicer method runs on a worker thread while the call itself lives on the event loop's. What is here is safe from
+both, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+import grpc
+
+from odp.errors import OdpError, ServiceUnavailable
+from odp.transport.statuses import UNFORESEEN, one_line, without_paths
+
+#: What follows the last message of a stream.
+END = object()
+
+
+class Aborted(Exception):
+    """A servicer method ended its call with a status of its own, which the call has."""
+
+
+class Call(grpc.ServicerContext):
+    """The ``context`` of servicer methods.
+
+    Attributes:
+      connection: the TLS connection that the call came over, as ``ipv4:127.0.0.1:40312``.
+      address: the IP address of the caller.
+      ended: why the call was ended here, while that is under way.
+      waits_for_caller: whether nothing happens until the caller sends or reads something.
+      bytes_moved: what the caller has sent and read.
+    """
+
+    def __init__(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop's thread, inside the task that answers the call."""
+        self.connection: str = context.peer()
+        self.address = self.connection.rpartition(":")[0]
+        self.ended: OdpError | None = None
+        self.waits_for_caller = False
+        self.bytes_moved = 0
+        self._context = context
+        self._loop = loop
+        self._task = asyncio.current_task()
+        self._over = False
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
+        self._trailing: Any = ()
+        self._code: grpc.StatusCode | None = None
+        self._details = ""
+
+    # How the call goes on
+
+    def end(self, error: OdpError) -> None:
+        """Ends the call with ``error``, wherever it is. A servicer method that works on it is not interrupted."""
+        self._loop.call_soon_threadsafe(self.end_now, error)
+
+    def end_now(self, error: OdpError) -> None:
+        """As ``end``. On the loop's thread only."""
+        if self.ended is None and not self._over and self._task is not None:
+            self.ended = error
+            self._task.cancel()
+
+    def over(self) -> None:
+        """The call has ended, whichever way: callbacks run. On the loop's thread only."""
+        with self._lock:
+            self._over = True
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def status(self) -> tuple[grpc.StatusCode, str, Any]:
+        """Code, line and trailing metadata that the servicer method set, or those of an error that nobody foresaw."""
+        if self._code is None:
+            return grpc.StatusCode.INTERNAL, UNFORESEEN, ()
+        return self._code, without_paths(one_line(self._details)), self._trailing
+
+    # grpc.ServicerContext
+
+    def is_active(self) -> bool:
+        return not self._over and self.ended is None
+
+    def time_remaining(self) -> Any:
+        """Seconds until the caller's deadline; None where it set none."""
+        return self._context.time_remaining()
+
+    def cancel(self) -> bool:
+        self.end(ServiceUnavailable("the service ended the call"))
+        return True
+
+    def add_callback(self, callback: Callable[[], object]) -> bool:
+        """Calls ``callback`` on the loop's thread when the call has ended; False where it has ended already."""
+        with self._lock:
+            if not self._over:
+                self._callbacks.append(callback)
+            return not self._over
+
+    def invocation_metadata(self) -> Any:
+        return self._context.invocation_metadata()
+
+    def peer(self) -> str:
+        return self.connection
+
+    def peer_identities(self) -> None:
+        """Names of a certificate are checked by the listener (``Callers``), before a servicer method is called."""
+
+    def peer_identity_key(self) -> None:
+        """See ``peer_identities``."""
+
+    def auth_context(self) -> dict[str, Any]:
+        """See ``peer_identities``."""
+        return {}
+
+    def send_initial_metadata(self, initial_metadata: Any) -> NoReturn:
+        raise NotImplementedError("replies have no initial metadata")
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        self._trailing = tuple(trailing_metadata)
+
+    def trailing_metadata(self) -> Any:
+        return self._trailing
+
+    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        self._code, self._details = code, details
+        raise Aborted(details)
+
+    def abort_with_status(self, status: Any) -> NoReturn:
+        self.set_trailing_metadata(status.trailing_metadata)
+        self.abort(status.code, status.details)
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        self._details = details
+
+    def code(self) -> grpc.StatusCode | None:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+def progress(context: grpc.ServicerContext) -> Call | None:
+    """How the stream of a servicer method gets on (``turns.Progress``); None where no listener is around the method."""
+    return context if isinstance(context, Call) else None
+
+
+class Requests(Iterator[Any]):
+    """The messages of a stream, for the worker thread that reads them: the first is here, the others are waited for.
+
+    Raises:
+      OdpError: the call has ended: its caller is gone, or did not send in time.
+    """
+
+    def __init__(
+        self,
+        first: bytes,
+        want: Callable[[SimpleQueue[Any]], None],
+        loop: asyncio.AbstractEventLoop,
+        parse: Callable[[bytes], Any],
+    ) -> None:
+        """``want`` is called on the loop's thread; it puts a message, ``END`` or an OdpError into the queue."""
+        self._first: bytes | None = first
+        self._want, self._loop, self._parse = want, loop, parse
+        self._ended = False
+
+    def __next__(self) -> Any:
+        if self._first is not None:
+            message, self._first = self._first, None
+            return self._parse(message)
+        if self._ended:
+            raise StopIteration
+        answer: SimpleQueue[Any] = SimpleQueue()
+        self._loop.call_soon_threadsafe(self._want, answer)
+        found = answer.get()
+        if found is END:
+            self._ended = True
+            raise StopIteration
+        if isinstance(found, OdpError):
+            raise found
+        return self._parse(found)

@@ -1,0 +1,102 @@
+"""A bounded set of calls that connections share fairly: who holds the most loses first.
+
+Places that go to whoever comes first belong to whoever opens the most calls. Here a newcomer gets a place while some
+connection holds more than its own does, so that silent and greedy callers take places from each other and not from a
+caller with one call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Generic, Protocol, TypeVar
+
+
+class Caller(Protocol):
+    """Whose call it is: ``connection`` is one TLS connection, ``address`` the IP address that it came from."""
+
+    @property
+    def connection(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+
+_Call = TypeVar("_Call", bound=Caller)
+_Calls = OrderedDict[_Call, int]
+
+
+class Fair(Generic[_Call]):
+    """Calls in their order, at most ``most``, and at most ``most_of_address`` of one address.
+
+    Every call has a weight. A connection that has to give up a call loses its newest where ``newest`` says so, else its
+    oldest. Not thread-safe.
+    """
+
+    def __init__(self, *, most: int, most_of_address: int, newest: bool) -> None:
+        self._most, self._most_of_address, self._newest = most, most_of_address, newest
+        # The connections in the order of their turns; of each, its calls with their weights in the order they came.
+        self._connections: OrderedDict[str, _Calls[_Call]] = OrderedDict()
+        self._of_address: Counter[str] = Counter()
+        self._count = 0
+        self.weight = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, call: _Call, weight: int = 0) -> _Call | None:
+        """Takes ``call`` in; the call that has to leave for it, which may be ``call`` itself."""
+        self._connections.setdefault(call.connection, OrderedDict())[call] = weight
+        self._of_address[call.address] += 1
+        self._count += 1
+        self.weight += weight
+        if self._of_address[call.address] > self._most_of_address:
+            neighbours = [calls for calls in self._connections.values() if _address(calls) == call.address]
+            return self._remove_one(neighbours, call)
+        if self._count > self._most:
+            return self._remove_one(list(self._connections.values()), call)
+        return None
+
+    def lighten(self, newcomer: _Call) -> _Call:
+        """Removes a call of the connection with the most weight. Raises ValueError where there is no call."""
+        return self._remove_one(list(self._connections.values()), newcomer, by_weight=True)
+
+    def discard(self, call: _Call) -> bool:
+        """Removes a call; whether it was here."""
+        calls = self._connections.get(call.connection)
+        if calls is None or call not in calls:
+            return False
+        self.weight -= calls.pop(call)
+        self._count -= 1
+        if not calls:
+            del self._connections[call.connection]
+        self._of_address[call.address] -= 1
+        if not self._of_address[call.address]:
+            del self._of_address[call.address]
+        return True
+
+    def take(self) -> _Call | None:
+        """Removes the oldest call of the connection whose turn it is; None where there is no call."""
+        if not self._connections:
+            return None
+        connection, calls = next(iter(self._connections.items()))
+        self._connections.move_to_end(connection)
+        call = next(iter(calls))
+        self.discard(call)
+        return call
+
+    def _remove_one(self, candidates: list[_Calls[_Call]], newcomer: _Call, *, by_weight: bool = False) -> _Call:
+        def size(calls: _Calls[_Call]) -> int:
+            return sum(calls.values()) if by_weight else len(calls)
+
+        largest = max(candidates, key=size)
+        own = self._connections.get(newcomer.connection)
+        # Of two that hold the same, the newcomer gives way: whoever queued before it keeps its place.
+        if self._newest and own is not None and size(own) == size(largest):
+            largest = own
+        call = next(reversed(largest)) if self._newest else next(iter(largest))
+        self.discard(call)
+        return call
+
+
+def _address(calls: _Calls[_Call]) -> str:
+    return next(iter(calls)).address

@@ -1,0 +1,336 @@
+"""How calls come in: received on an event loop, which costs a caller no thread, and then worked on by a few threads.
+
+Every call is admitted at its headers. Until its request is here it has a place in a bounded set, from which silent
+callers push each other (``fairness``). Then its request waits in a bounded queue, in which connections have their turns
+one after the other, for one of a fixed number of worker threads, which runs the servicer method. A stream holds its
+thread while it reads, within the time limit of a message. What is sent waits on the loop until its caller reads it.
+
+A call that loses its place ends with RESOURCE_EXHAUSTED and a retry window. One that is too slow ends with
+DEADLINE_EXCEEDED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import grpc.aio
+import uvloop
+from google.protobuf.message import DecodeError
+
+from odp.errors import ConfigurationError, OdpError, ServiceUnavailable
+from odp.transport.call import END, Call, Requests
+from odp.transport.fairness import Fair
+from odp.transport.limits import Limits
+from odp.transport.statuses import TooSlow, Unauthenticated, status_of
+from odp.transport.tls import Callers
+from odp.transport.turns import RetryWindows
+from odp.transport.workers import Job, Later, Mailbox, Workers
+
+_SWEEP_SECONDS = 0.25
+# What a call costs beside its request.
+_CALL_BYTES = 2**14
+_BUSY = "this service has too many calls; try again in a moment"
+
+
+@functools.cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process, on a thread of its own.
+
+    gRPC completes the calls of all loops of a process in one queue, so that a second loop would only wake the first.
+    """
+    loop = uvloop.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rpc-loop", daemon=True).start()
+    return loop
+
+
+class _Method:
+    """A servicer's method of whichever of gRPC's four kinds, with its parser and its serializer."""
+
+    def __init__(self, handler: Any, immediate: Callable[[Any], bool] | None) -> None:
+        self.immediate = immediate
+        kinds = [
+            "stream" if streams else "unary" for streams in (handler.request_streaming, handler.response_streaming)
+        ]
+        self.behaviour: Callable[[Any, Call], Any] = getattr(handler, "_".join(kinds))
+        self.streams_requests: bool = handler.request_streaming
+        self.streams_replies: bool = handler.response_streaming
+        self._deserialize = handler.request_deserializer
+        self._serialize = handler.response_serializer
+
+    def parse(self, message: bytes) -> Any:
+        """Raises ConfigurationError where the bytes are no message of the method."""
+        if self._deserialize is None:
+            return message
+        try:
+            return self._deserialize(message)
+        except DecodeError:
+            raise ConfigurationError("the request is not a message of this method") from None
+
+    def reply(self, request: Any, call: Call) -> Any:
+        """The bytes of the reply to ``request``, now or later, or the iterator of replies."""
+        reply = self.behaviour(request, call)
+        if isinstance(reply, Later):
+            return Later(reply.future, lambda result: self._bytes(reply.reply(result)))
+        return iter(reply) if self.streams_replies else self._bytes(reply)
+
+    def next(self, replies: Iterator[Any]) -> Any:
+        """The bytes of the next reply; ``END`` after the last."""
+        reply = next(replies, END)
+        return END if reply is END else self._bytes(reply)
+
+    def _bytes(self, reply: Any) -> bytes:
+        data: bytes = reply if self._serialize is None else self._serialize(reply)
+        return data
+
+
+class Front(grpc.GenericRpcHandler):
+    """What a listener does with the calls of ``handlers``; everything here runs on ``event_loop()``."""
+
+    def __init__(
+        self,
+        handlers: list[grpc.GenericRpcHandler],
+        *,
+        limits: Limits,
+        workers: int,
+        callers: Callers | None,
+        immediate: Mapping[str, Callable[[Any], bool]],
+    ) -> None:
+        self._immediate = immediate
+        self._loop = event_loop()
+        self._limits = limits
+        self._callers = callers
+        self._handlers = handlers
+        self._methods: dict[str, Any] = {}
+        self._receiving: Fair[Call] = Fair(
+            most=limits.receiving, most_of_address=limits.of_address(limits.receiving), newest=False
+        )
+        self._queue: Fair[Call] = Fair(
+            most=limits.queued, most_of_address=limits.of_address(limits.queued), newest=True
+        )
+        self._queued: dict[Call, tuple[Job, float]] = {}
+        self._mailbox = Mailbox(self._loop)
+        self._workers = Workers(workers, self._mailbox, self._ended)
+        self._working_bytes = 0
+        self._windows = RetryWindows(at_once=workers, clock=self._loop.time)
+        # When a call has to be over, and when its caller has to have sent or read something: the earliest first.
+        self._calls: dict[Call, float] = {}
+        self._waiting: dict[Call, float] = {}
+        self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    async def stop(self) -> None:
+        """Ends the threads; no call is left."""
+        self._timer.cancel()
+        self._workers.stop()
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of a method; None where there is none."""
+        name = handler_call_details.method
+        if name not in self._methods:
+            handler = next(filter(None, (each.service(handler_call_details) for each in self._handlers)), None)
+            if handler is None:
+                return None
+            self._methods[name] = self._handler(_Method(handler, self._immediate.get(name)))
+        return self._methods[name]
+
+    def _handler(self, method: _Method) -> Any:
+        async def one(_requests: object, context: Any) -> Any:
+            return await self._answer(context, lambda call: self._begin(method, call, context))
+
+        async def each(_requests: object, context: Any) -> None:
+            await self._answer(context, lambda call: self._send_all(method, call, context))
+
+        # For gRPC every method takes a stream of requests: it then hears of a call at its headers.
+        if method.streams_replies:
+            return grpc.stream_stream_rpc_method_handler(each)
+        return grpc.stream_unary_rpc_method_handler(one)
+
+    async def _answer(self, context: Any, work: Callable[[Call], Awaitable[Any]]) -> Any:
+        """What ``work`` makes of a call, or the status of what it raises."""
+        call = Call(context, self._loop)
+        self._calls[call] = self._loop.time() + self._limits.call_seconds
+        try:
+            self._admit(context)
+            reply = await work(call)
+            if call.code() in (None, grpc.StatusCode.OK):
+                return reply
+            status = call.status()
+        except asyncio.CancelledError:
+            if call.ended is None:
+                raise  # its caller is gone, or the listener stops
+            status = status_of(call.ended)
+        except OdpError as error:
+            status = status_of(error)
+        except Exception:  # answers() has logged what nobody foresaw
+            status = call.status()
+        finally:
+            del self._calls[call]
+            call.over()
+        return await context.abort(*status)
+
+    async def _begin(self, method: _Method, call: Call, context: Any) -> Any:
+        """The reply of the servicer method, or the iterator of its replies."""
+        evicted = self._receiving.add(call)
+        if evicted is not None:
+            evicted.end_now(self._windows.busy(_BUSY, waiting=0))
+        try:
+            message = await self._receive(call, context)
+        finally:
+            self._receiving.discard(call)
+        if message is END:
+            raise ConfigurationError("the call ended before its request")
+        if method.streams_requests:
+            feed = _Feed(call, lambda: self._receive(call, context), self._loop)
+            requests = Requests(message, feed.want, self._loop, method.parse)
+            return await self._run(call, lambda: method.reply(requests, call))
+        if method.immediate is not None:
+            request = method.parse(message)
+            if method.immediate(request):
+                return await self._now(lambda: method.reply(request, call), len(message))
+        return await self._run(call, lambda: method.reply(method.parse(message), call), size=len(message))
+
+    async def _send_all(self, method: _Method, call: Call, context: Any) -> None:
+        replies = await self._begin(method, call, context)
+        while (reply := await self._run(call, lambda: method.next(replies))) is not END:
+            with self._waits_for_caller(call):
+                await context.write(reply)
+            call.bytes_moved += len(reply)
+
+    def _admit(self, context: Any) -> None:
+        if self._callers is not None:
+            shown = context.auth_context().get("x509_pem_cert", [b""])
+            refusal = self._callers.refusal(shown[0])
+            if refusal is not None:
+                raise Unauthenticated(refusal)
+
+    async def _receive(self, call: Call, context: Any) -> Any:
+        """The next message of a call; ``END`` after the last, or where its caller is gone."""
+        with self._waits_for_caller(call):
+            message = await context.read()
+        if message is grpc.aio.EOF:
+            return END
+        call.bytes_moved += len(message)
+        return message
+
+    @contextlib.contextmanager
+    def _waits_for_caller(self, call: Call) -> Iterator[None]:
+        self._waiting[call] = self._loop.time() + self._limits.message_seconds
+        call.waits_for_caller = True
+        try:
+            yield
+        finally:
+            call.waits_for_caller = False
+            self._waiting.pop(call, None)
+
+    async def _run(self, call: Call, work: Callable[[], Any], *, size: int = 0) -> Any:
+        """What ``work`` returns on a worker thread. Raises Busy where it has no place, or no thread in time."""
+        job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
+        self._queued[call] = job, self._loop.time() + self._limits.queue_seconds
+        evicted = self._queue.add(call, job.weight)
+        if evicted is not None:
+            self._refuse(evicted)
+        while len(self._queue) and self._working_bytes + self._queue.weight > self._limits.queued_bytes:
+            self._refuse(self._queue.lighten(call))
+        self._dispatch()
+        try:
+            return await job.answer
+        finally:
+            if self._queue.discard(call):
+                del self._queued[call]
+
+    async def _now(self, work: Callable[[], Any], size: int) -> Any:
+        """What ``work`` returns at once, here."""
+        job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
+        if self._working_bytes + self._queue.weight + job.weight > self._limits.queued_bytes:
+            raise self._windows.busy(_BUSY, waiting=len(self._queue))
+        self._working_bytes += job.weight
+        job.run()
+        self._ended(job)
+        return await job.answer
+
+    def _dispatch(self) -> None:
+        while self._workers.idle and (call := self._queue.take()) is not None:
+            job, _ = self._queued.pop(call)
+            self._working_bytes += job.weight
+            self._workers.start(job)
+
+    def _ended(self, job: Job) -> None:
+        """The work of a job has returned, its reply or a promise of it."""
+        self._windows.took(job.seconds)
+        if isinstance(job.result, Later):
+            job.result.future.add_done_callback(lambda future: self._mailbox.put(lambda: self._kept(job, future)))
+        else:
+            self._settle(job)
+        self._dispatch()
+
+    def _kept(self, job: Job, future: Future[Any]) -> None:
+        try:
+            job.result = job.result.reply(future.result())
+        except Exception as error:
+            job.error = error
+        self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        self._working_bytes -= job.weight
+        job.settle()
+
+    def _refuse(self, call: Call) -> None:
+        """Tells a call that was taken out of the queue to come back."""
+        job, _ = self._queued.pop(call)
+        job.answer.set_exception(self._windows.busy(_BUSY, waiting=len(self._queue)))
+
+    def _sweep(self) -> None:
+        self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        now, limits = self._loop.time(), self._limits
+        for call in _due(self._waiting, now):
+            call.end_now(TooSlow(f"the caller sent or read nothing for {limits.message_seconds:g} s"))
+        for call in _due(self._calls, now):
+            call.end_now(TooSlow(f"the call took longer than {limits.call_seconds:g} s"))
+        for call in _due({call: until for call, (_, until) in self._queued.items()}, now):
+            self._queue.discard(call)
+            self._refuse(call)
+
+
+class _Feed:
+    """Further messages of a stream, read when its worker thread wants one."""
+
+    def __init__(self, call: Call, receive: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> None:
+        self._call, self._receive, self._loop = call, receive, loop
+        self._reading: tuple[asyncio.Task[None], SimpleQueue[Any]] | None = None
+        call.add_callback(self._close)
+
+    def want(self, answer: SimpleQueue[Any]) -> None:
+        """Puts the next message, ``END`` or an OdpError into ``answer``."""
+        if self._call.is_active():
+            self._reading = self._loop.create_task(self._read(answer)), answer
+        else:
+            answer.put(self._call.ended or ServiceUnavailable("the caller is gone"))
+
+    async def _read(self, answer: SimpleQueue[Any]) -> None:
+        message: Any = ServiceUnavailable("the caller is gone")
+        with contextlib.suppress(Exception):  # of a call that ended meanwhile
+            message = await self._receive()
+        answer.put(message)
+
+    def _close(self) -> None:
+        if self._reading is not None:
+            task, answer = self._reading
+            task.cancel()
+            answer.put(self._call.ended or ServiceUnavailable("the caller is gone"))
+
+
+def _due(until: dict[Call, float], now: float) -> list[Call]:
+    """The calls whose time is up, of those in the order of their times."""
+    due = []
+    for call, moment in until.items():
+        if moment > now:
+            break
+        due.append(call)
+    return due

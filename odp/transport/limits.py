@@ -1,0 +1,139 @@
+"""What one listener gives to its callers: numbers that bound its memory, its threads and a caller's patience.
+
+A call goes through three stages. While its request is *received* it costs a few kilobytes and no thread. Then it is
+*queued*, with its request in memory, until a worker thread is free, which *works* on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odp import _validate
+from odp.errors import ConfigurationError
+from odp.transport.channel import LONG_DEADLINE, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
+
+_MILLISECONDS = 1000
+_MOST_RECEIVING = 256
+# Files and databases of a program need descriptors too: connections take no more than this share of them.
+_SHARE_OF_DESCRIPTORS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a listener; seconds, bytes and counts.
+
+    Attributes:
+      request_bytes: A request, or a message of a stream, has at most this size.
+      receiving_bytes: Requests on their way have at most this size together. It decides ``receiving``, the number of
+        them, which is at most 256. Beyond it the connection with the most of them loses its oldest.
+      queued: Calls that wait for a worker. Beyond it the connection with the most of them loses its newest.
+      queued_bytes: Requests that wait for a worker, and those that are worked on, have at most this size together.
+      share_of_address: Connections of one IP address have at most this share of the calls that are received or queued.
+      message_seconds: The caller sends its next message, or reads the next reply of a stream, within this time.
+      queue_seconds: A call waits for a worker at most so long.
+      call_seconds: A call lasts at most so long, whatever deadline its caller set.
+      streams: Calls at once on one connection; a caller's further ones wait on its side.
+      connections: Connections at once, and no more than half of the file descriptors that the process may open.
+      handshake_seconds: TLS is agreed on within this time.
+      idle_seconds: A connection without calls is closed after this time.
+      age_seconds: A connection takes new calls for at most so long; its callers connect again by themselves.
+      metadata_bytes: The metadata of one call.
+
+    Raises:
+      ConfigurationError: a number is out of its range.
+    """
+
+    request_bytes: int = MAX_REQUEST_BYTES
+    receiving_bytes: int = 256 * 2**20
+    queued: int = 512
+    queued_bytes: int = 32 * 2**20
+    share_of_address: float = 0.75
+    message_seconds: float = 10.0
+    queue_seconds: float = 10.0
+    call_seconds: float = LONG_DEADLINE
+    streams: int = 64
+    connections: int = 2048
+    handshake_seconds: float = 10.0
+    idle_seconds: float = 300.0
+    age_seconds: float = 3600.0
+    metadata_bytes: int = 8192
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=2**16, queued=self.queued, streams=self.streams)
+        _validate.integer(low=1024, high=2**30, request_bytes=self.request_bytes)
+        _validate.integer(
+            low=self.request_bytes, high=2**40, receiving_bytes=self.receiving_bytes, queued_bytes=self.queued_bytes
+        )
+        _validate.integer(low=1, high=2**20, connections=self.connections)
+        _validate.integer(low=1024, high=2**20, metadata_bytes=self.metadata_bytes)
+        _validate.within(low=0.01, high=1.0, share_of_address=self.share_of_address)
+        _validate.within(
+            low=0.05,
+            high=86_400.0,
+            message_seconds=self.message_seconds,
+            queue_seconds=self.queue_seconds,
+            call_seconds=self.call_seconds,
+            handshake_seconds=self.handshake_seconds,
+            idle_seconds=self.idle_seconds,
+            age_seconds=self.age_seconds,
+        )
+
+    @property
+    def receiving(self) -> int:
+        """Calls whose request, or whose first message, is on its way."""
+        return min(_MOST_RECEIVING, self.receiving_bytes // self.request_bytes)
+
+    def changed(self, settings: Sequence[str]) -> Limits:
+        """These limits with ``NAME=VALUE`` settings. Raises ConfigurationError for an unknown name or a bad value."""
+        values: dict[str, float] = {}
+        for setting in settings:
+            name, _, text = setting.partition("=")
+            _validate.known_keys([name], [field.name for field in dataclasses.fields(self)], where="--limit")
+            try:
+                values[name] = type(getattr(self, name))(text)
+            except ValueError:
+                raise ConfigurationError(f"Expected --limit {name}={text!r} to be a number") from None
+        return dataclasses.replace(self, **values)  # type: ignore[arg-type]  # each value has its field's own type
+
+    def of_address(self, places: int) -> int:
+        """How many of ``places`` one IP address may have."""
+        return max(1, int(self.share_of_address * places))
+
+    def channel_arguments(self) -> list[tuple[str, int]]:
+        """The part of the limits that gRPC itself keeps, as its channel arguments."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        connections = self.connections
+        if descriptors != resource.RLIM_INFINITY:
+            connections = min(connections, max(1, int(_SHARE_OF_DESCRIPTORS * descriptors)))
+        return [
+            ("grpc.max_receive_message_length", self.request_bytes),
+            ("grpc.max_send_message_length", MAX_REPLY_BYTES),
+            # Two programs on one port would each get half of the connections: the second must fail instead.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", self.streams),
+            ("grpc.max_allowed_incoming_connections", connections),
+            ("grpc.server_handshake_timeout_ms", _ms(self.handshake_seconds)),
+            ("grpc.max_connection_idle_ms", _ms(self.idle_seconds)),
+            ("grpc.max_connection_age_ms", _ms(self.age_seconds)),
+            ("grpc.max_connection_age_grace_ms", _ms(self.call_seconds)),
+            ("grpc.max_metadata_size", self.metadata_bytes),
+            ("grpc.absolute_max_metadata_size", self.metadata_bytes),
+            # What a caller sends ahead of being read stays within one window of HTTP/2, whatever its bandwidth.
+            ("grpc.http2.bdp_probe", 0),
+            # Calls that the event loop has not looked at yet.
+            ("grpc.server.max_pending_requests", self.receiving),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * self.receiving),
+            ("grpc.server_max_unrequested_time_in_server", max(1, int(self.message_seconds))),
+            # A peer that is gone without a word is noticed; one that pings more often than our clients do is cut off.
+            ("grpc.keepalive_time_ms", 60_000),
+            ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+            ("grpc.http2.max_ping_strikes", 2),
+        ]
+
+
+def _ms(seconds: float) -> int:
+    return int(_MILLISECONDS * seconds)

@@ -1,0 +1,94 @@
+"""Errors as gRPC statuses: one code per kind of error, and one line that a stranger may read.
+
+The line is bounded and printable and holds no path: whoever calls may be anybody. Where the detail is the operator's
+business, the line says that the program's log has it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+from odp.crypto.signing import SignatureError
+from odp.errors import (
+    AttestationError,
+    Busy,
+    ConfigurationError,
+    DiskFull,
+    OdpError,
+    PrivacyError,
+    ServiceUnavailable,
+    StateError,
+    TransparencyError,
+)
+
+#: Trailing metadata of a status that a service chose itself; without it, the status is gRPC's own (nobody answered).
+SAID_BY_SERVICE = "odp-error"
+#: Trailing metadata of RESOURCE_EXHAUSTED: when to come back, in milliseconds from now, as ``LOW-HIGH``.
+RETRY_WINDOW = "odp-retry-ms"
+LONGEST_LINE = 400
+
+#: What a caller is told of an error that nobody foresaw, and of one about the operator's files.
+UNFORESEEN = "internal error; the service's log says where"
+_STORAGE = "the service cannot use its storage; its log says why"
+_DISK_FULL = "disk full at this service; try again when it has space, nothing was lost"
+# Two folders or more from the root on, and not the path of a URL.
+_PATH = re.compile(r"(?<![\w.:/])(?:/[\w.~+@%=-]+){2,}/?")
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class NotFound(OdpError):
+    """The named thing does not exist at this service (gRPC NOT_FOUND)."""
+
+
+class Unauthenticated(OdpError):
+    """The caller did not show who it is: the operator's token, or a certificate (gRPC UNAUTHENTICATED)."""
+
+
+class TooSlow(OdpError):
+    """The caller did not send, or read, within the service's time limit (gRPC DEADLINE_EXCEEDED)."""
+
+
+def status_of(error: OdpError) -> tuple[grpc.StatusCode, str, Metadata]:
+    """Code, line and trailing metadata of the status that a call ends with."""
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    said: Metadata = ((SAID_BY_SERVICE, "1"),)
+    if isinstance(error, Busy):
+        said += ((RETRY_WINDOW, f"{round(1e3 * error.low_seconds)}-{round(1e3 * error.high_seconds)}"),)
+    return code, public_line(error), said
+
+
+def public_line(error: OdpError) -> str:
+    """What a stranger is told of ``error``. A StateError is about the operator's files: its text stays in the log."""
+    if isinstance(error, DiskFull):
+        return _DISK_FULL
+    if isinstance(error, StateError):
+        return _STORAGE
+    return without_paths(one_line(str(error)))
+
+
+def one_line(text: str) -> str:
+    """``text`` as one short line that a terminal cannot act on."""
+    words = " ".join(text[: 2 * LONGEST_LINE].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:LONGEST_LINE]
+
+
+def without_paths(line: str) -> str:
+    """``line`` with absolute paths left out."""
+    return _PATH.sub("(path)", line)
+
+
+_CODES: list[tuple[type[OdpError], grpc.StatusCode]] = [
+    (NotFound, grpc.StatusCode.NOT_FOUND),
+    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
+    (TooSlow, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (SignatureError, grpc.StatusCode.PERMISSION_DENIED),
+    (ConfigurationError, grpc.StatusCode.INVALID_ARGUMENT),
+    (PrivacyError, grpc.StatusCode.FAILED_PRECONDITION),
+    (TransparencyError, grpc.StatusCode.FAILED_PRECONDITION),
+    (AttestationError, grpc.StatusCode.FAILED_PRECONDITION),
+    (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (ServiceUnavailable, grpc.StatusCode.UNAVAILABLE),
+]

@@ -1,0 +1,118 @@
+"""Threads that work for an event loop: a fixed number, each started when it is needed first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a servicer method returns in place of its reply where the reply takes time and no thread has to wait for it.
+
+    ``reply`` makes the reply of the result of ``future``.
+    """
+
+    future: Future[Any]
+    reply: Callable[[Any], Any]
+
+
+class Mailbox:
+    """Functions that other threads want called on a loop's thread; many that come together wake the loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._functions: deque[Callable[[], object]] = deque()
+        self._waking = False
+
+    def put(self, function: Callable[[], object]) -> None:
+        """Calls ``function`` soon."""
+        self._functions.append(function)
+        if not self._waking:
+            self._waking = True
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        # Before the functions: whoever puts one from here on wakes the loop again.
+        self._waking = False
+        while self._functions:
+            self._functions.popleft()()
+
+
+class Job:
+    """A piece of work, and where the loop waits for its result."""
+
+    __slots__ = ("answer", "error", "result", "seconds", "weight", "work")
+
+    def __init__(self, work: Callable[[], Any], answer: asyncio.Future[Any], weight: int) -> None:
+        self.work = work
+        self.answer = answer
+        self.weight = weight
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        """Does the work."""
+        started = time.monotonic()
+        try:
+            self.result = self.work()
+        except BaseException as error:  # whatever it is, its caller must not wait for ever
+            self.error = error
+        self.seconds = time.monotonic() - started
+
+    def settle(self) -> None:
+        """Gives the answer, where somebody still waits for it. On the loop's thread only."""
+        if self.answer.done():
+            return
+        if self.error is None:
+            self.answer.set_result(self.result)
+        else:
+            self.answer.set_exception(self.error)
+
+
+class Workers:
+    """``count`` threads. ``ended`` is called on the loop's thread for each job whose work has returned."""
+
+    def __init__(self, count: int, mailbox: Mailbox, ended: Callable[[Job], object]) -> None:
+        self._count, self._mailbox, self._ended = count, mailbox, ended
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads = self._busy = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job would start at once. On the loop's thread only."""
+        return self._busy < self._count
+
+    def start(self, job: Job) -> None:
+        """Hands a job to an idle thread. On the loop's thread only."""
+        self._busy += 1
+        if self._busy > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name="rpc", daemon=True).start()
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Ends each thread after its job. On the loop's thread only."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            self._mailbox.put(self._finished(job))
+            del job  # an idle thread holds no request
+
+    def _finished(self, job: Job) -> Callable[[], object]:
+        def finished() -> None:
+            self._busy -= 1
+            self._ended(job)
+
+        return finished

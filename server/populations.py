@@ -1,0 +1,162 @@
+"""Whose each population is, as the aggregator's enclave has it: founded here where nobody did, and kept up to date.
+
+The enclave decides. What this server keeps is the chain of charters, for its log and for devices; a charter is in force
+at the enclave before it is kept, and kept before it is logged. Each step can be repeated, so a server may die between
+any two of them.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from odp.charter import Charter, approve, check_succession, found, missing_approvals, open_charter
+from odp.crypto.signing import SigningKey
+from odp.errors import ConfigurationError
+from odp.transport.logs import Log
+from odp.v1 import population_pb2
+from server.clients import Aggregator
+from server.schema import CHARTERS
+from server.storage import Storage
+from server.transparency import LogKeeper
+
+SignedCharter = population_pb2.SignedCharter
+
+
+class Populations:
+    """The charters of the populations of one server's tasks. Thread-safe.
+
+    Args:
+        storage: keeps them.
+        aggregator: where they are in force.
+        key: the server's, which founds populations and approves changes.
+        log: where changes are noted.
+        keeper: logs each charter before anything follows from it; None logs nothing.
+        issuer_key: of the issuer of admission tokens of the populations that are founded here; empty for none.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        aggregator: Aggregator,
+        key: SigningKey,
+        log: Log,
+        keeper: LogKeeper | None = None,
+        issuer_key: bytes = b"",
+    ) -> None:
+        self._storage = storage
+        self._aggregator = aggregator
+        self._key = key
+        self._log = log
+        self._keeper = keeper
+        self._issuer_key = issuer_key
+        self._lock = threading.RLock()
+        self._newest: dict[str, Charter] = {}
+
+    def newest(self, population: str) -> SignedCharter | None:
+        """The newest charter that this server knows to be in force; None where it knows none. Waits for nobody."""
+        charter = self._known(population)
+        return None if charter is None else charter.signed
+
+    def refreshed(self, population: str) -> SignedCharter | None:
+        """As ``newest``, after the aggregator was asked. Raises ServiceError where it does not answer."""
+        with self._lock:
+            charter = self._refreshed(population)
+            return None if charter is None else charter.signed
+
+    def require_owned(self, population: str) -> bool:
+        """Returns once the population's charter is in force, kept and logged, and names this server's key as an owner.
+
+        Founds the population where nobody did. True where a charter came that was not known before.
+
+        Raises:
+            PrivacyError: the population belongs to other keys.
+            ServiceError: the aggregator refuses to have it founded by this key, or does not answer.
+        """
+        with self._lock:
+            before = self._known(population)
+            charter = self._refreshed(population)
+            if charter is None:
+                signed = approve(found(population, owners=[self._key.public], issuer_key=self._issuer_key), self._key)
+                self._aggregator.set_charter(signed)
+                charter = self._keep(signed)
+                self._log.event("population_founded", population=population)
+            if self._keeper is not None:
+                for one in self._stored(population):
+                    self._keeper.log_charter(one)
+            charter.require_owner(self._key.public, of="this server's tasks")
+            return before is None or before.sha256 != charter.sha256
+
+    def change(self, signed: SignedCharter) -> tuple[SignedCharter, int]:
+        """Adds this server's approval to a charter, and puts it in force once it has all that it needs.
+
+        Returns the charter and how many approvals are missing.
+
+        Raises:
+            ConfigurationError: it is malformed, or does not follow the charter in force.
+            ServiceError: the aggregator refuses it, or does not answer.
+        """
+        charter = open_charter(signed)
+        with self._lock:
+            before = self._refreshed(charter.population)
+            if before is not None and before.sha256 == charter.sha256:
+                return before.signed, 0
+            if (before is None) != (charter.sequence == 0) or (
+                before is not None and charter.previous_sha256 != before.sha256
+            ):
+                raise ConfigurationError(
+                    f"charter {charter.sequence} of population {charter.population!r} does not follow the one in "
+                    "force; write it anew"
+                )
+            if before is None or self._key.public in before.owners:
+                signed = approve(signed, self._key)
+            missing = 0 if before is None else missing_approvals(open_charter(signed), before)
+            if missing:
+                return signed, missing
+            self._aggregator.set_charter(signed)
+            self._keep(signed)
+            if self._keeper is not None:
+                self._keeper.log_charter(signed)
+            self._log.event("charter_changed", population=charter.population, sequence=charter.sequence)
+            return signed, 0
+
+    def _known(self, population: str) -> Charter | None:
+        if population not in self._newest:
+            stored = self._stored(population)
+            if not stored:
+                return None
+            self._newest[population] = open_charter(stored[-1])
+        return self._newest[population]
+
+    def _refreshed(self, population: str) -> Charter | None:
+        """The newest charter in force, with all before it kept."""
+        known = self._known(population)
+        while True:
+            later = self._aggregator.charters(population, 0 if known is None else known.sequence + 1)
+            if not later:
+                return known
+            for signed in later:
+                charter = open_charter(signed)
+                if known is not None:
+                    check_succession(charter, known)
+                known = self._keep(signed)
+
+    def _keep(self, signed: SignedCharter) -> Charter:
+        charter = open_charter(signed)
+        values = {
+            "population": charter.population,
+            "sequence": charter.sequence,
+            "signed": signed.SerializeToString(deterministic=True),
+        }
+        with self._storage.transaction() as connection:
+            connection.execute(insert(CHARTERS).values(values).on_conflict_do_nothing())
+        self._newest[charter.population] = charter
+        return charter
+
+    def _stored(self, population: str) -> list[SignedCharter]:
+        query = sa.select(CHARTERS.c.signed).where(CHARTERS.c.population == population).order_by(CHARTERS.c.sequence)
+        with self._storage.transaction() as connection:
+            return [SignedCharter.FromString(row.signed) for row in connection.execute(query)]

@@ -1,0 +1,72 @@
+"""The host of an aggregator without a network: a world's enclave behind its real storage."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from odp.crypto import domains
+from odp.errors import StateError
+from odp.transport.logs import Log
+from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.changes import Changes
+from trusted_aggregator.control import ControlService
+from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.interface import Writes
+from trusted_aggregator.program import _resume
+from trusted_aggregator.records import SealedRecord
+from trusted_aggregator.servicer import AggregatorService
+from trusted_aggregator.storage import Storage
+
+
+class StoredHost:
+    """Starts on what ``world``, whose population is founded, had its host keep so far."""
+
+    def __init__(self, world: Any, state: StateFolder) -> None:
+        self.world = world
+        self.state = state
+        self.failures: list[StateError] = []
+        self.now = 0.0
+        storage = Storage(state)
+        storage.apply([SealedRecord(key, data) for key, data in world.records.items()])
+        storage.close()
+        self.begin()
+
+    def begin(self) -> None:
+        self.log = io.StringIO()
+        log = Log("aggregator", stream=self.log)
+        self.storage = Storage(self.state)
+        self.core = AggregatorCore.restore(
+            self.world.identity, self.storage.records(), self.storage.contributions, noise=self.world.made_by
+        )
+        self.storage.apply(self.core.restored_writes)
+        _resume(self.core, self.storage, [self.world.population], log)
+        changes = Changes(self.core, self.storage, failed=self.failures.append)
+        self.service = AggregatorService(self.core, self.storage, changes, failed=self.failures.append)
+        self.control = ControlService(self.core, self.storage, changes, log, clock=lambda: self.now)
+
+    def end(self) -> None:
+        self.service.close()
+        self.storage.close()
+
+    def restart(self) -> None:
+        self.end()
+        self.begin()
+
+    def settle(self, writes: Writes) -> None:
+        self.storage.apply(writes)
+        self.core.commit()
+
+    def open(self, round: int = 0) -> None:
+        order, signature = self.world.order(round, domains.OPEN)
+        self.control.open_round(aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature))
+
+    def close_round(self, round: int = 0) -> common_pb2.SignedRelease:
+        order, signature = self.world.order(round, domains.CLOSE)
+        return self.control.close_round(aggregator_pb2.CloseRoundRequest(order=order, signature=signature))
+
+    def count(self, round: int = 0) -> int:
+        state = self.core.round_state(self.world.task_sha256, round)
+        assert state is not None
+        return state.contributions

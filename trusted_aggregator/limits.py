@@ -1,0 +1,24 @@
+"""The most that one population may take of an enclave and of its host, so that no developer is in the way of others.
+
+What each limit bounds: the event log that evidence carries, the work of a start, the memory of the enclave, and the
+host's disk. A limit that is reached is told to the developer who reached it, by its name, and to nobody else.
+"""
+
+from __future__ import annotations
+
+#: Populations of one enclave.
+MOST_POPULATIONS = 32
+#: Changes of one population's charter from one start of the enclave to the next: each is a line of the event log.
+MOST_CHANGES = 8
+#: Tasks of one population that the enclave knows: those under way, and finished ones until newer ones need the room.
+MOST_TASKS = 64
+#: Their definitions together, in bytes.
+MOST_DEFINITION_BYTES = 2**20
+#: Rounds of one population that are open or charged.
+MOST_OPEN_ROUNDS = 16
+#: Noise of those rounds, and the newest release of each task, in bytes.
+MOST_STORED_BYTES = 2**27
+#: Tasks of one population that were ended: each is remembered for good, so that it stays ended.
+MOST_ABANDONED = 4096
+#: Rounds that one population can charge: its ledger is read at every start.
+MOST_CHARGES = 1024

@@ -1,0 +1,227 @@
+"""One population inside the enclave: whose it is, what it spent, which of its tasks are over.
+
+Each of the three changes in one way, and each step is durable before the next:
+
+1. A change (``charge``, ``seal``, ``set_charter``, ``abandon``) prepares a new version with a new stamp; the host
+   stores it sealed.
+2. ``commit`` moves the platform's counters to that stamp: from now on every older version is refused.
+3. Only then is the change acted upon: a release leaves, a new owner is obeyed, an end is acknowledged.
+
+A crash after 1 leaves a version whose parent is current: the next start finishes step 2. A crash after 2 leaves the
+current version. A host that skipped the storing of 1 finds its older version refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from odp.charter import Charter
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import BudgetExceeded, PrivacyError, StateError
+from odp.privacy.adjacency import Adjacency
+from odp.privacy.events import Event
+from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
+from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES
+from trusted_aggregator.rollback import ZERO, RollbackGuard
+from trusted_aggregator.sealed_state import PopulationRecord
+
+
+def _require_zero_out(events: Sequence[Event]) -> None:
+    """Every mode of a task states the exact number of contributions, and releases nothing below its minimum."""
+    for event in events:
+        if event.adjacency is not Adjacency.ZERO_OUT_USER:
+            raise PrivacyError(
+                f"adjacency={event.adjacency.value!r} of event {event.name!r} does not fit a task of an enclave, whose "
+                f"releases depend on how many contribute: only {Adjacency.ZERO_OUT_USER.value!r} is charged"
+            )
+
+
+class Population:
+    """State and rollback guard of one population. Not thread-safe: its owner calls it under one lock."""
+
+    def __init__(self, identity: EnclaveIdentity, name: str, *, record: PopulationRecord | None = None) -> None:
+        """Starts from ``record``, or without a charter where there is none.
+
+        Raises StateError where the record is not the newest, or none is given although one was stored once.
+        """
+        self.name = name
+        self._budget = Budget(identity.policy.population_epsilon, identity.policy.population_delta)
+        self._guard = RollbackGuard(identity, name)
+        self._pending: PopulationRecord | None = None
+        #: Whether the ledger is ahead of what it was started from, by something that costs nothing to lose.
+        self.changed = False
+        if record is None:
+            self._guard.require(ZERO)
+            record = PopulationRecord.unfounded(name)
+        else:
+            self._guard.advance(parent=record.parent, to=record.stamp)
+        self._committed = record
+
+    @property
+    def charter(self) -> Charter | None:
+        """The charter in force; None before the population is founded."""
+        return self._committed.charter
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger in force. Raises StateError where another copy of this enclave has changed it since."""
+        self._guard.require(self._committed.stamp)
+        return self._committed.ledger
+
+    @property
+    def record(self) -> PopulationRecord:
+        """What the host has to store: the pending version where there is one."""
+        return self._committed if self._pending is None else self._pending
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a change waits for ``commit``."""
+        return self._pending is not None
+
+    def require_owner(self, key: bytes, *, of: str) -> None:
+        """Returns if ``key`` owns the population now; ``of`` says what it signed.
+
+        Raises:
+            PrivacyError: it does not.
+            StateError: another copy of this enclave has changed the population since.
+        """
+        self._guard.require(self._committed.stamp)
+        if self.charter is None:
+            raise unfounded(self.name)
+        self.charter.require_owner(key, of=of)
+
+    def require_committed(self) -> None:
+        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since."""
+        if self._pending is not None:
+            raise StateError(f"an earlier change of population {self.name!r} is not stored yet; store it, then retry")
+        self._guard.require(self._committed.stamp)
+
+    def charged(self, task_id: str, round: int) -> Entry | None:
+        """The entry that charged a round, in the current or the pending version; None where nothing was charged."""
+        entries = self.record.ledger.entries
+        return next((entry for entry in entries if entry.task_id == task_id and entry.round == round), None)
+
+    def find(self, task_id: str, round: int) -> Entry | None:
+        """The newest entry of a round, in the current or the pending version; None where nothing was charged."""
+        return self.record.ledger.find(task_id, round)
+
+    def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
+        """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
+
+        Raises:
+            BudgetExceeded: they cannot.
+            PrivacyError: an event is a claim about another adjacency than an enclave's releases are; or the ledger is
+                full.
+        """
+        _require_zero_out(events)
+        ledger = self.ledger
+        self._require_entry(ledger, what)
+        try:
+            ledger.require_room(
+                task_id=task_id, events=events, population_size=self._users(users),
+                task_budget=budget, population_budget=self._budget,
+            )  # fmt: skip
+        except BudgetExceeded as error:
+            raise BudgetExceeded(f"{what} was not started: {error}") from error
+
+    def set_charter(self, charter: Charter, *, abandoned: Collection[bytes]) -> None:
+        """Prepares the version under ``charter``, whose signatures the caller checked.
+
+        ``abandoned`` are the tasks of the keys that own the population no longer.
+
+        Raises StateError as ``charge``.
+        """
+        self._prepare(charter=charter, abandoned=abandoned)
+
+    def abandon(self, task_sha256: bytes) -> None:
+        """Prepares the version in which a task is over: what it has charged and not sealed is void.
+
+        Raises:
+            PrivacyError: too many tasks were ended before.
+            StateError: as ``charge``.
+        """
+        if len(self._committed.abandoned) >= MOST_ABANDONED:
+            raise PrivacyError(
+                f"population {self.name!r} has ended {MOST_ABANDONED} tasks, the most that are remembered: take "
+                "another population"
+            )
+        self._prepare(abandoned=[task_sha256])
+
+    def charge(
+        self, *, task_id: str, round: int, events: Sequence[Event], budget: Budget, contributions: int,
+        set_sha256: bytes, noise_id: bytes,
+    ) -> None:  # fmt: skip
+        """Prepares the version that holds the charge of a round; ``record`` has to be stored before ``commit``.
+
+        Raises:
+            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_room``; nothing changed.
+            StateError: another change is not committed yet, or another copy of this enclave has made one.
+        """
+        _require_zero_out(events)
+        ledger = self.ledger
+        self._require_entry(ledger, f"round {round}")
+        ledger = ledger.charge(
+            task_id=task_id, round=round, events=events, contributions=contributions,
+            population_size=self._users(contributions), id_set_sha256=set_sha256, noise_id=noise_id,
+            task_budget=budget, population_budget=self._budget,
+        )  # fmt: skip
+        self._prepare(ledger=ledger)
+
+    def seal(self, *, task_id: str, round: int, release_sha256: bytes) -> None:
+        """Prepares the version that names the one release of a charged round. Raises PrivacyError, StateError."""
+        self._prepare(
+            ledger=self._committed.ledger.advance(
+                task_id=task_id, round=round, state=ReleaseState.SEALED, release_sha256=release_sha256
+            )
+        )
+
+    def commit(self) -> None:
+        """Makes a stored version the only one. Raises StateError where another copy of this enclave was faster."""
+        if self._pending is not None:
+            self._guard.advance(parent=self._pending.parent, to=self._pending.stamp)
+            self._committed, self._pending = self._pending, None
+
+    def mark_void(self, *, task_id: str, round: int) -> None:
+        """Notes that nothing can be released for a charged round; a release that was sealed once stays as it is.
+
+        The stamp stays: it is the charge that must not roll back. Raises StateError where a change is not committed.
+        """
+        self.require_committed()
+        entry = self._committed.ledger.find(task_id, round)
+        if entry is not None and entry.state is ReleaseState.CHARGED:
+            ledger = self._committed.ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID)
+            self._committed = self._committed.with_ledger(ledger)
+            self.changed = True
+
+    def _prepare(
+        self, *, charter: Charter | None = None, ledger: Ledger | None = None, abandoned: Collection[bytes] = ()
+    ) -> None:
+        self.require_committed()
+        ledger = self._committed.ledger if ledger is None else ledger
+        ended = {task.hex() for task in abandoned}
+        for entry in [entry for entry in ledger.entries if entry.task_id in ended]:
+            latest = ledger.find(entry.task_id, entry.round)
+            if latest is not None and latest.state is ReleaseState.CHARGED:
+                ledger = ledger.advance(task_id=entry.task_id, round=entry.round, state=ReleaseState.VOID)
+        self._pending = self._committed.after(
+            charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned)
+        )
+
+    def _require_entry(self, ledger: Ledger, what: str) -> None:
+        if sum(entry.state is ReleaseState.CHARGED for entry in ledger.entries) >= MOST_CHARGES:
+            raise PrivacyError(
+                f"{what} was not started: population {self.name!r} has charged {MOST_CHARGES} rounds, the most that "
+                "one ledger holds; take another population"
+            )
+
+    def _users(self, now: int) -> int:
+        """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
+        return max([now, *(entry.contributions for entry in self._committed.ledger.entries)])
+
+
+def unfounded(name: str) -> PrivacyError:
+    """Of a population without a charter."""
+    return PrivacyError(
+        f"population {name!r} is not founded here: a founder that the enclave's policy names has to sign its charter "
+        "(`odp population found`); list the server's key with `odp aggregator run --founder`"
+    )

@@ -1,0 +1,88 @@
+"""The half of the enclave that contributions come to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import Refusal, StateError
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.holdings import Holdings
+from trusted_aggregator.interface import Status
+from trusted_aggregator.population import Population
+from trusted_aggregator.rounds import Round
+
+
+class Submissions:
+    """Finds the round of each contribution; ``submit`` and ``submit_batch`` run in parallel, all else does not."""
+
+    def __init__(self, identity: EnclaveIdentity) -> None:
+        self._identity = identity
+        self._admin = threading.RLock()
+        self._populations: dict[str, Population] = {}
+        self._holdings = Holdings()
+
+    def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, masked_sha256: bytes = b"") -> Refusal | None:
+        """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.submit([sealed], self._identity.hpke, masked_sha256=[masked_sha256])[0]
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+        """``submit`` for each; those of one round in order."""
+        answers: list[Refusal | None] = [None] * len(submits)
+        rounds: dict[tuple[bytes, int], list[int]] = {}
+        for number, given in enumerate(submits):
+            rounds.setdefault((given.task_sha256, given.round), []).append(number)
+        for key, numbers in rounds.items():
+            held = self._find_round(*key)
+            if isinstance(held, Refusal):
+                found: list[Refusal | None] = [held] * len(numbers)
+            else:
+                sealed = [submits[number].sealed_contribution for number in numbers]
+                masked = [submits[number].masked_sha256 for number in numbers]
+                found = held.submit(sealed, self._identity.hpke, masked_sha256=masked)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+        return answers
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round: what a host may take in of one.
+
+        The refusal that each of them would meet where the round takes none.
+        """
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the masked vector that comes with each contribution, 0 where none does; or the refusal."""
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.masked_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """Digests (32 bytes each, ascending) of the masked vectors that a charged round sums, a page from ``start`` on.
+
+        Raises StateError where no such round is charged and waits for its sum.
+        """
+        with self._admin:
+            found = self._find_round(task_sha256, round)
+            if isinstance(found, Refusal) or found.status is not Status.CHARGED or found.halves is None:
+                raise StateError(f"round {round} does not wait for a masked sum; close it first")
+            return found.halves.page(start)
+
+    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+        """Notes what the host can unmask in a round of SecAgg+; see ``Round.announce``, and what it raises."""
+        with self._admin:
+            found = self._find_round(task_sha256, round)
+            if isinstance(found, Refusal):
+                raise StateError(f"round {round} is not open here; open it first")
+            found.announce(clients, set_sha256)
+
+    def _find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
+        return self._holdings.find_round(task_sha256, round, self._populations)
