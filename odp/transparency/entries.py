@@ -27,8 +27,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, TypeAlias
 
+from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError
-from odp.signed_task import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES, check_length
+from odp.signed_task import HASH_BYTES, SIGNATURE_BYTES, check_length
 from odp.transparency.merkle import leaf_hash
 from odp.v1 import common_pb2, population_pb2
 
