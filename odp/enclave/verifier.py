@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
-from odp import _validate
+from odp import _validate, jwt
 from odp.enclave import chain, registers
 from odp.enclave.evidence import (
     DEBUG_DISABLED,
@@ -35,7 +35,6 @@ from odp.enclave.evidence import (
     Reason,
     read_token,
     report_data,
-    signature_is_valid,
 )
 from odp.enclave.policy import ROLES, EnclavePolicy, Role
 from odp.enclave.reference_values import ReferenceValues, Validity
@@ -110,7 +109,7 @@ def verify_evidence(
     parsed = read_token(token)
     chip = chain.verify(parsed.chain, roots=reference_values.roots, now=now)
     _check_revocation(chip, reference_values)
-    if not signature_is_valid(parsed, chip.key):
+    if not jwt.signature_is_valid(parsed, chip.key):
         raise AttestationError(
             Reason.BAD_SIGNATURE, "the token was changed, or not signed by the platform that it names"
         )
