@@ -37,8 +37,8 @@ from device_runtime.store import Store
 from device_runtime.verification import Records
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.crypto import domains, hpke, segments
+from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.masked import mask
-from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import NotNow, PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from odp.crypto.secure_aggregation.roster import read_roster
+from odp.crypto.roster import read_roster
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process

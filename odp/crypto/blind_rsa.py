@@ -81,6 +81,11 @@ class PublicKey:
         """Bytes of the modulus, of a blinded message and of a signature."""
         return self.modulus.bit_length() // 8
 
+    def check_blinded(self, blinded_message: bytes) -> None:
+        """Raises ConfigurationError unless ``blinded_message`` has ``size`` bytes and is below the modulus."""
+        if len(blinded_message) != self.size or int.from_bytes(blinded_message, "big") >= self.modulus:
+            raise ConfigurationError(f"Expected a blinded message of {self.size} bytes, below the modulus of its key")
+
     def verify(self, message: bytes, signature: bytes) -> None:
         """Returns if ``signature`` is one over ``message`` under this key. Raises SignatureError otherwise."""
         try:

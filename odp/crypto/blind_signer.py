@@ -70,10 +70,9 @@ class BlindSigner:
             ConfigurationError: the blinded message has another length, or is not below the modulus.
             SigningFault: the machine computed a wrong result; nothing was given out.
         """
+        self.public.check_blinded(blinded_message)
         size, modulus = self.public.size, self.public.modulus
         number = int.from_bytes(blinded_message, "big")
-        if len(blinded_message) != size or number >= modulus:
-            raise ConfigurationError(f"Expected a blinded message of {size} bytes, below the modulus of its key")
         mask = 1 + int.from_bytes(random_bytes(size + 16), "big") % (modulus - 1)
         signed = self._private_power(number * pow(mask, EXPONENT, modulus) % modulus)
         result = signed * pow(mask, -1, modulus) % modulus

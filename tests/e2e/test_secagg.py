@@ -22,7 +22,7 @@ from device_runtime.provision import provision
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
-from odp.crypto.secure_aggregation.roster import hash_of, read_roster
+from odp.crypto.roster import hash_of, read_roster
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
