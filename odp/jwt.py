@@ -1,9 +1,9 @@
-"""JWTs in compact form, signed with ES384 under an x5c chain: written, and read strictly.
+"""JWTs in compact form, signed with ES256 or ES384 under an x5c chain: written, and read strictly.
 
 Reading enforces one spelling per token: size limits, canonical base64url, single keys, no header but ``alg``, ``typ``
 and ``x5c``. It decides nothing about trust.
 
-Source: RFC 7515 (JWS), RFC 7518 section 3.4 (ES384), RFC 7519 (JWT).
+Source: RFC 7515 (JWS), RFC 7518 section 3.4 (ECDSA), RFC 7519 (JWT).
 """
 
 from __future__ import annotations
@@ -20,9 +20,24 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-ALGORITHM = "ES384"
 
-_SIGNATURE_BYTES = 96
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """A signature algorithm: its name, its curve and hash, and the bytes of half a signature."""
+
+    name: str
+    curve: type[ec.EllipticCurve]
+    hash: type[hashes.HashAlgorithm]
+    half: int
+
+    def accepts(self, key: object) -> bool:
+        """Whether ``key`` is a public key of this algorithm's curve."""
+        return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, self.curve)
+
+
+ES256 = Algorithm("ES256", ec.SECP256R1, hashes.SHA256, 32)
+ES384 = Algorithm("ES384", ec.SECP384R1, hashes.SHA384, 48)
+
 _LARGEST_TOKEN = 16 * 1024
 _LARGEST_CERTIFICATE = 4 * 1024
 _CHAIN_LENGTHS = (2, 3)
@@ -43,32 +58,36 @@ class Token:
         chain: DER certificates, the signing key's first; 2 or 3.
         claims: the claims set, as decoded JSON.
         signed: the bytes under the signature.
-        signature: 96 bytes, r || s.
+        signature: r || s.
+        algorithm: what the header names.
     """
 
     chain: tuple[bytes, ...]
     claims: dict[str, Any]
     signed: bytes
     signature: bytes
+    algorithm: Algorithm
 
 
-def write_token(claims: Mapping[str, object], *, chain: Sequence[bytes], key: ec.EllipticCurvePrivateKey) -> str:
-    """Signs ``claims``, a JSON object, with the P-384 key that ``chain[0]`` (DER certificates) certifies."""
+def write_token(
+    claims: Mapping[str, object], *, chain: Sequence[bytes], key: ec.EllipticCurvePrivateKey, algorithm: Algorithm
+) -> str:
+    """Signs ``claims``, a JSON object, with the key that ``chain[0]`` (DER certificates) certifies."""
     header = {
-        "alg": ALGORITHM,
+        "alg": algorithm.name,
         "typ": "JWT",
         "x5c": [base64.b64encode(certificate).decode("ascii") for certificate in chain],
     }
     signed = ".".join(base64url(json.dumps(part, separators=(",", ":")).encode()) for part in (header, dict(claims)))
-    r, s = utils.decode_dss_signature(key.sign(signed.encode("ascii"), ec.ECDSA(hashes.SHA384())))
-    return f"{signed}.{base64url(r.to_bytes(48, 'big') + s.to_bytes(48, 'big'))}"
+    r, s = utils.decode_dss_signature(key.sign(signed.encode("ascii"), ec.ECDSA(algorithm.hash())))
+    return f"{signed}.{base64url(b''.join(half.to_bytes(algorithm.half, 'big') for half in (r, s)))}"
 
 
-def read_token(token: str) -> Token:
+def read_token(token: str, algorithm: Algorithm) -> Token:
     """Takes a token apart, strictly: size limits, one spelling per byte string, no repeated keys, no unknown header.
 
     Raises:
-        Malformed: it is no such token.
+        Malformed: it is no token of this algorithm.
     """
     if len(token) > _LARGEST_TOKEN:
         raise Malformed(f"the token is longer than {_LARGEST_TOKEN} characters")
@@ -78,19 +97,21 @@ def read_token(token: str) -> Token:
     header, claims = (_json_object(_unbase64url(part, "the token"), "the token") for part in parts[:2])
     if set(header) != {"alg", "typ", "x5c"}:
         raise Malformed("the token's header does not hold exactly alg, typ and x5c")
-    if header["alg"] != ALGORITHM or header["typ"] != "JWT":
-        raise Malformed(f"the token's header does not say alg {ALGORITHM} and typ JWT")
+    if header["alg"] != algorithm.name or header["typ"] != "JWT":
+        raise Malformed(f"the token's header does not say alg {algorithm.name} and typ JWT")
     signature = _unbase64url(parts[2], "the token's signature")
-    if len(signature) != _SIGNATURE_BYTES:
-        raise Malformed(f"the token's signature is {len(signature)} bytes, not {_SIGNATURE_BYTES}")
-    return Token(_certificates(header["x5c"]), claims, f"{parts[0]}.{parts[1]}".encode("ascii"), signature)
+    if len(signature) != 2 * algorithm.half:
+        raise Malformed(f"the token's signature is {len(signature)} bytes, not {2 * algorithm.half}")
+    signed = f"{parts[0]}.{parts[1]}".encode("ascii")
+    return Token(_certificates(header["x5c"]), claims, signed, signature, algorithm)
 
 
 def signature_is_valid(token: Token, key: ec.EllipticCurvePublicKey) -> bool:
-    """Whether ``token`` was signed by the P-384 key ``key``."""
-    r, s = (int.from_bytes(half, "big") for half in (token.signature[:48], token.signature[48:]))
+    """Whether ``token`` was signed by ``key``, which is of its algorithm's curve."""
+    half = token.algorithm.half
+    r, s = (int.from_bytes(number, "big") for number in (token.signature[:half], token.signature[half:]))
     try:
-        key.verify(utils.encode_dss_signature(r, s), token.signed, ec.ECDSA(hashes.SHA384()))
+        key.verify(utils.encode_dss_signature(r, s), token.signed, ec.ECDSA(token.algorithm.hash()))
     except InvalidSignature:
         return False
     return True

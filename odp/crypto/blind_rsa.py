@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -116,18 +115,22 @@ def blind(key: PublicKey, message: bytes, random_bytes: RandomBytes = os.urandom
         random_bytes: the source of the salt (48 bytes) and of the blinding factor: secret, and of one message alone.
 
     Raises:
-        ConfigurationError: the modulus has a small factor or is no product of large primes, so no key of an honest
-            signer.
+        ConfigurationError: the modulus shares a factor with what is signed, which no honest one does.
     """
+    modulus = key.modulus
     encoded = int.from_bytes(_pss_encoded(message, random_bytes(SALT_BYTES), key.size), "big")
-    if math.gcd(encoded, key.modulus) != 1:
-        raise _hostile_modulus()
     for _ in range(_MOST_TRIES):
         factor = int.from_bytes(random_bytes(key.size), "big")
-        if 0 < factor < key.modulus and math.gcd(factor, key.modulus) == 1:
-            blinded = encoded * pow(factor, EXPONENT, key.modulus) % key.modulus
-            return Blinding(blinded.to_bytes(key.size, "big"), message, pow(factor, -1, key.modulus))
-    raise _hostile_modulus()
+        if not 0 < factor < modulus:
+            continue
+        try:
+            # One inversion, the costly step, serves for both: the product is a unit where its factors are.
+            inverse = encoded * pow(encoded * factor, -1, modulus) % modulus
+        except ValueError:
+            continue
+        blinded = encoded * pow(factor, EXPONENT, modulus) % modulus
+        return Blinding(blinded.to_bytes(key.size, "big"), message, inverse)
+    raise ConfigurationError("the RSA modulus of the signer has small factors: it is no key of an honest signer")
 
 
 def finalize(key: PublicKey, blinding: Blinding, blind_signature: bytes) -> bytes:
@@ -155,7 +158,3 @@ def _pss_encoded(message: bytes, salt: bytes, size: int) -> bytes:
 def _mgf1(seed: bytes, length: int) -> bytes:
     blocks = (hashlib.sha384(seed + number.to_bytes(4, "big")).digest() for number in range(-(-length // _HASH_BYTES)))
     return b"".join(blocks)[:length]
-
-
-def _hostile_modulus() -> ConfigurationError:
-    return ConfigurationError("the RSA modulus of the signer has small factors: it is no key of an honest signer")

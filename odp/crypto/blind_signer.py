@@ -71,14 +71,14 @@ class BlindSigner:
             SigningFault: the machine computed a wrong result; nothing was given out.
         """
         self.public.check_blinded(blinded_message)
-        size, modulus = self.public.size, self.public.modulus
-        number = int.from_bytes(blinded_message, "big")
+        size, modulus = self.public.size, gmpy2.mpz(self.public.modulus)
+        number = gmpy2.mpz(int.from_bytes(blinded_message, "big"))
         mask = 1 + int.from_bytes(random_bytes(size + 16), "big") % (modulus - 1)
-        signed = self._private_power(number * pow(mask, EXPONENT, modulus) % modulus)
-        result = signed * pow(mask, -1, modulus) % modulus
-        if pow(result, EXPONENT, modulus) != number:
+        signed = self._private_power(number * gmpy2.powmod(mask, EXPONENT, modulus) % modulus)
+        result = signed * gmpy2.invert(mask, modulus) % modulus
+        if gmpy2.powmod(result, EXPONENT, modulus) != number:
             raise SigningFault("an RSA signature came out wrong; the machine's memory or processor is at fault")
-        return result.to_bytes(size, "big")
+        return int(result).to_bytes(size, "big")
 
 
 class _PrivatePower:
@@ -91,8 +91,7 @@ class _PrivatePower:
         self._dp, self._dq = gmpy2.mpz(numbers.dmp1), gmpy2.mpz(numbers.dmq1)
         self._q_inverse = gmpy2.mpz(numbers.iqmp)
 
-    def __call__(self, value: int) -> int:
-        number = gmpy2.mpz(value)
+    def __call__(self, number: gmpy2.mpz) -> gmpy2.mpz:
         of_p = gmpy2.powmod_sec(number % self._p, self._dp, self._p)
         of_q = gmpy2.powmod_sec(number % self._q, self._dq, self._q)
-        return int(of_q + self._q * ((of_p - of_q) * self._q_inverse % self._p))
+        return of_q + self._q * ((of_p - of_q) * self._q_inverse % self._p)

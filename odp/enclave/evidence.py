@@ -177,7 +177,7 @@ class Claims:
 
 def write_token(claims: Claims, *, chain: Sequence[bytes], key: ec.EllipticCurvePrivateKey) -> str:
     """Signs ``claims`` with the P-384 key that ``chain[0]`` (DER certificates) certifies."""
-    return jwt.write_token(claims.to_json(), chain=chain, key=key)
+    return jwt.write_token(claims.to_json(), chain=chain, key=key, algorithm=jwt.ES384)
 
 
 @_as_evidence()
@@ -187,4 +187,4 @@ def read_token(token: str) -> jwt.Token:
     Raises:
         AttestationError: ``malformed``.
     """
-    return jwt.read_token(token)
+    return jwt.read_token(token, jwt.ES384)

@@ -1,8 +1,8 @@
 """What an issuer of tokens must not lose: the key of each round, and which device got its token.
 
 Of a device the database holds its name (a hash of its key), the rounds that it asked for, and the hash of the blinded
-message: nothing that a token could be recognised by. A row is on the disk before the signature leaves, so that no kill
-gives a device a second token.
+message: nothing that a token could be recognised by. A row is stored before the signature leaves, so that no kill gives
+a device a second token. A power cut may take the last rows, and so give a few devices another one.
 """
 
 from __future__ import annotations
@@ -48,6 +48,19 @@ _TOKENS = sa.Table(
     sqlite_with_rowid=False,
 )
 
+# What every token passes: written out, as the building of a statement costs more than its execution.
+_STANDING = sa.text(
+    "SELECT keys.issued, "
+    "(SELECT blinded_sha256 FROM tokens WHERE device = :device AND task_sha256 = :task AND round = :number) AS before, "
+    "(SELECT count(*) FROM tokens WHERE device = :device AND time > :since) AS lately "
+    "FROM keys WHERE task_sha256 = :task AND round = :number AND private_key IS NOT NULL AND not_after >= :now"
+)
+_INSERT = sa.text(
+    "INSERT INTO tokens (device, task_sha256, round, blinded_sha256, time) "
+    "VALUES (:device, :task, :number, :blinded, :now)"
+)
+_COUNT = sa.text("UPDATE keys SET issued = issued + 1 WHERE task_sha256 = :task AND round = :number")
+
 
 class Grant(enum.Enum):
     """What became of a device's request."""
@@ -85,7 +98,7 @@ class Storage:
         self._path = path
         # One writer at a time, which reads what it decides by; the folder's lock keeps other processes out.
         self._lock = threading.Lock()
-        self._engine = open_database(path)
+        self._engine = open_database(path, durable=False)
         with database_errors(path):
             _METADATA.create_all(self._engine)
 
@@ -144,30 +157,21 @@ class Storage:
     ) -> Grant:
         """Notes that ``device`` gets its token of a round, unless it has one or a limit is reached.
 
-        ``per_device`` tokens within ``DAY`` are the most of one device, ``per_round`` those of all devices. Where the
-        answer is ``NEW``, it is on the disk.
+        ``per_device`` tokens within ``DAY`` are the most of one device, ``per_round`` those of all devices.
         """
-        mine = (_TOKENS.c.device == device, *_round(_TOKENS, task_sha256, round))
+        mine = {"device": device, "task": task_sha256, "number": round}
         with database_errors(self._path), self._lock, self._engine.begin() as connection:
-            row = connection.execute(sa.select(_KEYS).where(*_round(_KEYS, task_sha256, round))).one_or_none()
-            if row is None or row.private_key is None or row.not_after < now:
+            found = connection.execute(_STANDING, {**mine, "since": now - DAY, "now": now}).one_or_none()
+            if found is None:
                 return Grant.ENDED
-            before = connection.execute(sa.select(_TOKENS.c.blinded_sha256).where(*mine)).scalar_one_or_none()
-            if before is not None:
-                return Grant.AGAIN if before == blinded_sha256 else Grant.OTHER
-            if row.issued >= per_round:
+            if found.before is not None:
+                return Grant.AGAIN if found.before == blinded_sha256 else Grant.OTHER
+            if found.issued >= per_round:
                 return Grant.ROUND_LIMIT
-            lately = (_TOKENS.c.device == device, _TOKENS.c.time > now - DAY)
-            if connection.execute(sa.select(sa.func.count()).where(*lately)).scalar_one() >= per_device:
+            if found.lately >= per_device:
                 return Grant.DEVICE_LIMIT
-            connection.execute(
-                insert(_TOKENS).values(
-                    device=device, task_sha256=task_sha256, round=round, blinded_sha256=blinded_sha256, time=now
-                )
-            )
-            connection.execute(
-                sa.update(_KEYS).where(*_round(_KEYS, task_sha256, round)).values(issued=_KEYS.c.issued + 1)
-            )
+            connection.execute(_INSERT, {**mine, "blinded": blinded_sha256, "now": now})
+            connection.execute(_COUNT, mine)
             return Grant.NEW
 
     def sizes(self) -> tuple[int, int]:

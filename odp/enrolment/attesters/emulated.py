@@ -45,7 +45,7 @@ _ORGANIZATION = "ODP emulated vendor: no protection"
 _CLOCK_SKEW_SECONDS = 300
 _BACKDATED = datetime.timedelta(days=1)
 _VALID = datetime.timedelta(days=25 * 365)
-_CURVE = ec.SECP384R1()
+_CURVE = ec.SECP256R1()
 
 
 class EmulatedVendor:
@@ -117,6 +117,7 @@ class EmulatedAttester:
             },
             chain=self.chain,
             key=self.key,
+            algorithm=jwt.ES256,
         ).encode("ascii")
 
 
@@ -138,7 +139,7 @@ class EmulatedVerifier:
         try:
             if len(statement) > LARGEST_STATEMENT:
                 raise jwt.Malformed(f"it is longer than {LARGEST_STATEMENT} bytes")
-            token = jwt.read_token(statement.decode("ascii"))
+            token = jwt.read_token(statement.decode("ascii"), jwt.ES256)
             key = self._certified(token.chain, now)
             if not jwt.signature_is_valid(token, key):
                 raise jwt.Malformed("its signature is not that of its device")
@@ -166,9 +167,9 @@ class EmulatedVerifier:
             raise jwt.Malformed(f"its certificates do not lead to its vendor ({type(error).__name__})") from error
         if (
             certifies
-            or device.signature_algorithm_oid != SignatureAlgorithmOID.ECDSA_WITH_SHA384
+            or device.signature_algorithm_oid != SignatureAlgorithmOID.ECDSA_WITH_SHA256
             or not isinstance(key, ec.EllipticCurvePublicKey)
-            or not isinstance(key.curve, ec.SECP384R1)
+            or not isinstance(key.curve, ec.SECP256R1)
         ):
             raise jwt.Malformed("its first certificate is not that of a device")
         if not born <= now <= dies:
@@ -226,7 +227,7 @@ def _certificate(
         .not_valid_before(start)
         .not_valid_after(start + _VALID)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
-        .sign(issuer_key, hashes.SHA384())
+        .sign(issuer_key, hashes.SHA256())
     )
 
 
