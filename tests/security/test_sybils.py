@@ -245,8 +245,8 @@ def test_r235_requests_and_tokens_of_one_device_are_no_more_alike_than_those_of_
     assert abs(strangers - 1020) < tolerance
 
 
-def test_r236_an_issuer_that_makes_two_keys_of_one_round_leaves_a_proof(world: World, tmp_path: Path) -> None:
-    """It is the same key that signs both statements. That an enclave takes one of them: see the enclave's tests."""
+def test_r236_a_second_key_of_a_round_admits_nothing_under_the_first(world: World, tmp_path: Path) -> None:
+    """Both statements are under one issuer's key, which proves that it made two."""
     task = world.developer.task()
     second = World(tmp_path / "second", clock=world.clock, key=world.key)
     second.developer = world.developer
