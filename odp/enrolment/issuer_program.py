@@ -22,7 +22,7 @@ from odp.transport.channel import parse_address
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import answers, serve
-from odp.transport.state_folder import StateFolder
+from odp.transport.state_folder import StateFolder, made_once
 from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
 from odp.v1 import enrolment_pb2, enrolment_pb2_grpc
 
@@ -204,14 +204,10 @@ def _developer(text: str) -> bytes:
 
 
 def _key(state: StateFolder) -> SigningKey:
-    stored = state.read(KEY_FILE)
-    if stored is None:
-        key = SigningKey.generate()
-        state.write_atomically(KEY_FILE, key.to_bytes())
-    else:
-        try:
-            key = SigningKey.from_bytes(stored)
-        except ConfigurationError as error:
-            raise StateError(f"{state.path(KEY_FILE)} is not a signing key; restore it from a backup") from error
+    data = made_once(state.path(KEY_FILE), lambda: SigningKey.generate().to_bytes())
+    try:
+        key = SigningKey.from_bytes(data)
+    except ConfigurationError as error:
+        raise StateError(f"{state.path(KEY_FILE)} is not a signing key; restore it from a backup") from error
     state.write_atomically(PUBLIC_FILE, key.public.hex().encode() + b"\n")
     return key

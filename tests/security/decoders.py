@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +51,12 @@ _GRID = Grid.chosen(size=9, clip=1.0, noise_std=1.0, maximum=10)
 _KEY = SigningKey.from_bytes(bytes(range(32)))
 _RECIPIENT = HpkeKey.generate()
 _ITEMS, _PLACES = 12, 4
+_NOW = 1_790_000_000.0
 
 
 def _vendor() -> EmulatedVendor:
     with tempfile.TemporaryDirectory() as folder:
-        return EmulatedVendor.open(Path(folder) / "vendor")
+        return EmulatedVendor.open(Path(folder) / "vendor", clock=lambda: _NOW)
 
 
 _VENDOR = _vendor()
@@ -192,7 +192,7 @@ def _token_key() -> bytes:
 
 
 def _as_statement(data: bytes) -> object:
-    return EmulatedVerifier(_VENDOR.root_pem).verify(data, bytes(32), now=time.time())
+    return EmulatedVerifier(_VENDOR.root_pem).verify(data, bytes(32), now=_NOW)
 
 
 def _as_assignment(data: bytes) -> object:
