@@ -43,8 +43,8 @@ from device_runtime.store import Store
 from device_runtime.verification import Records
 from odp.algorithms.seam import Int64Array, Slices
 from odp.crypto import domains, hpke, segments
+from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.masked import mask
-from odp.crypto.secure_aggregation.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
 from odp.transparency.proofs import LoggedEndorsement, LogGuard

@@ -32,7 +32,7 @@ from device_runtime.statistics import RoundStatistics
 from device_runtime.table_cache import TableCache
 from device_runtime.verification import FOLDER, Records
 from odp import _validate
-from odp.crypto.secure_aggregation.roster import read_roster
+from odp.crypto.roster import read_roster
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError

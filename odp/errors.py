@@ -11,6 +11,7 @@
     ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
     │   └── AddressRefused          a server names an address that the person did not pin: nothing was connected to
     ├── TransparencyError       the transparency log, or what it has to hold, was not accepted: nothing was sent
+    ├── EnrolmentError          a token that says "one device, this round" was not given, or cannot be asked for
     ├── ContributionRefused     the enclave refused a contribution, with a reason of a closed set
     ├── ServiceError            another party answered with an error
     │   ├── StaleModel          the model's version is not served any more: check in again
@@ -87,6 +88,10 @@ class TransparencyError(OdpError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"transparency log refused ({reason}): {message}")
         self.reason = reason
+
+
+class EnrolmentError(OdpError):
+    """The issuer of tokens does not count the device, or gave it the round's token already: it takes no part."""
 
 
 class Refusal(enum.Enum):

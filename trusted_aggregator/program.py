@@ -13,7 +13,7 @@ import grpc
 
 from odp import _validate
 from odp.charter import open_charter
-from odp.crypto.secure_aggregation.roster import read_roster
+from odp.crypto.roster import read_roster
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process

@@ -23,9 +23,9 @@ import numpy as np
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
+from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
-from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.errors import Busy, ConfigurationError, PrivacyError, StateError

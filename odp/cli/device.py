@@ -135,7 +135,7 @@ def roster(
     """Write the public keys by which devices take part in `secagg+` sessions, and print what a task says of them."""
     from device_runtime import Store, store_path
     from device_runtime.secagg import identity_key
-    from odp.crypto.secure_aggregation.roster import hash_of
+    from odp.crypto.roster import hash_of
     from odp.transport.state_folder import write_atomically
 
     keys = []

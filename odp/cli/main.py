@@ -20,6 +20,7 @@ from odp.cli import (
     device,
     enclave,
     fleet,
+    issuer,
     population,
     privacy,
     report,
@@ -58,6 +59,7 @@ app.add_typer(fleet.app, name="fleet")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(audit.app, name="audit")
 app.add_typer(witness.app, name="witness")
+app.add_typer(issuer.app, name="issuer")
 app.add_typer(data.app, name="data")
 
 

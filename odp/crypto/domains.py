@@ -7,6 +7,7 @@ no two different inputs give the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 
 from odp import _validate
@@ -53,23 +54,26 @@ PIR_PAD = b"odp/v1/pir/pad"
 PIR_MATRIX = b"odp/v1/pir/matrix"
 EVENTS_BUCKET = b"odp/v1/events-bucket"
 
+TOKEN_KEY = b"odp/v1/token-key"
+TOKEN_ORDER = b"odp/v1/token-order"
+DEVICE_STATEMENT = b"odp/v1/device-statement"
+DEVICE_NAME = b"odp/v1/device-name"
+EMULATED_DEVICE = b"odp/v1/emulated-device"
+ENROLMENT_NONCE = b"odp/v1/enrolment-nonce"
+CONTRIBUTION_TOKEN = b"odp/v1/contribution-token"
+SESSION_TOKEN = b"odp/v1/session-token"
+TOKEN_BLINDING = b"odp/v1/token-blinding"
+
 # What Ed25519 keys may sign. The data follows the domain without a separator, so this set has to stay prefix-free.
 SIGNED = frozenset(
     {
-        TASK,
-        MANIFEST,
-        OPEN,
-        CLOSE,
-        RELEASE,
-        LEDGER,
-        ENDORSEMENT,
-        WITHDRAWAL,
-        CHARTER,
-        ABANDON,
-        SECAGG_ADVERT,
-        SECAGG_SURVIVORS,
+        TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, CHARTER, ABANDON, SECAGG_ADVERT,
+        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT,
     }
-)
+)  # fmt: skip
+
+#: Of what an issuer of tokens wants a statement about.
+CHALLENGE_BYTES = 56
 
 _SHA256_BYTES = 32
 _SECRET_BYTES = 32
@@ -206,6 +210,49 @@ def secagg_identity(secret: bytes, task_sha256: bytes) -> bytes:
         ConfigurationError: the secret or the hash is not 32 bytes.
     """
     return hmac.digest(_secret(secret), SECAGG_IDENTITY + _hash(task_sha256=task_sha256), "sha256")
+
+
+def contribution_token(contribution_id: bytes) -> bytes:
+    """What the token of a contribution signs (32 bytes): one token admits one id.
+
+    Raises:
+        ConfigurationError: the id is not 32 bytes.
+
+    Source: ``Contribution.token`` of aggregator.proto.
+    """
+    return hashlib.sha256(CONTRIBUTION_TOKEN + _hash(contribution_id=contribution_id)).digest()
+
+
+def session_token(identity: bytes) -> bytes:
+    """What the token of a client of SecAgg+ signs (32 bytes): one token admits one identity in all attempts of a round.
+
+    Raises:
+        ConfigurationError: the identity, an Ed25519 public key, is not 32 bytes.
+    """
+    return hashlib.sha256(SESSION_TOKEN + _hash(identity=identity)).digest()
+
+
+def enrolment_nonce(
+    *, issuer_key: bytes, challenge: bytes, task_sha256: bytes, round: int, blinded_message: bytes
+) -> bytes:
+    """What a device makes its statement about (32 bytes): it is worthless for any other issuer, round or token.
+
+    Args:
+        issuer_key: 32 bytes, whom the device asks.
+        challenge: 56 bytes, of that issuer.
+        task_sha256: 32 bytes.
+        round: 0 .. 2^32 - 1.
+        blinded_message: what is to be signed.
+
+    Raises:
+        ConfigurationError: a value has another length, or the round is out of range.
+
+    Source: ``IssueTokenRequest.statement`` of enrolment.proto.
+    """
+    if len(challenge) != CHALLENGE_BYTES:
+        raise ConfigurationError(f"Expected a challenge of {CHALLENGE_BYTES} bytes, got {len(challenge)}")
+    named = _hash(issuer_key=issuer_key) + challenge + _hash(task_sha256=task_sha256) + _round(round)
+    return hashlib.sha256(ENROLMENT_NONCE + named + hashlib.sha256(blinded_message).digest()).digest()
 
 
 def _hash(**values: bytes) -> bytes:

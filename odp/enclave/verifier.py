@@ -26,7 +26,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from odp import _validate
+from odp import _validate, jwt
 from odp.enclave import chain, registers
 from odp.enclave.evidence import (
     DEBUG_DISABLED,
@@ -37,7 +37,6 @@ from odp.enclave.evidence import (
     Reason,
     read_token,
     report_data,
-    signature_is_valid,
 )
 from odp.enclave.policy import ROLES, EnclavePolicy, Role
 from odp.enclave.reference_values import ReferenceValues, Validity
@@ -115,7 +114,7 @@ def verify_evidence(
     parsed = read_token(token)
     chip = chain.verify(parsed.chain, roots=reference_values.roots, now=now)
     _check_revocation(chip, reference_values)
-    if not signature_is_valid(parsed, chip.key):
+    if not jwt.signature_is_valid(parsed, chip.key):
         raise AttestationError(
             Reason.BAD_SIGNATURE, "the token was changed, or not signed by the platform that it names"
         )

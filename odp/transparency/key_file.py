@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,10 +9,8 @@ from typing import TypeVar
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.note import NoteKey
-from odp.transport.private_files import make_folders
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.state_folder import made_once
 
-_LARGEST_FILE = 4096
 _Key = TypeVar("_Key")
 
 
@@ -42,18 +38,7 @@ def endorser_key(path: Path) -> SigningKey:
 
 
 def _kept(path: Path, make: Callable[[], _Key], write: Callable[[_Key], bytes], read: Callable[[bytes], _Key]) -> _Key:
-    with state_errors(path.parent):
-        make_folders(path.parent)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            # Two programs that start at once on one folder must not make two keys.
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            if not path.exists():
-                write_atomically(path, write(make()))
-        finally:
-            os.close(folder)
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_FILE)
+    data = made_once(path, lambda: write(make()))
     try:
         return read(data)
     except (ConfigurationError, ValueError) as error:

@@ -12,18 +12,19 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 from odp.errors import DiskFull, StateError
-from odp.transport.private_files import open_private, private_folder, read_private
+from odp.transport.private_files import make_folders, open_private, private_folder, read_private
 
 _FORMAT = "1"
 _LOCK = "lock"
 _ROLE = "format"
 _MIN_FREE_BYTES = 16 * 2**20
 _UNFINISHED = ".tmp"
+_LARGEST_KEY_FILE = 16 * 1024
 
 
 class StateFolder:
@@ -120,6 +121,25 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> bytes:
+    """The bytes of ``path``; those of ``make`` are written first where it does not exist. For keys and the like.
+
+    Its folder is made too, private to its user. Of programs that start at once on one folder, one makes the file.
+    Raises StateError where it cannot be read or written.
+    """
+    with state_errors(path.parent):
+        make_folders(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if not path.exists():
+                write_atomically(path, make(), mode=mode)
+        finally:
+            os.close(folder)
+        with path.open("rb") as file:
+            return file.read(_LARGEST_KEY_FILE)
 
 
 @contextlib.contextmanager

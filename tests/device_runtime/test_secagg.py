@@ -26,9 +26,9 @@ from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Slices
 from odp.crypto import SigningKey
+from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import State as ClientState
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
-from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import DiskFull, PrivacyError, StateError
 from odp.privacy.mechanisms import OperatingSystemNoise

@@ -24,9 +24,9 @@ from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
 from odp.client import TaskHandle
 from odp.crypto import SigningKey
+from odp.crypto.roster import hash_of, read_roster
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
-from odp.crypto.secure_aggregation.roster import hash_of, read_roster
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues

@@ -29,6 +29,8 @@ from odp.crypto.segments import open_segments, seal_segments
 from odp.enclave.evidence import read_token
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
+from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import OdpError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.events import GaussianRelease
@@ -38,7 +40,7 @@ from odp.statistics import Statistics
 from odp.tables import manifest_for, slices_from, table_bytes
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.task_file import parse_task, render_task
-from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, server_pb2
+from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, enrolment_pb2, server_pb2
 from trusted_aggregator.masking import MaskedQuery
 
 #: What a decoder may raise.
@@ -49,6 +51,15 @@ _GRID = Grid.chosen(size=9, clip=1.0, noise_std=1.0, maximum=10)
 _KEY = SigningKey.from_bytes(bytes(range(32)))
 _RECIPIENT = HpkeKey.generate()
 _ITEMS, _PLACES = 12, 4
+_NOW = 1_790_000_000.0
+
+
+def _vendor() -> EmulatedVendor:
+    with tempfile.TemporaryDirectory() as folder:
+        return EmulatedVendor.open(Path(folder) / "vendor", clock=lambda: _NOW)
+
+
+_VENDOR = _vendor()
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,10 @@ def decoders() -> list[Decoder]:
             private=True,
         ),
     ]
+    found.append(Decoder("a token key, behind its signature", _as_token_key, _token_key()))
+    found.append(
+        Decoder("a statement of an emulated device", _as_statement, _VENDOR.device(bytes(32)).attest(bytes(32)))
+    )
     masked_query = MaskedQuery(DenseQuery("asked", _GRID), info=b"info")
     found.append(Decoder("the seed of a masked contribution", masked_query.check, bytes(64), private=True))
     found.append(Decoder("the host's sum of masked vectors", _unmasked, bytes(4 * _GRID.size)))
@@ -163,6 +178,21 @@ def _as_manifest(task: common_pb2.SignedTask) -> Callable[[bytes], object]:
 
 def _as_order(data: bytes) -> object:
     return open_order(data, _KEY.sign(domains.OPEN, data), domain=domains.OPEN, developer_key=_KEY.public)
+
+
+def _as_token_key(data: bytes) -> object:
+    signed = enrolment_pb2.SignedTokenKey(token_key=data, signature=_KEY.sign(domains.TOKEN_KEY, data))
+    wanted = {"issuer_key": _KEY.public, "population": _POPULATION, "task_sha256": bytes(32), "round": 1}
+    return open_token_key(signed, **wanted)  # type: ignore[arg-type]
+
+
+def _token_key() -> bytes:
+    modulus = (2**2048 - 1).to_bytes(256, "big")
+    return TokenKey(_POPULATION, bytes(32), 1, modulus, 2**31).signed(_KEY).token_key
+
+
+def _as_statement(data: bytes) -> object:
+    return EmulatedVerifier(_VENDOR.root_pem).verify(data, bytes(32), now=_NOW)
 
 
 def _as_assignment(data: bytes) -> object:

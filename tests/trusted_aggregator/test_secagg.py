@@ -20,9 +20,9 @@ import odp
 from odp.algorithms.registry import algorithm_for
 from odp.cli.services import aggregator_app
 from odp.crypto import SigningKey, domains
+from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
-from odp.crypto.secure_aggregation.roster import hash_of
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceError
 from odp.signed_task import sign_order, sign_task, task_sha256

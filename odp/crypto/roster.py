@@ -1,4 +1,4 @@
-"""A roster: the identities that may be clients of a session, so that a lying server cannot play all the others itself.
+"""A roster: the devices that may be clients of a SecAgg+ session, or that get tokens of an issuer.
 
 The file has one Ed25519 public key per line, 64 digits of hexadecimal; ``#`` begins a comment. Whoever makes it vouches
 that behind each key stands a device of its own: that is what a server must not be able to do.

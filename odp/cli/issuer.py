@@ -1,0 +1,90 @@
+"""`odp issuer`: tokens that say "one device, this round"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+from odp.cli.run import serve_until_stopped
+from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
+
+app = typer.Typer(
+    help="The issuer of tokens: each attested device gets one per round (docs/enrolment.md).", no_args_is_help=True
+)
+_DEFAULT_STATE = Path("odp-state/issuer")
+
+
+@app.command("run")
+def run_issuer(
+    developer: Annotated[
+        list[str], typer.Option(help="Key of a developer whose tasks are served, 64 hex digits; repeat for more.")
+    ],
+    state: State = _DEFAULT_STATE,
+    listen: Annotated[str, typer.Option(help="host:port for devices; port 0 takes any free one.")] = "127.0.0.1:7220",
+    control_listen: Annotated[str, typer.Option(help="host:port for servers.")] = "127.0.0.1:7221",
+    emulated_vendor: Annotated[
+        list[Path],
+        typer.Option(help="PROTECTS NOBODY: root (PEM) of an emulated vendor whose devices count; repeat for more."),
+    ] = [],  # noqa: B006  # typer copies it
+    roster: Annotated[Path | None, typer.Option(help="File of the devices that count (`odp device roster`).")] = None,
+    tokens_per_device: Annotated[int, typer.Option(help="Tokens of one device within 24 hours.")] = 1_000,
+    tokens_per_round: Annotated[int, typer.Option(help="Devices that get a token of one round.")] = 1_000_000,
+    keys_per_developer: Annotated[int, typer.Option(help="Rounds of one developer that have a key at a time.")] = 1_000,
+    key_days: Annotated[int, typer.Option(help="A round that is open for longer gets no further devices.")] = 30,
+    server_ca: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the CA of the servers' certificates \\[default: --ca].")
+    ] = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    ca: Ca = None,
+    ca_folder: CaFolder = None,
+    with_parent: WithParent = False,
+) -> None:
+    """Give each attested device one token per round, in the foreground.
+
+    Its key, which a population names, is in its first line. It learns which device asked for a token of which round; it
+    cannot recognise that token.
+    """
+    from odp.enrolment.issuer import Limits
+    from odp.enrolment.issuer_program import Config, start
+
+    running = start(
+        Config(
+            state=state,
+            developers=tuple(developer),
+            emulated_vendors=tuple(emulated_vendor),
+            roster=roster,
+            listen=listen,
+            control_listen=control_listen,
+            limits=Limits(
+                tokens_per_device=tokens_per_device,
+                tokens_per_round=tokens_per_round,
+                keys_per_developer=keys_per_developer,
+                key_days=key_days,
+            ),
+            server_ca=server_ca,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            ca_folder=ca_folder,
+        )
+    )
+    serve_until_stopped(running, state, with_parent=with_parent)
+
+
+@app.command("key")
+def show_key(
+    state: State = _DEFAULT_STATE,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the issuer's public key, which a population names (`odp population`)."""
+    from odp.enrolment.issuer_program import issuer_key
+
+    found = issuer_key(state)
+    if json:
+        print_json({"issuer_key": found})
+    else:
+        print_text(found)
