@@ -16,3 +16,4 @@ _spec.loader.exec_module(_module)
 
 make_world = _module.make_world
 small = _module.small
+make_statistics = _module.make_statistics

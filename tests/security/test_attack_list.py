@@ -145,6 +145,32 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R23", "length of selections",
          "distributor/test_enclave.py::test_requests_and_replies_have_one_length_whatever_the_keys"),
     ],
+    "populations": [
+        ("R160", "an invented cohort spends the budget",
+         "security/test_populations.py::test_r160_a_stranger_with_a_hundred_devices_spends_nothing_of_a_population"),
+        ("R160", "orders at the port of devices",
+         "security/test_populations.py::test_r160_at_the_port_of_devices_nobody_orders_anything"),
+        ("R160", "orders without a certificate, and of no owner",
+         "security/test_populations.py::"
+         "test_r160_at_the_control_port_a_server_alone_is_heard_and_an_owner_alone_obeyed"),
+        ("R161", "forged founding", "security/test_populations.py::test_r161_no_founding_but_a_founders_counts"),
+        ("R161", "a second server of the same name",
+         "security/test_populations.py::"
+         "test_r161_a_second_server_with_the_same_name_is_refused_by_name_and_changes_nothing"),
+        ("R162", "a retired owner",
+         "security/test_populations.py::"
+         "test_r162_a_retired_owner_spends_nothing_more_and_what_was_collected_is_gone"),
+        ("R162", "a charter rolled back",
+         "security/test_populations.py::test_r162_no_start_from_older_files_brings_a_retired_owner_back"),
+        ("R162", "an old charter, or another population's",
+         "security/test_populations.py::test_r162_a_charter_of_another_population_or_an_old_one_changes_nothing"),
+        ("R163", "a device that is shown a task of no owner, or evidence with another charter",
+         "device_runtime/test_charters.py::test_r163_a_device_takes_no_task_but_of_owners_whom_the_evidence_shows"),
+        ("R164", "a log that leaves out or forges a charter",
+         "transparency/test_audit.py::test_every_lie_is_named_although_every_signature_of_the_log_holds"),
+        ("R166", "two sums under one charge",
+         "security/test_one_release.py::test_r166_no_second_sum_is_signed_under_one_charge"),
+    ],
     "listeners": [
         ("R150", "no certificate",
          "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),
