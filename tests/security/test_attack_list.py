@@ -171,6 +171,19 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R166", "two sums under one charge",
          "security/test_one_release.py::test_r166_no_second_sum_is_signed_under_one_charge"),
     ],
+    "cancelling": [
+        ("R167", "going on after the end, at every stage",
+         "security/test_cancelling.py::"
+         "test_r167_after_the_end_nothing_is_accepted_or_released_at_whatever_stage_it_came"),
+        ("R167", "a close that comes after the end",
+         "security/test_cancelling.py::test_r167_a_close_that_comes_after_the_end_releases_nothing"),
+        ("R167", "ending somebody else's task",
+         "security/test_cancelling.py::test_r167_an_end_needs_an_owners_signature_over_this_task"),
+        ("R167", "using up the memory of ends",
+         "security/test_cancelling.py::test_r167_every_task_that_is_held_can_be_ended_however_many_were_before"),
+        ("R168", "having a distributor forget somebody else's models",
+         "distributor/test_retention.py::test_nobody_but_its_developer_ends_a_task"),
+    ],
     "listeners": [
         ("R150", "no certificate",
          "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),
