@@ -304,6 +304,10 @@ class Participant:
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(prepared.task_sha256, prepared.round, State.SENT)
             return Outcome.SENT
+        if refusal is Refusal.TASK_ABANDONED:
+            # Whether an earlier try was counted, and released, nobody says any more of a task that is over.
+            store.end_task(prepared.task_sha256)
+            return Outcome.REFUSED
         store.settle(prepared.task_sha256, prepared.round, State.REFUSED, refusal)
         return Outcome.REFUSED
 

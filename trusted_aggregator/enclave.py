@@ -152,7 +152,7 @@ class AggregatorCore(Submissions):
 
         Raises:
             SignatureError, ConfigurationError: task or order are not valid, or not of one task.
-            PrivacyError: the signer does not own the population.
+            PrivacyError: the signer does not own the population, or too many tasks were ended and this one is not held.
             StateError: the population was rolled back.
         """
         definition, task = open_task(signed_task), task_sha256(signed_task)
@@ -163,7 +163,7 @@ class AggregatorCore(Submissions):
                 return (self._population_record(population),) if population.is_pending else ()
             population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
             held = self._holdings.task(task)
-            population.abandon(task)
+            population.abandon(task, held=held is not None)
             self._holdings.end([task])
             return (self._population_record(population), *self._end([] if held is None else [held], population))
 

@@ -274,6 +274,45 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "device_runtime/test_addresses.py::"
          "test_a_name_that_leads_to_an_address_that_is_not_public_needs_the_persons_word"),
     ],
+    "populations": [
+        ("R160", "an invented cohort spends the budget",
+         "security/test_populations.py::test_r160_a_stranger_with_a_hundred_devices_spends_nothing_of_a_population"),
+        ("R160", "orders at the port of devices",
+         "security/test_populations.py::test_r160_at_the_port_of_devices_nobody_orders_anything"),
+        ("R160", "orders without a certificate, and of no owner",
+         "security/test_populations.py::"
+         "test_r160_at_the_control_port_a_server_alone_is_heard_and_an_owner_alone_obeyed"),
+        ("R161", "forged founding", "security/test_populations.py::test_r161_no_founding_but_a_founders_counts"),
+        ("R161", "a second server of the same name",
+         "security/test_populations.py::"
+         "test_r161_a_second_server_with_the_same_name_is_refused_by_name_and_changes_nothing"),
+        ("R162", "a retired owner",
+         "security/test_populations.py::"
+         "test_r162_a_retired_owner_spends_nothing_more_and_what_was_collected_is_gone"),
+        ("R162", "a charter rolled back",
+         "security/test_populations.py::test_r162_no_start_from_older_files_brings_a_retired_owner_back"),
+        ("R162", "an old charter, or another population's",
+         "security/test_populations.py::test_r162_a_charter_of_another_population_or_an_old_one_changes_nothing"),
+        ("R163", "a device that is shown a task of no owner, or evidence with another charter",
+         "device_runtime/test_charters.py::test_r163_a_device_takes_no_task_but_of_owners_whom_the_evidence_shows"),
+        ("R164", "a log that leaves out or forges a charter",
+         "transparency/test_audit.py::test_every_lie_is_named_although_every_signature_of_the_log_holds"),
+        ("R166", "two sums under one charge",
+         "security/test_one_release.py::test_r166_no_second_sum_is_signed_under_one_charge"),
+    ],
+    "cancelling": [
+        ("R167", "going on after the end, at every stage",
+         "security/test_cancelling.py::"
+         "test_r167_after_the_end_nothing_is_accepted_or_released_at_whatever_stage_it_came"),
+        ("R167", "a close that comes after the end",
+         "security/test_cancelling.py::test_r167_a_close_that_comes_after_the_end_releases_nothing"),
+        ("R167", "ending somebody else's task",
+         "security/test_cancelling.py::test_r167_an_end_needs_an_owners_signature_over_this_task"),
+        ("R167", "using up the memory of ends",
+         "security/test_cancelling.py::test_r167_every_task_that_is_held_can_be_ended_however_many_were_before"),
+        ("R168", "having a distributor forget somebody else's models",
+         "distributor/test_retention.py::test_nobody_but_its_developer_ends_a_task"),
+    ],
     "listeners": [
         ("R150", "no certificate",
          "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),

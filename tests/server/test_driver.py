@@ -376,6 +376,20 @@ def test_a_task_is_cancelled_only_once_both_services_have_ended_it(world: Any, d
     assert world.distributor.models == {}
 
 
+def test_a_service_that_refuses_the_end_of_a_task_is_asked_again_and_not_at_once(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.run(world.driver())
+    world.storage.end_task(sha256, TaskState.CANCELLING)
+    world.distributor.failures = [grpc.StatusCode.PERMISSION_DENIED] * 2
+    driver = world.driver()
+    for _ in range(2):
+        assert world.run(driver) == 0
+        assert outcome(world, sha256) == (TaskState.CANCELLING, "")
+        world.monotonic.now += 60.0
+    world.run(driver)
+    assert outcome(world, sha256) == (TaskState.CANCELLED, "")
+
+
 def test_a_task_that_failed_is_ended_at_the_aggregator_and_keeps_its_models(world: Any, definition: Any) -> None:
     sha256 = world.submit(definition)
     world.run(world.driver())
