@@ -29,9 +29,10 @@ class Callers:
         self.channels = [grpc.aio.secure_channel(address, credentials, options=options) for _ in range(connections)]
         self.calls, self.methods = calls, methods
         self.tasks: list[asyncio.Task[None]] = []
-        self.left = REOPENINGS
+        self.left = 0
 
     async def silence(self) -> str:
+        self.left = REOPENINGS
         for channel in self.channels:
             await channel.channel_ready()
         opened = asyncio.Semaphore(0)
