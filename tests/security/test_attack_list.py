@@ -323,6 +323,31 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_a_certificate_under_the_right_ca_with_another_name_is_unauthenticated_with_one_line"),
         ("R150", "a DNS name that looks like a role",
          "transport/test_callers.py::test_a_name_that_is_no_uri_counts_for_nothing"),
+        ("R151", "silent calls on many connections",
+         "security/test_silent_callers.py::test_silent_calls_on_64_connections_stop_no_honest_caller"),
+        ("R152", "3,000 calls that wait",
+         "security/test_silent_callers.py::"
+         "test_3000_calls_that_wait_take_bounded_memory_and_hear_when_to_come_back"),
+        ("R153", "connections without TLS",
+         "security/test_silent_callers.py::"
+         "test_connections_without_a_handshake_are_closed_and_meanwhile_others_are_served"),
+        ("R153", "one byte at a time",
+         "security/test_silent_callers.py::"
+         "test_a_request_that_comes_byte_by_byte_is_cut_off_and_meanwhile_others_are_served"),
+        ("R153", "streams that stall",
+         "transport/test_front.py::test_a_stream_that_stalls_in_the_middle_gives_its_thread_back"),
+        ("R153", "replies that nobody reads",
+         "transport/test_front.py::test_replies_that_nobody_reads_hold_no_thread_and_end_in_time"),
+        ("R154", "silent Publish streams",
+         "distributor/test_servicer.py::test_two_publishers_that_say_nothing_keep_no_place"),
+        ("R154", "Publish streams that stall after their header",
+         "distributor/test_servicer.py::test_two_publishers_that_stall_after_their_header_lose_their_places"),
+        ("R155", "paths and echoes in errors",
+         "security/test_anonymous_errors.py::"
+         "test_no_method_of_a_program_tells_a_stranger_a_path_or_its_own_bytes"),
+        ("R156", "reflection",
+         "security/test_anonymous_errors.py::"
+         "test_no_program_lists_its_methods_unless_its_operator_says_so"),
     ],
     "enrolment": [
         ("R230", "one device, a hundred contributions",
