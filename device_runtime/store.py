@@ -360,7 +360,7 @@ class Store(Database):
             self._connection.execute("VACUUM")
 
     def end_task(self, task_sha256: bytes) -> None:
-        """Erases what is queued for a task that its developer ended. It may have counted, so it stays charged."""
+        """Erases what is queued for a task that was ended; it may have counted before, so it stays charged."""
         with self.transaction():
             self._forget("task_sha256 = ?", (task_sha256,))
 

@@ -62,6 +62,11 @@ class ControlService:
         self._clock = clock
         self._noted: dict[bytes, float] = {}
 
+    def resume(self) -> None:
+        """Notes when work on the open rounds began, where a death came before that was noted. Call once, at start."""
+        for state in self._core.round_states():
+            self._storage.note_work(state.task_sha256, self._clock(), unless_noted=True)
+
     def set_charter(self, signed: population_pb2.SignedCharter) -> None:
         """Founds a population or changes who owns it; returns once that is in force."""
         charter = open_charter(signed)

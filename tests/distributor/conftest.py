@@ -70,8 +70,11 @@ class Developer:
         ).definition()
         definition.dpam.slices_per_device = SLICES
         self.task = sign_task(definition, self.key)
-        self.task_sha256 = task_sha256(self.task)
         self.definition = open_task(self.task)
+
+    @property
+    def task_sha256(self) -> bytes:
+        return task_sha256(self.task)
 
     def model(self, version: int = 0, seed: int = 0) -> Model:
         """A model in the shape that DPAM broadcasts, with random content."""

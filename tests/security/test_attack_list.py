@@ -313,6 +313,22 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R168", "having a distributor forget somebody else's models",
          "distributor/test_retention.py::test_nobody_but_its_developer_ends_a_task"),
     ],
+    "floods": [
+        ("R169", "a population that opens all it can",
+         "security/test_quotas.py::test_r169_a_population_that_is_full_is_told_which_limit_and_others_go_on"),
+        ("R169", "filling the event log",
+         "security/test_quotas.py::test_r169_populations_and_changes_of_charters_are_bounded"),
+        ("R170", "a developer that fills a distributor",
+         "distributor/test_quotas.py::test_r170_a_developer_fills_its_own_share_and_others_publish_on"),
+        ("R171", "rounds that stay open for ever",
+         "security/test_quotas.py::"
+         "test_r171_a_round_that_nobody_asks_about_is_erased_uncharged_and_can_be_opened_anew"),
+        ("R172", "asking for many hints at once",
+         "distributor/test_quotas.py::"
+         "test_r172_many_that_ask_for_many_hints_cost_one_at_a_time_and_few_tables_in_memory"),
+        ("R173", "a start that takes long",
+         "security/test_quotas.py::test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_seconds"),
+    ],
     "listeners": [
         ("R150", "no certificate",
          "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),
