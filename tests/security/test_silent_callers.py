@@ -25,7 +25,7 @@ from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import development_identity
+from odp.transport.tls import TlsIdentity, development_identity
 
 CONNECTIONS, CALLS = 64, 16
 #: An honest call has this long; a quiet service takes milliseconds.
@@ -37,10 +37,17 @@ METHOD = "/odp.test.Test/Do"
 class Attackers:
     """Hostile callers in a process of their own, so that what they cost is not what the service costs."""
 
-    def __init__(self, address: str, ca: Path, methods: tuple[str, ...], *, connections: int, calls: int) -> None:
+    def __init__(
+        self, address: str, ca: Path, methods: tuple[str, ...], *, connections: int, calls: int,
+        identity: TlsIdentity | None = None,
+    ) -> None:  # fmt: skip
+        shown = []
+        if identity is not None:
+            shown = [str(ca.with_name("attacker.pem"))]
+            Path(shown[0]).write_bytes(identity.key_pem + identity.certificate_pem)
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("silent_callers.py")), address, str(ca), str(connections),
-             str(calls), ",".join(methods)],
+             str(calls), ",".join(methods), *shown],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -90,15 +97,17 @@ def test_silent_calls_on_64_connections_stop_no_honest_caller(
     program = PROGRAMS[name]
     running = program.start(tmp_path, Log(name, stream=io.StringIO()))
     stack.callback(running.stop)
-    ca = tmp_path / "ca" / "ca.pem"
-    attackers = Attackers(running.address, ca, tuple(map(_path, program.methods)), connections=CONNECTIONS, calls=CALLS)
+    ca, identity = tmp_path / "ca" / "ca.pem", program.identity(tmp_path)
+    attackers = Attackers(
+        running.address, ca, tuple(map(_path, program.methods)), connections=CONNECTIONS, calls=CALLS, identity=identity
+    )
     stack.callback(attackers.close)
-    old = stack.enter_context(connect(running.address, ca))
+    old = stack.enter_context(connect(running.address, ca, identity=identity))
     quiet = _batch(program, old)
     assert attackers.do("silence") == "silent"
     attacked = _batch(program, old)
     # A caller that connects during the attack is served as well.
-    attacked += _batch(program, stack.enter_context(connect(running.address, ca)))
+    attacked += _batch(program, stack.enter_context(connect(running.address, ca, identity=identity)))
     # The allowance is for a busy machine: a service whose threads are taken answers seconds later, or never.
     assert statistics.median(attacked) < 2 * statistics.median(quiet) + 0.25
 
