@@ -8,8 +8,6 @@ import resource
 import socket
 import ssl
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,48 +18,19 @@ import grpc
 import pytest
 from security.programs import LISTEN, PROGRAMS, Program
 
+from benchmarks.silent import Attackers
 from odp.transport.channel import connect
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import TlsIdentity, development_identity
+from odp.transport.tls import development_identity
 
 CONNECTIONS, CALLS = 64, 16
 #: An honest call has this long; a quiet service takes milliseconds.
 HONEST_SECONDS = 5.0
 BATCH = 40
 METHOD = "/odp.test.Test/Do"
-
-
-class Attackers:
-    """Hostile callers in a process of their own, so that what they cost is not what the service costs."""
-
-    def __init__(
-        self, address: str, ca: Path, methods: tuple[str, ...], *, connections: int, calls: int,
-        identity: TlsIdentity | None = None,
-    ) -> None:  # fmt: skip
-        shown = []
-        if identity is not None:
-            shown = [str(ca.with_name("attacker.pem"))]
-            Path(shown[0]).write_bytes(identity.key_pem + identity.certificate_pem)
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("silent_callers.py")), address, str(ca), str(connections),
-             str(calls), ",".join(methods), *shown],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def do(self, order: str) -> str:
-        """Gives one order and waits until it is carried out."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline().strip()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A program that plays hostile callers of one service; ``Attackers`` in ``test_silent_callers`` starts it.
+"""A program that plays hostile callers of one service; ``benchmarks.silent.Attackers`` starts it.
 
 ``python silent_callers.py ADDRESS CA CONNECTIONS CALLS METHOD[,METHOD..] [IDENTITY]`` answers the lines of its stdin:
 
@@ -14,6 +14,7 @@ import asyncio
 import collections
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
@@ -58,7 +59,7 @@ class Callers:
         ends: collections.Counter[str] = collections.Counter()
 
         async def one(number: int) -> None:
-            call = self.channels[number % len(self.channels)].unary_unary(method)
+            call: Any = self.channels[number % len(self.channels)].unary_unary(method)
             try:
                 await call(message, timeout=60.0)
                 ends["OK"] += 1
@@ -72,7 +73,7 @@ class Callers:
         first = True
         while self.left:
             self.left -= 1
-            call = channel.stream_unary(method)(timeout=CALL_SECONDS)
+            call: Any = channel.stream_unary(method)(timeout=CALL_SECONDS)
             if first:
                 opened.release()
                 first = False
