@@ -118,7 +118,7 @@ def _sealed_with(world: Any, **changes: Any) -> bytes:
         **changes,
     }
     plain = world.contribution(4000).SerializeToString()
-    return seal(world.identity.hpke.public, plain, domains.contribution_info(**info))
+    return seal(world.round_key(), plain, domains.contribution_info(**info))
 
 
 RELAXED = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=1e6)

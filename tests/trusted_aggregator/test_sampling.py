@@ -319,7 +319,7 @@ class TestTrace:
         with tracing(sampling, codec, network, oblivious) as notes:
             sys.settrace(line)
             try:
-                assert held.submit(sealed, world.identity.hpke) == [None] * self.DEVICES
+                assert held.submit(sealed) == [None] * self.DEVICES
                 size = memory_of(held)
                 held.freeze()
                 held._sum = held.query.new_sum(oblivious=True) if held._sum is None else held._sum

@@ -107,12 +107,13 @@ class Audit:
         drawn = rounds.draw_round_noise(query, noise)
         order, _ = self.world.order(round, b"odp/v1/open")
         held = Round(
-            task_sha256=self.world.task_sha256, order=_parsed(order), record=RoundRecord(order, drawn.noise_id, SEED),
-            query=query, policy=self.world.policy, sampling=self.draw,
+            task_sha256=self.world.task_sha256, order=_parsed(order), query=query,
+            record=RoundRecord(order, drawn.noise_id, SEED, self.world.identity.hpke.to_bytes()),
+            policy=self.world.policy, sampling=self.draw,
             most=10**6,
         )  # fmt: skip
         sealed = [self.world.seal(one.SerializeToString(), round) for one in (*contributions, *again)]
-        refusals = held.submit(sealed, self.world.identity.hpke)
+        refusals = held.submit(sealed)
         held.freeze()
         return held.noisy_sums(drawn), refusals
 
