@@ -319,6 +319,8 @@ class Participant:
             hpke_key=prepared.recipient, sealed=sealed, masked=vector,
         )  # fmt: skip
         store.settle(task, round, State.REFUSED if signed else State.SENT, refusal)
+        if refusal is Refusal.TASK_ABANDONED:
+            store.end_task(task)
         return Outcome.REFUSED
 
     def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Answer:

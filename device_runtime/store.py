@@ -360,6 +360,11 @@ class Store(Database):
             # Pages that were freed before still hold what was in them.
             self._connection.execute("VACUUM")
 
+    def end_task(self, task_sha256: bytes) -> None:
+        """Erases what is queued for a task that was ended; it may have counted before, so it stays charged."""
+        with self.transaction():
+            self._forget("task_sha256 = ?", (task_sha256,))
+
     def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
         """Erases what is queued, and the local parameters. A queued upload may have arrived, so it stays charged."""
         self._connection.execute(

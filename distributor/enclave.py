@@ -33,8 +33,8 @@ KEPT_VERSIONS = 3
 SAME_VERSION = 4
 #: Memory for models, all tasks together.
 CAPACITY_BYTES = 8 * 2**30
-#: Of one developer's key: memory, and models of all its tasks and tables.
-DEVELOPER_BYTES = CAPACITY_BYTES // 4
+#: Of one developer's key: its part of that memory, and models of all its tasks and tables.
+DEVELOPER_SHARE = 0.5
 DEVELOPER_MODELS = 256
 #: Requests that one pass over a table serves, where so many wait.
 BATCH = 8
@@ -249,13 +249,21 @@ class DistributorCore:
             )
 
     def _check_quota(self, header: ModelHeader) -> None:
-        key = header.task.developer_key
-        own = [model.header for model in self._models.values() if model.header.task.developer_key == key]
+        key, most = header.task.developer_key, int(DEVELOPER_SHARE * self._capacity_bytes)
+        # What the new version replaces makes room for it: a task that keeps to its versions never meets this limit.
+        versions = {model.version for model in self._of_task(header.task_sha256).values()}
+        kept = self._newest([header.manifest.version, *versions])
+        own = [
+            model.header
+            for model in self._models.values()
+            if model.header.task.developer_key == key
+            and (model.header.task_sha256 != header.task_sha256 or model.version in kept)
+        ]
         held = sum(one.total_bytes for one in own)
-        if len(own) >= DEVELOPER_MODELS or held + header.total_bytes > DEVELOPER_BYTES:
+        if len(own) >= DEVELOPER_MODELS or held + header.total_bytes > most:
             raise ConfigurationError(
                 f"the developer {key.hex()[:16]}.. has {len(own)} models of {held} bytes here, of at most "
-                f"{DEVELOPER_MODELS} models and {DEVELOPER_BYTES} bytes; end tasks that are no longer needed"
+                f"{DEVELOPER_MODELS} models and {most} bytes; end tasks that are no longer needed"
             )
 
     def _outdated(self, task: bytes) -> tuple[bytes, ...]:
@@ -263,7 +271,7 @@ class DistributorCore:
         newest = self._newest([model.version for model in models.values()])
         return tuple(model_id for model_id, model in models.items() if model.version not in newest)
 
-    def _newest(self, versions: list[int]) -> list[int]:
+    def _newest(self, versions: Sequence[int]) -> list[int]:
         return sorted(set(versions), reverse=True)[: self._kept_versions]
 
     def _of_task(self, task: bytes) -> dict[bytes, _Model]:

@@ -316,13 +316,13 @@ class Driver:
         )
         try:
             self._aggregator.abandon(task.signed, order, signature)
-            if task.state is TaskState.CANCELLING:
-                self._distributor.forget_task(order, signature.signature)
         except ServiceError as error:
             if error.code not in _NOTHING_HELD:
                 raise
             # Nobody holds a task of a population that is not this server's.
             self._log.warning("task_not_abandoned", task=short(task.sha256), name=task.name, reason=str(error))
+        if task.state is TaskState.CANCELLING:
+            self._distributor.forget_task(order, signature.signature)
         if self._storage.mark_abandoned(task.sha256):
             self._board.refresh()
             self._log.event("task_abandoned", task=short(task.sha256), name=task.name)
@@ -355,9 +355,11 @@ class Driver:
 
     def _fail(self, task: TaskRecord, error: OdpError) -> bool:
         reason = " ".join(str(error).split())
-        if self._storage.end_task(task.sha256, TaskState.FAILED, failure=reason):
-            self._board.refresh()
-            self._log.error("task_failed", task=short(task.sha256), name=task.name, reason=reason)
+        if not self._storage.end_task(task.sha256, TaskState.FAILED, failure=reason):
+            # It is over already, and what is left is to tell the others, however often they refuse.
+            return self._try_later(task, error)
+        self._board.refresh()
+        self._log.error("task_failed", task=short(task.sha256), name=task.name, reason=reason)
         return True
 
     def _try_later(self, task: TaskRecord, error: OdpError | None) -> bool:

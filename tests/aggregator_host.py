@@ -45,6 +45,7 @@ class StoredHost:
         changes = Changes(self.core, self.storage, failed=self.failures.append)
         self.service = AggregatorService(self.core, self.storage, changes, failed=self.failures.append)
         self.control = ControlService(self.core, self.storage, changes, log, clock=lambda: self.now)
+        self.control.resume()
 
     def end(self) -> None:
         self.service.close()

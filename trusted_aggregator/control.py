@@ -62,6 +62,11 @@ class ControlService:
         self._clock = clock
         self._noted: dict[bytes, float] = {}
 
+    def resume(self) -> None:
+        """Notes when work on the open rounds began, where a death came before that was noted. Call once, at start."""
+        for state in self._core.round_states():
+            self._storage.note_work(state.task_sha256, self._clock(), unless_noted=True)
+
     def set_charter(self, signed: population_pb2.SignedCharter) -> None:
         """Founds a population or changes who owns it; returns once that is in force."""
         charter = open_charter(signed)
@@ -93,7 +98,6 @@ class ControlService:
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
         """Charges and releases a round; returns once both are stored and in force."""
         key = ordered(request.order)
-        self._note_work(key[0])
         if self._secagg is not None and self._secagg.holds(key):
             with self._secagg.closing(key):
                 return self._close_secagg(request, key, self._secagg)
@@ -101,7 +105,9 @@ class ControlService:
             charged = self._core.charge(request.order, request.signature)
             if not charged.released:
                 self._seal(request, charged)
-            return self._release(request, key)
+            release = self._release(request, key)
+        self._note_work(key[0])
+        return release
 
     def _seal(self, request: aggregator_pb2.CloseRoundRequest, charged: Charged) -> None:
         task, number = charged.task_sha256, charged.round
@@ -169,7 +175,7 @@ class ControlService:
             before = self._core.round_states()
             self._changes.settle(self._core.abandon(request.task, request.order, request.signature))
             self._erase_ended({(state.task_sha256, state.round) for state in before})
-            self._storage.forget_work(task)
+            self._forget_work(task)
         self._log.event("task_abandoned", task=short(task), name=open_task(request.task).name)
 
     def sweep(self) -> None:
@@ -184,7 +190,7 @@ class ControlService:
                     continue
                 self._changes.store(writes)
                 self._erase_ended({(state.task_sha256, state.round) for state in before})
-                self._storage.forget_work(task)
+                self._forget_work(task)
             self._log.event("task_forgotten", task=short(task))
 
     def _erase_ended(self, before: set[Key]) -> None:
@@ -194,6 +200,10 @@ class ControlService:
             if self._secagg is not None:
                 self._secagg.forget(key)
             self._storage.erase(*key)
+
+    def _forget_work(self, task: bytes) -> None:
+        self._storage.forget_work(task)
+        self._noted.pop(task, None)
 
     def _note_work(self, task: bytes) -> None:
         """Remembers that a server works on a task; to the hour, since it asks several times a second."""

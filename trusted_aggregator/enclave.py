@@ -166,7 +166,7 @@ class AggregatorCore(Submissions):
 
         Raises:
             SignatureError, ConfigurationError: task or order are not valid, or not of one task.
-            PrivacyError: the signer does not own the population.
+            PrivacyError: the signer does not own the population, or too many tasks were ended and this one is not held.
             StateError: the population was rolled back.
         """
         definition, task = open_task(signed_task), task_sha256(signed_task)
@@ -181,7 +181,7 @@ class AggregatorCore(Submissions):
             population.require_committed()
             # Before the end is prepared: where a key cannot be erased, nothing has changed.
             self._keys.erase([task])
-            population.abandon(task)
+            population.abandon(task, held=held is not None)
             self._holdings.end([task])
             return (self._population_record(population), *self._end([] if held is None else [held], population))
 

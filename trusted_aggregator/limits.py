@@ -7,7 +7,7 @@ host's disk. A limit that is reached is told to the developer who reached it, by
 from __future__ import annotations
 
 #: Populations of one enclave.
-MOST_POPULATIONS = 32
+MOST_POPULATIONS = 16
 #: Changes of one population's charter from one start of the enclave to the next: each is a line of the event log.
 MOST_CHANGES = 8
 #: Tasks of one population that the enclave knows: those under way, and finished ones until newer ones need the room.
@@ -21,4 +21,4 @@ MOST_STORED_BYTES = 2**27
 #: Tasks of one population that were ended: each is remembered for good, so that it stays ended.
 MOST_ABANDONED = 4096
 #: Rounds that one population can charge: its ledger is read at every start.
-MOST_CHARGES = 1024
+MOST_CHARGES = 512

@@ -23,7 +23,8 @@ def require_may_open(
     Raises:
         ConfigurationError: there is no such round, or its release would be too large.
         PrivacyError: the cohort minimum is below the policy's, the policy shows who is drawn, the round before is not
-            released, this one was charged already; BudgetExceeded where a budget cannot pay.
+            released, this one was charged already, or too many tasks were ended; BudgetExceeded where a budget cannot
+            pay.
         StateError: the population was rolled back.
     """
     cohort = task.definition.cohort
@@ -47,6 +48,7 @@ def require_may_open(
         if before is None or before.state is not ReleaseState.SEALED or holdings.holds(task.sha256, number - 1):
             raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
     elif holdings.task(task.sha256) is None:
+        population.require_room_for_ends(len(holdings.tasks_of(population.name)) + 1)
         everything = [event for planned in range(task.planned) for event in task.charges(planned)]
         population.require_room(
             task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,

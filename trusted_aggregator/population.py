@@ -21,7 +21,7 @@ from odp.errors import BudgetExceeded, PrivacyError, StateError
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import Event
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
-from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES
+from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES, MOST_TASKS
 from trusted_aggregator.rollback import ZERO, RollbackGuard
 from trusted_aggregator.sealed_state import PopulationRecord
 
@@ -133,19 +133,24 @@ class Population:
         """
         self._prepare(charter=charter, abandoned=abandoned)
 
-    def abandon(self, task_sha256: bytes) -> None:
+    def abandon(self, task_sha256: bytes, *, held: bool) -> None:
         """Prepares the version in which a task is over: what it has charged and not sealed is void.
 
+        ``held`` says whether the enclave holds the task: of those, each can be ended, since each had room for that when
+        it was opened (``require_room_for_ends``).
+
         Raises:
-            PrivacyError: too many tasks were ended before.
+            PrivacyError: the task is not held, and too many were ended before.
             StateError: as ``charge``.
         """
-        if len(self._committed.abandoned) >= MOST_ABANDONED:
-            raise PrivacyError(
-                f"population {self.name!r} has ended {MOST_ABANDONED} tasks, the most that are remembered: take "
-                "another population"
-            )
+        if not held and len(self._committed.abandoned) >= MOST_ABANDONED - MOST_TASKS:
+            raise PrivacyError(f"{self._ended_most()}: nothing is held of this one")
         self._prepare(abandoned=[task_sha256])
+
+    def require_room_for_ends(self, tasks: int) -> None:
+        """Raises PrivacyError where ``tasks`` tasks that are held could not all be ended and remembered."""
+        if len(self.record.abandoned) + tasks > MOST_ABANDONED:
+            raise PrivacyError(f"{self._ended_most()}: take another population")
 
     def charge(
         self, *, task_id: str, round: int, events: Sequence[Event], budget: Budget, contributions: int,
@@ -213,6 +218,12 @@ class Population:
                 f"{what} was not started: population {self.name!r} has charged {MOST_CHARGES} rounds, the most that "
                 "one ledger holds; take another population"
             )
+
+    def _ended_most(self) -> str:
+        return (
+            f"population {self.name!r} has ended {len(self.record.abandoned)} tasks, of at most {MOST_ABANDONED} that "
+            "are remembered"
+        )
 
     def _users(self, now: int) -> int:
         """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""

@@ -127,6 +127,7 @@ def start(
         service = AggregatorService(core, storage, changes, failed=failure)
         undo.callback(service.close)
         control = ControlService(core, storage, changes, log, secagg=secagg, idle_seconds=config.idle_days * DAY)
+        control.resume()
         undo.callback(Sweeping(control.sweep, log).close)
 
         def add(server: grpc.Server) -> None:

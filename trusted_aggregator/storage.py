@@ -254,12 +254,15 @@ class Storage:
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             return list(connection.execute(query).scalars())
 
-    def note_work(self, task_sha256: bytes, at: float) -> None:
+    def note_work(self, task_sha256: bytes, at: float, *, unless_noted: bool = False) -> None:
         """Notes that somebody works on a task, at a time in seconds since the epoch."""
         table = _WORK
+        noting = insert(table).values(task=task_sha256, at=at)
         with database_errors(self._paths["sealed"]), self._sealed.begin() as connection:
             connection.execute(
-                insert(table).values(task=task_sha256, at=at).on_conflict_do_update([table.c.task], set_={"at": at})
+                noting.on_conflict_do_nothing()
+                if unless_noted
+                else noting.on_conflict_do_update([table.c.task], set_={"at": at})
             )
 
     def idle(self, before: float) -> list[bytes]:

@@ -117,17 +117,20 @@ class Algorithm:
 
     def planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         """The releases of every round, in order. Raises ConfigurationError for an invalid definition."""
-        if self.statistics:
-            from odp.algorithms.statistics import query as statistics
+        try:
+            if self.statistics:
+                from odp.algorithms.statistics import query as statistics
 
-            return statistics.planned_releases(self.definition)
-        if self.implicit:
-            from odp.algorithms.implicit import query as implicit
+                return statistics.planned_releases(self.definition)
+            if self.implicit:
+                from odp.algorithms.implicit import query as implicit
 
-            return implicit.planned_releases(self.definition)
-        from odp.algorithms.dpam.query import planned_releases
+                return implicit.planned_releases(self.definition)
+            from odp.algorithms.dpam.query import planned_releases
 
-        return planned_releases(self.definition)
+            return planned_releases(self.definition)
+        except OverflowError:
+            raise ConfigurationError("Expected clips and bounds that make releases of finite numbers") from None
 
     def population(self) -> Population:
         """The client for many users at once. Raises ConfigurationError for an invalid definition."""

@@ -84,6 +84,19 @@ class Fair(Generic[_Call]):
         self.discard(call)
         return call
 
+    def of_connection(self, connection: str) -> int:
+        """How many calls of a connection are here."""
+        return len(self._connections.get(connection, ()))
+
+    def take_of(self, connection: str) -> _Call | None:
+        """Removes the oldest call of a connection; None where it has none."""
+        calls = self._connections.get(connection)
+        if calls is None:
+            return None
+        call = next(iter(calls))
+        self.discard(call)
+        return call
+
     def _remove_one(self, candidates: list[_Calls[_Call]], newcomer: _Call, *, by_weight: bool = False) -> _Call:
         def size(calls: _Calls[_Call]) -> int:
             return sum(calls.values()) if by_weight else len(calls)

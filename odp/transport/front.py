@@ -1,8 +1,7 @@
 """How calls come in: received on an event loop, which costs a caller no thread, and then worked on by a few threads.
 
-Every call is admitted at its headers. Until its request is here it has a place in a bounded set, from which silent
-callers push each other (``fairness``). Then its request waits in a bounded queue, in which connections have their turns
-one after the other, for one of a fixed number of worker threads, which runs the servicer method. A stream holds its
+Every call is admitted at its headers, and its request is received in one of a bounded number of places (``reception``).
+Then it waits for one of a few worker threads (``dispatcher``), which runs the servicer method. A stream holds its
 thread while it reads, within the time limit of a message. What is sent waits on the loop until its caller reads it.
 
 A call that loses its place ends with RESOURCE_EXHAUSTED and a retry window. One that is too slow ends with
@@ -16,7 +15,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
@@ -27,17 +25,14 @@ from google.protobuf.message import DecodeError
 
 from odp.errors import ConfigurationError, OdpError, ServiceUnavailable
 from odp.transport.call import END, Call, Requests
-from odp.transport.fairness import Fair
+from odp.transport.dispatcher import Dispatcher
 from odp.transport.limits import Limits
+from odp.transport.reception import Reception
 from odp.transport.statuses import TooSlow, Unauthenticated, status_of
 from odp.transport.tls import Callers
-from odp.transport.turns import RetryWindows
-from odp.transport.workers import Job, Later, Mailbox, Workers
+from odp.transport.workers import Later
 
 _SWEEP_SECONDS = 0.25
-# What a call costs beside its request.
-_CALL_BYTES = 2**14
-_BUSY = "this service has too many calls; try again in a moment"
 
 
 @functools.cache
@@ -109,17 +104,8 @@ class Front(grpc.GenericRpcHandler):
         self._callers = callers
         self._handlers = handlers
         self._methods: dict[str, Any] = {}
-        self._receiving: Fair[Call] = Fair(
-            most=limits.receiving, most_of_address=limits.of_address(limits.receiving), newest=False
-        )
-        self._queue: Fair[Call] = Fair(
-            most=limits.queued, most_of_address=limits.of_address(limits.queued), newest=True
-        )
-        self._queued: dict[Call, tuple[Job, float]] = {}
-        self._mailbox = Mailbox(self._loop)
-        self._workers = Workers(workers, self._mailbox, self._ended)
-        self._working_bytes = 0
-        self._windows = RetryWindows(at_once=workers, clock=self._loop.time)
+        self._dispatcher = Dispatcher(self._loop, limits, workers=workers)
+        self._reception = Reception(self._loop, limits, self._dispatcher.busy)
         # When a call has to be over, and when its caller has to have sent or read something: the earliest first.
         self._calls: dict[Call, float] = {}
         self._waiting: dict[Call, float] = {}
@@ -128,7 +114,7 @@ class Front(grpc.GenericRpcHandler):
     async def stop(self) -> None:
         """Ends the threads; no call is left."""
         self._timer.cancel()
-        self._workers.stop()
+        self._dispatcher.stop()
 
     def service(self, handler_call_details: Any) -> Any:
         """The handler of a method; None where there is none."""
@@ -177,28 +163,23 @@ class Front(grpc.GenericRpcHandler):
 
     async def _begin(self, method: _Method, call: Call, context: Any) -> Any:
         """The reply of the servicer method, or the iterator of its replies."""
-        evicted = self._receiving.add(call)
-        if evicted is not None:
-            evicted.end_now(self._windows.busy(_BUSY, waiting=0))
-        try:
+        async with self._reception.place(call):
             message = await self._receive(call, context)
-        finally:
-            self._receiving.discard(call)
         if message is END:
             raise ConfigurationError("the call ended before its request")
         if method.streams_requests:
             feed = _Feed(call, lambda: self._receive(call, context), self._loop)
             requests = Requests(message, feed.want, self._loop, method.parse)
-            return await self._run(call, lambda: method.reply(requests, call))
+            return await self._dispatcher.run(call, lambda: method.reply(requests, call))
         if method.immediate is not None:
             request = method.parse(message)
             if method.immediate(request):
-                return await self._now(lambda: method.reply(request, call), len(message))
-        return await self._run(call, lambda: method.reply(method.parse(message), call), size=len(message))
+                return await self._dispatcher.run_here(lambda: method.reply(request, call), size=len(message))
+        return await self._dispatcher.run(call, lambda: method.reply(method.parse(message), call), size=len(message))
 
     async def _send_all(self, method: _Method, call: Call, context: Any) -> None:
         replies = await self._begin(method, call, context)
-        while (reply := await self._run(call, lambda: method.next(replies))) is not END:
+        while (reply := await self._dispatcher.run(call, lambda: method.next(replies))) is not END:
             with self._waits_for_caller(call):
                 await context.write(reply)
             call.bytes_moved += len(reply)
@@ -229,63 +210,6 @@ class Front(grpc.GenericRpcHandler):
             call.waits_for_caller = False
             self._waiting.pop(call, None)
 
-    async def _run(self, call: Call, work: Callable[[], Any], *, size: int = 0) -> Any:
-        """What ``work`` returns on a worker thread. Raises Busy where it has no place, or no thread in time."""
-        job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
-        self._queued[call] = job, self._loop.time() + self._limits.queue_seconds
-        evicted = self._queue.add(call, job.weight)
-        if evicted is not None:
-            self._refuse(evicted)
-        while len(self._queue) and self._working_bytes + self._queue.weight > self._limits.queued_bytes:
-            self._refuse(self._queue.lighten(call))
-        self._dispatch()
-        try:
-            return await job.answer
-        finally:
-            if self._queue.discard(call):
-                del self._queued[call]
-
-    async def _now(self, work: Callable[[], Any], size: int) -> Any:
-        """What ``work`` returns at once, here."""
-        job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
-        if self._working_bytes + self._queue.weight + job.weight > self._limits.queued_bytes:
-            raise self._windows.busy(_BUSY, waiting=len(self._queue))
-        self._working_bytes += job.weight
-        job.run()
-        self._ended(job)
-        return await job.answer
-
-    def _dispatch(self) -> None:
-        while self._workers.idle and (call := self._queue.take()) is not None:
-            job, _ = self._queued.pop(call)
-            self._working_bytes += job.weight
-            self._workers.start(job)
-
-    def _ended(self, job: Job) -> None:
-        """The work of a job has returned, its reply or a promise of it."""
-        self._windows.took(job.seconds)
-        if isinstance(job.result, Later):
-            job.result.future.add_done_callback(lambda future: self._mailbox.put(lambda: self._kept(job, future)))
-        else:
-            self._settle(job)
-        self._dispatch()
-
-    def _kept(self, job: Job, future: Future[Any]) -> None:
-        try:
-            job.result = job.result.reply(future.result())
-        except Exception as error:
-            job.error = error
-        self._settle(job)
-
-    def _settle(self, job: Job) -> None:
-        self._working_bytes -= job.weight
-        job.settle()
-
-    def _refuse(self, call: Call) -> None:
-        """Tells a call that was taken out of the queue to come back."""
-        job, _ = self._queued.pop(call)
-        job.answer.set_exception(self._windows.busy(_BUSY, waiting=len(self._queue)))
-
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         now, limits = self._loop.time(), self._limits
@@ -293,9 +217,7 @@ class Front(grpc.GenericRpcHandler):
             call.end_now(TooSlow(f"the caller sent or read nothing for {limits.message_seconds:g} s"))
         for call in _due(self._calls, now):
             call.end_now(TooSlow(f"the call took longer than {limits.call_seconds:g} s"))
-        for call in _due({call: until for call, (_, until) in self._queued.items()}, now):
-            self._queue.discard(call)
-            self._refuse(call)
+        self._dispatcher.refuse_overdue()
 
 
 class _Feed:

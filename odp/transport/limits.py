@@ -17,6 +17,8 @@ from odp.transport.channel import LONG_DEADLINE, MAX_REPLY_BYTES, MAX_REQUEST_BY
 
 _MILLISECONDS = 1000
 _MOST_RECEIVING = 256
+_MOST_PENDING = 4096
+_AHEAD_BYTES = 2**14
 # Files and databases of a program need descriptors too: connections take no more than this share of them.
 _SHARE_OF_DESCRIPTORS = 0.5
 
@@ -29,11 +31,13 @@ class Limits:
       request_bytes: A request, or a message of a stream, has at most this size.
       receiving_bytes: Requests on their way have at most this size together. It decides ``receiving``, the number of
         them, which is at most 256. Beyond it the connection with the most of them loses its oldest.
+      receiving_per_connection: Of these, a connection takes so many from others; its further calls wait for a free one.
+      arrived: Calls that wait for a place to be received in. Beyond it the connection with the most loses its newest.
       queued: Calls that wait for a worker. Beyond it the connection with the most of them loses its newest.
       queued_bytes: Requests that wait for a worker, and those that are worked on, have at most this size together.
       share_of_address: Connections of one IP address have at most this share of the calls that are received or queued.
       message_seconds: The caller sends its next message, or reads the next reply of a stream, within this time.
-      queue_seconds: A call waits for a worker at most so long.
+      queue_seconds: A call waits for a place at most so long, and so long for a worker.
       call_seconds: A call lasts at most so long, whatever deadline its caller set.
       streams: Calls at once on one connection; a caller's further ones wait on its side.
       connections: Connections at once, and no more than half of the file descriptors that the process may open.
@@ -48,6 +52,8 @@ class Limits:
 
     request_bytes: int = MAX_REQUEST_BYTES
     receiving_bytes: int = 256 * 2**20
+    receiving_per_connection: int = 2
+    arrived: int = 1024
     queued: int = 512
     queued_bytes: int = 32 * 2**20
     share_of_address: float = 0.75
@@ -62,7 +68,14 @@ class Limits:
     metadata_bytes: int = 8192
 
     def __post_init__(self) -> None:
-        _validate.integer(low=1, high=2**16, queued=self.queued, streams=self.streams)
+        _validate.integer(
+            low=1,
+            high=2**16,
+            receiving_per_connection=self.receiving_per_connection,
+            arrived=self.arrived,
+            queued=self.queued,
+            streams=self.streams,
+        )
         _validate.integer(low=1024, high=2**30, request_bytes=self.request_bytes)
         _validate.integer(
             low=self.request_bytes, high=2**40, receiving_bytes=self.receiving_bytes, queued_bytes=self.queued_bytes
@@ -121,11 +134,12 @@ class Limits:
             ("grpc.max_connection_age_grace_ms", _ms(self.call_seconds)),
             ("grpc.max_metadata_size", self.metadata_bytes),
             ("grpc.absolute_max_metadata_size", self.metadata_bytes),
-            # What a caller sends ahead of being read stays within one window of HTTP/2, whatever its bandwidth.
+            # What a caller can send of a request before anybody reads it, whatever its bandwidth.
+            ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
             ("grpc.http2.bdp_probe", 0),
-            # Calls that the event loop has not looked at yet.
-            ("grpc.server.max_pending_requests", self.receiving),
-            ("grpc.server.max_pending_requests_hard_limit", 2 * self.receiving),
+            # Calls that the event loop has not looked at yet: gRPC drops more of them the more there are.
+            ("grpc.server.max_pending_requests", _MOST_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * _MOST_PENDING),
             ("grpc.server_max_unrequested_time_in_server", max(1, int(self.message_seconds))),
             # A peer that is gone without a word is noticed; one that pings more often than our clients do is cut off.
             ("grpc.keepalive_time_ms", 60_000),

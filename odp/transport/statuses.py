@@ -34,8 +34,8 @@ LONGEST_LINE = 400
 UNFORESEEN = "internal error; the service's log says where"
 _STORAGE = "the service cannot use its storage; its log says why"
 _DISK_FULL = "disk full at this service; try again when it has space, nothing was lost"
-# Two folders or more from the root on, and not the path of a URL.
-_PATH = re.compile(r"(?<![\w.:/])(?:/[\w.~+@%=-]+){2,}/?")
+# From the root on, and not the path of a URL or a fraction.
+_PATH = re.compile(r"(?<![\w.:/])(?:/[\w.~+@%=-]+)+/?")
 
 Metadata = tuple[tuple[str, str], ...]
 

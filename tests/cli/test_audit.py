@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Run:
 def test_a_log_that_holds_is_one_screen(odp: Callable[..., Printed], run: Run, tmp_path: Path) -> None:
     printed = odp("audit", "verify", "--log", tmp_path / "log", "--reference-values", tmp_path / "pins.json")
     assert printed.out == ""
-    for part in ("audit passed", "films", "11 entries", "2/2", run.log_key.name, "witnesses: none"):
+    for part in ("audit passed", "films", "12 entries", "2/2", run.log_key.name, "witnesses: none"):
         assert part in printed.err, printed.err
     assert len(printed.err.splitlines()) < 40
 
@@ -46,7 +46,7 @@ def test_a_log_that_holds_as_json(odp: Callable[..., Printed], run: Run, tmp_pat
         "audit", "verify", "--log", tmp_path / "log", "--reference-values", tmp_path / "pins.json", "--json"
     ).json
     assert found["passed"] is True
-    assert found["size"] == sum(found["entries"].values()) == 11
+    assert found["size"] == sum(found["entries"].values()) == 12
     (task,) = found["tasks"]
     assert task["contributions"] == [5, 5]
     assert 0 < task["epsilon"] <= task["budget"] == 8.0
@@ -61,11 +61,11 @@ def test_a_log_that_does_not_hold_names_the_record_and_ends_with_code_1(run: Run
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     assert "audit failed" in done.stderr
-    assert "entry 10 (model)" in done.stderr
+    assert "entry 11 (model)" in done.stderr
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 1
     assert '"passed": false' in done.stdout
-    assert '"record": "entry 10 (model)"' in done.stdout
+    assert '"record": "entry 11 (model)"' in done.stdout
 
 
 def test_the_log_of_a_running_server_is_audited_over_the_network(
@@ -91,7 +91,7 @@ def test_the_log_of_a_running_server_is_audited_over_the_network(
             running.stop(0.1)
     assert found["passed"] is True
     assert found["log"] == running.address
-    assert found["size"] == 11
+    assert found["size"] == 12
 
 
 def test_defaults_come_from_the_state_folder_of_up(odp: Callable[..., Printed], run: Run, tmp_path: Path) -> None:

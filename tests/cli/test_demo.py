@@ -88,7 +88,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     assert "1e-06" in (tmp_path / "out" / "privacy.txt").read_text(encoding="utf-8")
     assert "all programs stopped" in done.stderr
 
-    assert "audit passed: 13 entries of the transparency log" in done.stderr
+    assert "audit passed: 14 entries of the transparency log" in done.stderr
     assert "the attested enclave signed the ledger" in done.stderr
     pins = ReferenceValues.load(tmp_path / "out" / "reference_values.json")
     audited = audit(LogFolder(tmp_path / "out" / "log"), pins)

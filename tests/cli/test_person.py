@@ -141,7 +141,8 @@ def test_what_the_last_contribution_rests_on_is_verified_again_offline(odp: Odp,
     assert found["holds"]
     said = {one["name"]: one["read"] for one in found["findings"]}
     assert set(said) == {
-        "record", "reference values", "task", "model", "distributor", "aggregator", "recipient", "transparency log",
+        "record", "reference values", "task", "model", "distributor", "aggregator", "population", "recipient",
+        "transparency log",
     }  # fmt: skip
     assert said["reference values"].endswith("and are today")
     assert "emulated" in said["aggregator"]

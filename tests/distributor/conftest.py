@@ -58,8 +58,8 @@ class Model:
 class Developer:
     """Signs tasks and models of 40 items, 8 slices per device."""
 
-    def __init__(self, name: str = "films") -> None:
-        self.key = SigningKey.from_bytes(bytes(32))
+    def __init__(self, name: str = "films", *, key: bytes = bytes(32)) -> None:
+        self.key = SigningKey.from_bytes(key)
         definition = Task(
             name=name,
             model=MatrixFactorization(items=ITEMS, rank=2),
@@ -71,6 +71,10 @@ class Developer:
         definition.dpam.slices_per_device = SLICES
         self.task = sign_task(definition, self.key)
         self.definition = open_task(self.task)
+
+    @property
+    def task_sha256(self) -> bytes:
+        return task_sha256(self.task)
 
     def model(self, version: int = 0, seed: int = 0) -> Model:
         """A model in the shape that DPAM broadcasts, with random content."""
@@ -86,7 +90,7 @@ class Developer:
         self, broadcast: Broadcast, change: Callable[[common_pb2.ModelManifest], None] = lambda _: None
     ) -> Model:
         """``broadcast`` under this developer's signature, its manifest changed by ``change`` before that."""
-        manifest = manifest_for(broadcast, task_sha256(self.task))
+        manifest = manifest_for(broadcast, self.task_sha256)
         change(manifest)
         contents = {table.name: table_bytes(table) for table in broadcast.tables}
         return Model(self.task, sign_manifest(manifest, self.key), broadcast, contents)

@@ -16,12 +16,12 @@ from distributor.model_store import ModelStore
 from distributor.retention import Held, check_keep_days, forgettable
 from distributor.servicer import DistributorService
 from odp.algorithms.registry import algorithm_for
-from odp.crypto import HpkeKey
+from odp.crypto import HpkeKey, SignatureError, SigningKey, domains
 from odp.errors import ConfigurationError, StateError
 from odp.transport.logs import Log
 from odp.transport.service import NotFound
 from odp.transport.sweeping import DAY, Sweeping
-from odp.v1 import distributor_pb2
+from odp.v1 import distributor_pb2, population_pb2
 
 TASK, OTHER = b"t" * 32, b"o" * 32
 
@@ -154,6 +154,36 @@ def test_a_forgotten_model_may_be_published_again(place: Place, developer: Any, 
     place.service.sweep()
     assert place.publish(developer.model(last)) == model
     assert place.service.sweep() == ()
+
+
+def end_of(key: SigningKey, task: bytes) -> distributor_pb2.ForgetTaskRequest:
+    order = population_pb2.AbandonOrder(task_sha256=task).SerializeToString()
+    return distributor_pb2.ForgetTaskRequest(order=order, signature=key.sign(domains.ABANDON, order))
+
+
+def test_the_models_of_a_task_that_was_ended_go_at_once_and_stay_away(place: Place, developer: Any, kit: Any) -> None:
+    other = kit.Developer("songs")
+    stays = place.publish(other.model(0))
+    ids = [place.publish(developer.model(version)) for version in range(2)]
+    place.service.forget_task(end_of(developer.key, developer.task_sha256))
+    place.service.forget_task(end_of(developer.key, developer.task_sha256))
+    place.start()
+    assert place.store.models() == place.core.models() == (stays,)
+    for model in ids:
+        with pytest.raises(NotFound, match="is not held here"):
+            place.service.require(model)
+
+
+def test_nobody_but_its_developer_ends_a_task(place: Place, developer: Any, kit: Any) -> None:
+    model, stranger = place.publish(developer.model(0)), kit.Developer(key=bytes(31) + b"1")
+    with pytest.raises(SignatureError):
+        place.service.forget_task(end_of(stranger.key, developer.task_sha256))
+    place.service.forget_task(end_of(stranger.key, stranger.task_sha256))
+    moved = end_of(stranger.key, stranger.task_sha256)
+    moved.order = end_of(developer.key, developer.task_sha256).order
+    with pytest.raises(SignatureError):
+        place.service.forget_task(moved)
+    assert place.core.models() == (model,)
 
 
 def test_sweeps_go_on_after_one_that_failed(tmp_path: Path, kit: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,12 +19,13 @@ from distributor.servicer import DistributorService
 from odp.algorithms.seam import Broadcast, Table
 from odp.crypto import HpkeKey, SigningKey
 from odp.signed_task import sign_manifest
-from odp.transport.channel import CHUNK_BYTES, connect
+from odp.transport.channel import CHUNK_BYTES, connect, translated
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
+from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2
 
 KEY = HpkeKey.generate()
@@ -32,12 +34,13 @@ SECONDS = 20.0
 
 @dataclass
 class Host:
-    """A distributor over TLS on a free port, and a device's stub to it."""
+    """A distributor over TLS on a free port, a device's stub to it, and stubs over other connections."""
 
     stub: Any
     core: DistributorCore
     models: Path
     lines: Any
+    another: Callable[[], Any]
     close: Callable[[], None]
 
     def publish(self, requests: Any) -> distributor_pb2.PublishResponse:
@@ -77,14 +80,19 @@ def open_host(tmp_path: Path, kit: Any) -> Iterator[Callable[..., Host]]:
             workers=servicer.WORKERS,
             limits=Limits(call_seconds=call_seconds),
         )
-        channel = connect(server.address, identity.ca_pem)
+        channels = []
+
+        def another() -> Any:
+            channels.append(connect(server.address, identity.ca_pem))
+            return DistributorStub(channels[-1])
 
         def close() -> None:
-            channel.close()
+            for channel in channels:
+                channel.close()
             server.stop(0)
             state.close()
 
-        host = Host(DistributorStub(channel), core, models, lines, close)
+        host = Host(another(), core, models, lines, another, close)
         opened.append(host)
         return host
 
@@ -397,6 +405,47 @@ def test_stalled_publishers_do_not_stop_devices(host: Host, developer: Any, kit:
     assert "busy" in busy
     question = kit.ask(held, KEY.public, range(8))
     kit.answered_rows(held, question, host.select(question))
+    for stream, call in zip(streams, calls, strict=True):
+        call.cancel()
+        stream.end.set()
+    host.lines.wait_for("publish_failed", count=2)
+
+
+def test_two_publishers_that_say_nothing_keep_no_place(host: Host, developer: Any) -> None:
+    end = threading.Event()
+
+    def silent() -> Iterator[distributor_pb2.PublishRequest]:
+        end.wait(SECONDS)
+        yield from ()
+
+    calls = []
+    for _ in range(servicer.MAX_PUBLISHES):
+        stub = host.another()
+        calls.append(stub.Publish.future(silent(), timeout=SECONDS))
+        # The silent call is here once a later one of the same connection is answered.
+        request = distributor_pb2.SelectRequest()
+        refused(functools.partial(stub.Select, request, timeout=SECONDS), grpc.StatusCode.INVALID_ARGUMENT)
+    model = developer.model()
+    assert host.publish(model.stream()).model_sha256 == model.id
+    assert not any(call.done() for call in calls)
+    end.set()
+
+
+def test_two_publishers_that_stall_after_their_header_lose_their_places(host: Host, developer: Any) -> None:
+    streams = [Stalled(developer.model(version)) for version in (1, 2)]
+    calls = [host.stub.Publish.future(iter(stream), timeout=SECONDS) for stream in streams]
+    host.lines.wait_for("publishing", count=2)
+    model = developer.model(3)
+
+    def publish() -> bytes:
+        try:
+            return bytes(host.publish(model.stream()).model_sha256)
+        except grpc.RpcError as error:
+            raise translated(error, what="publish", address="here") from error
+
+    assert Patience(tries=20).call(publish) == model.id
+    lost = [call for call in calls if call.done()]
+    assert [call.code() for call in lost] == [grpc.StatusCode.RESOURCE_EXHAUSTED], "one place was needed"
     for stream, call in zip(streams, calls, strict=True):
         call.cancel()
         stream.end.set()

@@ -355,9 +355,9 @@ def test_a_device_without_space_asks_two_parties_all_the_same(parties: Parties) 
 
 
 def test_a_task_that_names_another_helper_is_not_acknowledged(parties: Parties) -> None:
-    other = parties.developer("pir", key="ab" * 32).model()
+    other = parties.developer("pir", key="0b" * 32).model()
     said = refused(lambda: parties.publish(other), grpc.StatusCode.INVALID_ARGUMENT)
-    assert f"names the helper {'ab' * 6}" in said
+    assert f"names the helper {'0b' * 6}" in said
     assert list((parties.root / "helper" / "models").iterdir()) == []
 
 

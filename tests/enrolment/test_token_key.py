@@ -26,7 +26,7 @@ def test_a_statement_opens_for_its_own_round() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "error"),
     [
-        ("issuer_key", SigningKey.generate().public, SignatureError),
+        ("issuer_key", SigningKey.from_bytes(b"o" * 32).public, SignatureError),
         ("population", "readers", ConfigurationError),
         ("task_sha256", b"u" * 32, ConfigurationError),
         ("round", 2, ConfigurationError),

@@ -29,7 +29,7 @@ from odp.v1 import common_pb2
 
 ZERO_OUT, ADD_REMOVE = Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER
 GAUSSIAN = GaussianRelease("counts", 2.0, 6.0, 5)
-SHARES = DistributedRelease("hours", 1.0, 5.0, 4, sharers=3, step=0.05)
+SHARES = DistributedRelease("hours", 1.0, 5.0, 4, sharers=3, step=0.05, graph_delta=0.0)
 SAMPLED = SampledRound((GAUSSIAN, GaussianRelease("sums", 1.0, 6.0, 5)), Sampling(0.1, 1000, 200))
 
 

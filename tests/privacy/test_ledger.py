@@ -15,6 +15,7 @@ from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Budget, Ledger, ReleaseState
 
 TASK, OTHER = "aa" * 32, "bb" * 32
+SIGNED = b"s" * 32
 EVENTS = (GaussianRelease("gram", 1.0, 10.0, 100), GaussianRelease("right", 2.0, 20.0, 10))
 WIDE = Budget(10.0, 1e-5)
 
@@ -132,8 +133,8 @@ def test_malformed_charges_are_refused(change):
 
 def test_a_release_goes_through_its_states_and_never_back():
     ledger = charge(Ledger("films"))
-    ledger = ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED)
-    assert ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED) is ledger
+    ledger = ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED)
+    assert ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED) is ledger
     assert ledger.find(TASK, 0).state is ReleaseState.SEALED
     for state in (ReleaseState.CHARGED, ReleaseState.VOID):
         with pytest.raises(PrivacyError, match="cannot become"):
@@ -142,8 +143,17 @@ def test_a_release_goes_through_its_states_and_never_back():
     assert charge(ledger) is ledger
 
 
+def test_a_sealed_release_names_one_hash_for_ever():
+    ledger = charge(Ledger("films")).advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED)
+    assert ledger.entries[-1].release_sha256 == SIGNED
+    with pytest.raises(PrivacyError):
+        ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=bytes(32))
+    with pytest.raises(ConfigurationError, match="release_sha256 of 32 bytes"):
+        charge(Ledger("films")).advance(task_id=TASK, round=0, state=ReleaseState.SEALED)
+
+
 def test_a_sealed_release_cannot_become_void():
-    ledger = charge(Ledger("films")).advance(task_id=TASK, round=0, state=ReleaseState.SEALED)
+    ledger = charge(Ledger("films")).advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED)
     with pytest.raises(PrivacyError, match="is SEALED and cannot become VOID"):
         ledger.advance(task_id=TASK, round=0, state=ReleaseState.VOID)
 
@@ -157,7 +167,7 @@ def test_a_void_round_keeps_its_charge_and_cannot_be_charged_again():
 
 def test_nothing_is_released_that_was_not_charged():
     with pytest.raises(PrivacyError, match="Nothing was charged"):
-        Ledger("films").advance(task_id=TASK, round=0, state=ReleaseState.SEALED)
+        Ledger("films").advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED)
 
 
 rounds = st.lists(
@@ -181,7 +191,8 @@ def play(steps) -> Ledger:
                 task_budget=Budget(2.0, 1e-5), population_budget=Budget(3.0, 1e-6),
             )  # fmt: skip
             if then is not None:
-                ledger = ledger.advance(task_id=task_id, round=round, state=then)
+                named = SIGNED if then is ReleaseState.SEALED else b""
+                ledger = ledger.advance(task_id=task_id, round=round, state=then, release_sha256=named)
         except PrivacyError:
             continue
     return ledger
@@ -212,7 +223,11 @@ def test_encoding_is_canonical_and_decoding_gives_back_the_same_ledger(steps):
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_a_changed_byte_anywhere_is_noticed(data):
-    encoded = charge(charge(Ledger("films")), 1).advance(task_id=TASK, round=1, state=ReleaseState.SEALED).encode()
+    encoded = (
+        charge(charge(Ledger("films")), 1)
+        .advance(task_id=TASK, round=1, state=ReleaseState.SEALED, release_sha256=SIGNED)
+        .encode()
+    )
     place = data.draw(st.integers(0, len(encoded) - 1))
     changed = bytearray(encoded)
     changed[place] ^= data.draw(st.integers(1, 255))

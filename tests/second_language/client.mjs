@@ -17,7 +17,7 @@ import { encode, keysOf, payloadOf, rankOf, termsOf } from './dpam.mjs';
 import { verifyEvidence } from './evidence.mjs';
 import { openGcm, seal } from './hpke.mjs';
 
-const FILES = ['aggregator', 'attestation', 'common', 'distributor', 'server'].map((name) => `odp/v1/${name}.proto`);
+const FILES = ['aggregator', 'attestation', 'common', 'distributor', 'population', 'server'].map((name) => `odp/v1/${name}.proto`);
 const LOADING = { keepCase: true, longs: String, enums: String, bytes: Buffer, defaults: true, oneofs: true };
 const CHANNEL = {
   'grpc.max_receive_message_length': 16 * 2 ** 20,
@@ -97,9 +97,9 @@ class Enclaves {
   }
 }
 
-/** Checks an assignment: signatures, hashes, population, the model's form, the person's limits. */
+/** Checks an assignment: signatures, hashes, population and its owners, the model's form, the person's limits. */
 function openAssignment(wire, assignment, { population, limits }) {
-  const { task, model, round } = assignment;
+  const { task, model, round, charter } = assignment;
   const definition = wire.parse('TaskDefinition', task.definition);
   const key = definition.developer_key;
   requireSigned(key, task.signature, domain('task', task.definition));
@@ -108,6 +108,9 @@ function openAssignment(wire, assignment, { population, limits }) {
   const taskId = sha256(task.definition);
   requireThat(definition.training === 'dpam', 'the task trains with something unknown');
   requireThat(definition.population === population, 'the task is of another population');
+  const owned = wire.parse('PopulationCharter', charter.charter);
+  const owner = owned.population === population && owned.owners.some((one) => one.equals(key));
+  requireThat(owner, 'the population belongs to other keys than the one that signed the task');
   const belongs = manifest.task_sha256.equals(taskId) && manifest.version === round;
   requireThat(belongs, 'the model is of another task or round');
   const terms = termsOf(definition);
@@ -120,6 +123,7 @@ function openAssignment(wire, assignment, { population, limits }) {
   requireThat(allowed && cohort.minimum >= limits.min_cohort, 'the limits of this device decline the task');
   return {
     terms, data, round, taskId, modelId: sha256(model.manifest), globals: manifest.tables[1],
+    population, charter: hex(sha256(charter.charter)),
     distributor: assignment.distributor_address, aggregator: assignment.aggregator_address,
   };
 }
@@ -194,6 +198,8 @@ async function prepare(wire, enclaves, request, device) {
   requireThat(device.values.every((value) => value >= data.low && value <= data.high), 'a value is out of range');
   const distributor = await enclaves.verify('distributor', work.distributor);
   const aggregator = await enclaves.verify('aggregator', work.aggregator);
+  const inForce = aggregator.populations.get(work.population) === work.charter;
+  requireThat(inForce, 'the evidence shows another charter of the population');
   const selected = await select(wire, work, distributor, keysOf(terms, device.seed, work.round, device.items));
   const payload = payloadOf({ terms, round: work.round, ...device, ...selected });
   const plain = wire.bytes('Contribution', contribution(work, device, payload));

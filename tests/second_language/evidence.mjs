@@ -17,6 +17,7 @@ const TCB = { boot_loader: '01', tee: '02', snp: '03', microcode: '08' };
 const REGISTERS = ['configuration', 'sandbox', 'runtime'];
 const LARGEST_LOG = 2 ** 18;
 const EVENT_LINE = /^(configuration|sandbox|runtime) ([\x21-\x7e]+(?: [\x21-\x7e]+)*)$/;
+const POPULATION = /^population ([a-z0-9][a-z0-9_.-]{0,63}) ([0-9a-f]{64})$/;
 const POLICY_KEYS = ['accumulation', 'minimum_cohort', 'population_delta', 'population_epsilon', 'role', 'select'];
 
 /** Evidence that was refused; `reason` is one of the closed set of docs/protocol.md. */
@@ -31,7 +32,7 @@ const require_ = (holds, reason, message) => {
   if (!holds) throw new Refused(reason, message);
 };
 
-/** { hpkeKey, signingKey, policy, policyHash, imageDigest, expires }, or throws Refused; `values` is a reference_values.json. */
+/** { hpkeKey, signingKey, policy, policyHash, imageDigest, populations, expires }, or throws Refused; `values` is a reference_values.json. */
 export function verifyEvidence({ token, policy, event_log, nonce, role, values, now }) {
   const { header, claims: text, signed, signature } = takeApart(token);
   const chip = verifyChain(header.x5c, values.roots, now);
@@ -66,7 +67,7 @@ export function verifyEvidence({ token, policy, event_log, nonce, role, values, 
   const keys = [claims.hpke_key, claims.signing_key];
   const bound = createHash('sha512').update(domain('report', sha256(nonce), ...keys, sha256(policy))).digest();
   require_(bound.equals(claims.report_data), 'key_binding', 'the report does not bind these keys');
-  const held = checkEvents(event_log, claims, policy);
+  const { held, populations } = checkEvents(event_log, claims, policy);
   for (const name of values.required_restrictions ?? []) {
     require_(held.includes(name), 'unrestricted', `its process runs without ${name}`);
   }
@@ -76,11 +77,12 @@ export function verifyEvidence({ token, policy, event_log, nonce, role, values, 
     policy: terms,
     policyHash: sha256(policy),
     imageDigest: claims.image_digest,
+    populations,
     expires: Math.min(expires, chip.expires, until),
   };
 }
 
-/** Replays the log into the registers of the report; the restrictions that it says hold. */
+/** Replays the log into the registers of the report; the restrictions that hold, and the charter of each population. */
 function checkEvents(log, claims, policy) {
   const bad = (message) => new Refused('event_log', message);
   const text = log.toString('latin1');
@@ -103,7 +105,11 @@ function checkEvents(log, claims, policy) {
   const told = stated.map(({ register, event }) => `${register} ${event}`);
   if (told.join('\n') !== expected.join('\n')) throw bad('it tells of another launch, policy or keys');
   const held = events.filter(({ register, event }) => register === 'sandbox' && event.startsWith('held '));
-  return held.map(({ event }) => event.slice('held '.length));
+  const charters = events.map(({ register, event }) => (register === 'runtime' ? POPULATION.exec(event) : null));
+  return {
+    held: held.map(({ event }) => event.slice('held '.length)),
+    populations: new Map(charters.filter((found) => found !== null).map(([, name, charter]) => [name, charter])),
+  };
 }
 
 function takeApart(token) {
@@ -213,7 +219,7 @@ function readPolicy(data, role, listed, allowTestNoise) {
   } catch {
     // refused below
   }
-  const { test_noise_seed: seed, ...rest } = policy;
+  const { test_noise_seed: seed, founders, ...rest } = policy;
   require_(Object.keys(rest).join() === POLICY_KEYS.join(), 'wrong_policy', 'its policy cannot be read');
   require_(policy.role === role, 'wrong_role', 'its policy is for another role');
   require_(seed === undefined || allowTestNoise === true, 'test_noise_not_allowed', 'its noise protects nobody');

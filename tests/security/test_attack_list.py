@@ -274,6 +274,61 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "device_runtime/test_addresses.py::"
          "test_a_name_that_leads_to_an_address_that_is_not_public_needs_the_persons_word"),
     ],
+    "populations": [
+        ("R160", "an invented cohort spends the budget",
+         "security/test_populations.py::test_r160_a_stranger_with_a_hundred_devices_spends_nothing_of_a_population"),
+        ("R160", "orders at the port of devices",
+         "security/test_populations.py::test_r160_at_the_port_of_devices_nobody_orders_anything"),
+        ("R160", "orders without a certificate, and of no owner",
+         "security/test_populations.py::"
+         "test_r160_at_the_control_port_a_server_alone_is_heard_and_an_owner_alone_obeyed"),
+        ("R161", "forged founding", "security/test_populations.py::test_r161_no_founding_but_a_founders_counts"),
+        ("R161", "a second server of the same name",
+         "security/test_populations.py::"
+         "test_r161_a_second_server_with_the_same_name_is_refused_by_name_and_changes_nothing"),
+        ("R162", "a retired owner",
+         "security/test_populations.py::"
+         "test_r162_a_retired_owner_spends_nothing_more_and_what_was_collected_is_gone"),
+        ("R162", "a charter rolled back",
+         "security/test_populations.py::test_r162_no_start_from_older_files_brings_a_retired_owner_back"),
+        ("R162", "an old charter, or another population's",
+         "security/test_populations.py::test_r162_a_charter_of_another_population_or_an_old_one_changes_nothing"),
+        ("R163", "a device that is shown a task of no owner, or evidence with another charter",
+         "device_runtime/test_charters.py::test_r163_a_device_takes_no_task_but_of_owners_whom_the_evidence_shows"),
+        ("R164", "a log that leaves out or forges a charter",
+         "transparency/test_audit.py::test_every_lie_is_named_although_every_signature_of_the_log_holds"),
+        ("R166", "two sums under one charge",
+         "security/test_one_release.py::test_r166_no_second_sum_is_signed_under_one_charge"),
+    ],
+    "cancelling": [
+        ("R167", "going on after the end, at every stage",
+         "security/test_cancelling.py::"
+         "test_r167_after_the_end_nothing_is_accepted_or_released_at_whatever_stage_it_came"),
+        ("R167", "a close that comes after the end",
+         "security/test_cancelling.py::test_r167_a_close_that_comes_after_the_end_releases_nothing"),
+        ("R167", "ending somebody else's task",
+         "security/test_cancelling.py::test_r167_an_end_needs_an_owners_signature_over_this_task"),
+        ("R167", "using up the memory of ends",
+         "security/test_cancelling.py::test_r167_every_task_that_is_held_can_be_ended_however_many_were_before"),
+        ("R168", "having a distributor forget somebody else's models",
+         "distributor/test_retention.py::test_nobody_but_its_developer_ends_a_task"),
+    ],
+    "floods": [
+        ("R169", "a population that opens all it can",
+         "security/test_quotas.py::test_r169_a_population_that_is_full_is_told_which_limit_and_others_go_on"),
+        ("R169", "filling the event log",
+         "security/test_quotas.py::test_r169_populations_and_changes_of_charters_are_bounded"),
+        ("R170", "a developer that fills a distributor",
+         "distributor/test_quotas.py::test_r170_a_developer_fills_its_own_share_and_others_publish_on"),
+        ("R171", "rounds that stay open for ever",
+         "security/test_quotas.py::"
+         "test_r171_a_round_that_nobody_asks_about_is_erased_uncharged_and_can_be_opened_anew"),
+        ("R172", "asking for many hints at once",
+         "distributor/test_quotas.py::"
+         "test_r172_many_that_ask_for_many_hints_cost_one_at_a_time_and_few_tables_in_memory"),
+        ("R173", "a start that takes long",
+         "security/test_quotas.py::test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_seconds"),
+    ],
     "listeners": [
         ("R150", "no certificate",
          "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),
@@ -284,6 +339,31 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_a_certificate_under_the_right_ca_with_another_name_is_unauthenticated_with_one_line"),
         ("R150", "a DNS name that looks like a role",
          "transport/test_callers.py::test_a_name_that_is_no_uri_counts_for_nothing"),
+        ("R151", "silent calls on many connections",
+         "security/test_silent_callers.py::test_silent_calls_on_64_connections_stop_no_honest_caller"),
+        ("R152", "3,000 calls that wait",
+         "security/test_silent_callers.py::"
+         "test_3000_calls_that_wait_take_bounded_memory_and_hear_when_to_come_back"),
+        ("R153", "connections without TLS",
+         "security/test_silent_callers.py::"
+         "test_connections_without_a_handshake_are_closed_and_meanwhile_others_are_served"),
+        ("R153", "one byte at a time",
+         "security/test_silent_callers.py::"
+         "test_a_request_that_comes_byte_by_byte_is_cut_off_and_meanwhile_others_are_served"),
+        ("R153", "streams that stall",
+         "transport/test_front.py::test_a_stream_that_stalls_in_the_middle_gives_its_thread_back"),
+        ("R153", "replies that nobody reads",
+         "transport/test_front.py::test_replies_that_nobody_reads_hold_no_thread_and_end_in_time"),
+        ("R154", "silent Publish streams",
+         "distributor/test_servicer.py::test_two_publishers_that_say_nothing_keep_no_place"),
+        ("R154", "Publish streams that stall after their header",
+         "distributor/test_servicer.py::test_two_publishers_that_stall_after_their_header_lose_their_places"),
+        ("R155", "paths and echoes in errors",
+         "security/test_anonymous_errors.py::"
+         "test_no_method_of_a_program_tells_a_stranger_a_path_or_its_own_bytes"),
+        ("R156", "reflection",
+         "security/test_anonymous_errors.py::"
+         "test_no_program_lists_its_methods_unless_its_operator_says_so"),
     ],
     "enrolment": [
         ("R230", "one device, a hundred contributions",

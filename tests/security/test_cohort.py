@@ -52,7 +52,7 @@ def test_one_device_is_never_more_than_one_of_the_minimum(
     assert answers == [None] + [Refusal.ALREADY_CONTRIBUTED] * 8
     with pytest.raises(PrivacyError, match="2 contributions of at least 3"):
         small.charge()
-    with pytest.raises(PrivacyError, match="charged first"):
+    with pytest.raises(PrivacyError, match="no release in force"):
         small.release()
     assert small.charges() == 0
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
-from transparency.world import IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
+from transparency.world import CHARTER, IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
 
+from odp.charter import approve, found
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import TransparencyError
@@ -24,7 +25,7 @@ from odp.transparency.note import Kind, Note, NoteKey
 from odp.transparency.proofs import LogGuard, packed
 from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder
-from odp.v1 import log_pb2
+from odp.v1 import log_pb2, population_pb2
 
 
 @dataclasses.dataclass
@@ -33,6 +34,7 @@ class Attacked(LogWorld):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.charter: population_pb2.SignedCharter | None = CHARTER
         self.device = self.guard()
 
     def participate(
@@ -40,7 +42,7 @@ class Attacked(LogWorld):
     ) -> None:
         """What a device does with a proof before anything leaves it."""
         device = device or self.device
-        logged = device.logged(proof, task=self.task, model=self.model)
+        logged = device.logged(proof, task=self.task, model=self.model, charter=self.charter)
         for role in IMAGES:
             device.require_endorsed(enclaves.get(role, enclave(role)), logged)  # type: ignore[arg-type]
 
@@ -106,6 +108,19 @@ def _(world: Attacked, tmp: Path) -> None:
     proof = world.proof()
     world.model = a_model(world.task, world.developer, version=7)
     world.participate(proof)
+
+
+@attack("R51: a charter that is not in the log", "not_included")
+def _(world: Attacked, tmp: Path) -> None:
+    proof = world.proof()
+    world.charter = approve(found("people", owners=[SigningKey.generate().public]), world.developer)
+    world.participate(proof)
+
+
+@attack("R51: no charter", "missing")
+def _(world: Attacked, tmp: Path) -> None:
+    world.charter = None
+    world.participate(world.proof())
 
 
 @attack("R51: an inner node as a leaf", "not_included")

@@ -376,6 +376,20 @@ def test_a_task_is_cancelled_only_once_both_services_have_ended_it(world: Any, d
     assert world.distributor.models == {}
 
 
+def test_a_service_that_refuses_the_end_of_a_task_is_asked_again_and_not_at_once(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    world.run(world.driver())
+    world.storage.end_task(sha256, TaskState.CANCELLING)
+    world.distributor.failures = [grpc.StatusCode.PERMISSION_DENIED] * 2
+    driver = world.driver()
+    for _ in range(2):
+        assert world.run(driver) == 0
+        assert outcome(world, sha256) == (TaskState.CANCELLING, "")
+        world.monotonic.now += 60.0
+    world.run(driver)
+    assert outcome(world, sha256) == (TaskState.CANCELLED, "")
+
+
 def test_a_task_that_failed_is_ended_at_the_aggregator_and_keeps_its_models(world: Any, definition: Any) -> None:
     sha256 = world.submit(definition)
     world.run(world.driver())
@@ -415,13 +429,13 @@ def test_a_round_that_the_aggregator_lost_is_opened_again(world: Any, definition
     sha256 = world.submit(definition)
     driver = world.driver()
     world.run(driver)
-    assert world.board.answer("people").assignment.round_key.hpke_key == world.aggregator.round_key
+    assert world.board().answer("viewers").assignment.round_key.hpke_key == world.aggregator.round_key
     world.aggregator.opened.clear()
     world.aggregator.round_key = bytes(32)
     world.run(driver)
     assert list(world.aggregator.opened) == [(sha256, 0)]
     assert "opened again" in world.lines.text
-    assert world.board.answer("people").assignment.round_key.hpke_key == bytes(32)
+    assert world.board().answer("viewers").assignment.round_key.hpke_key == bytes(32)
     world.aggregator.contributions = GOAL
     world.monotonic.now += 1.0
     world.run(driver)

@@ -272,6 +272,7 @@ def _set(path: str, value: Any) -> Any:
 
 
 MALFORMED = {
+    "clip of a square beyond floats": _set("dpam.row_clip", 1e200),
     "no name": _set("name", ""),
     "name with spaces": _set("name", "my films"),
     "name of two lines": _set("name", "films\nfilms"),

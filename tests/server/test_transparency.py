@@ -84,15 +84,12 @@ EXPECTED = {
 def _truthful(release: Any) -> None:
     """The fake's releases state what a real enclave would."""
     from odp.algorithms.registry import algorithm_for
-    from odp.algorithms.release import charges_of
+    from odp.algorithms.release import charge_of, charges_of
     from odp.privacy.accounting import epsilon
 
     definition = _truthful.definition  # type: ignore[attr-defined]  # set by the test
     query = algorithm_for(definition).query
-    for event in charges_of(query(release.round)):
-        release.charges.add(
-            name=event.name, sensitivity=event.sensitivity, noise_std=event.noise_std, coordinates=event.coordinates
-        )
+    release.charges.extend(charge_of(event) for event in charges_of(query(release.round)))
     events = [event for number in range(release.round + 1) for event in charges_of(query(number))]
     release.epsilon_spent = epsilon(events, delta=definition.privacy.delta)
     release.epsilon_remaining = max(0.0, definition.privacy.epsilon - release.epsilon_spent)

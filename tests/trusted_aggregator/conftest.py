@@ -56,12 +56,15 @@ class World:
         epsilon: float = 8.0,
         noise: IntegerNoise | None = None,
         edit: Callable[[common_pb2.TaskDefinition], None] | None = None,
+        founders: Iterable[SigningKey] = (),
     ) -> None:
+        """``founders`` are other developers who may found populations at this enclave."""
         self.platform = platform
         self.made_by = noise
         self.developer = SigningKey.generate()
         policy = policy or EnclavePolicy(role="aggregator", minimum_cohort=minimum)
-        self.policy = dataclasses.replace(policy, founders=(self.developer.public.hex(),))
+        keys = sorted(key.public.hex() for key in (self.developer, *founders))
+        self.policy = dataclasses.replace(policy, founders=tuple(keys))
         self.identity, self.sealed_keys = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=None)
         self.population = population
         self.adopt(self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit))
@@ -309,7 +312,7 @@ def make_statistics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., S
     def make(bins: int, **changes: Any) -> StatisticsWorld:
         kind = type("_World", (StatisticsWorld,), {"bins": bins, "aggregation": changes.pop("aggregation", "enclave")})
         platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
-        world: StatisticsWorld = kind(platform, "people", minimum=3, **changes)
+        world: StatisticsWorld = kind(platform, "people", **{"minimum": 3, **changes})
         return world
 
     return make

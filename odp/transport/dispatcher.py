@@ -1,0 +1,118 @@
+"""Which call a worker thread works on next: a bounded queue in which connections have their turns one after the other.
+
+What calls hold in memory is bounded too: their requests, from the queue until the reply is there. A call that finds no
+place, or loses it to somebody with fewer calls, or gets no thread in time, is told when to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from odp.errors import Busy
+from odp.transport.call import Call
+from odp.transport.fairness import Fair
+from odp.transport.limits import Limits
+from odp.transport.turns import RetryWindows
+from odp.transport.workers import Job, Later, Mailbox, Workers
+
+# What a call costs beside its request.
+_CALL_BYTES = 2**14
+_BUSY = "this service has too many calls; try again in a moment"
+
+
+class Dispatcher:
+    """Runs work of calls on ``workers`` threads; everything here happens on the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, *, workers: int) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._queue: Fair[Call] = Fair(
+            most=limits.queued, most_of_address=limits.of_address(limits.queued), newest=True
+        )
+        # The job of each call in the queue, and when it has to have a thread: the earliest first.
+        self._jobs: dict[Call, tuple[Job, float]] = {}
+        self._mailbox = Mailbox(loop)
+        self._workers = Workers(workers, self._mailbox, self._returned)
+        # Of requests that have left the queue and are not answered yet.
+        self._working_bytes = 0
+        self._windows = RetryWindows(at_once=workers, clock=loop.time)
+
+    def busy(self) -> Busy:
+        """What a call is told that has no place."""
+        return self._windows.busy(_BUSY, waiting=len(self._queue))
+
+    async def run(self, call: Call, work: Callable[[], Any], *, size: int = 0) -> Any:
+        """What ``work`` returns on a worker thread; ``size`` is that of the request which it holds. Raises Busy."""
+        job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
+        self._jobs[call] = job, self._loop.time() + self._limits.queue_seconds
+        evicted = self._queue.add(call, job.weight)
+        if evicted is not None:
+            self._refuse(evicted)
+        while len(self._queue) and self._held_bytes > self._limits.queued_bytes:
+            self._refuse(self._queue.lighten(call))
+        self._start_jobs()
+        try:
+            return await job.answer
+        finally:
+            # Its caller is gone, or it was ended, before it had a thread.
+            if self._queue.discard(call):
+                del self._jobs[call]
+
+    async def run_here(self, work: Callable[[], Any], *, size: int) -> Any:
+        """What ``work`` returns, which must not wait for anything. Raises Busy."""
+        job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
+        if self._held_bytes + job.weight > self._limits.queued_bytes:
+            raise self.busy()
+        self._working_bytes += job.weight
+        job.run()
+        self._returned(job)
+        return await job.answer
+
+    def refuse_overdue(self) -> None:
+        """Sends away the calls that have waited for a thread too long."""
+        now = self._loop.time()
+        for call in [call for call, (_, until) in self._jobs.items() if until <= now]:
+            self._queue.discard(call)
+            self._refuse(call)
+
+    def stop(self) -> None:
+        """Ends each thread after its work."""
+        self._workers.stop()
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._working_bytes + self._queue.weight
+
+    def _start_jobs(self) -> None:
+        while self._workers.idle and (call := self._queue.take()) is not None:
+            job, _ = self._jobs.pop(call)
+            self._working_bytes += job.weight
+            self._workers.start(job)
+
+    def _returned(self, job: Job) -> None:
+        """The work of a job has returned its result, or the promise of one."""
+        self._windows.took(job.seconds)
+        if isinstance(job.result, Later):
+            job.result.future.add_done_callback(lambda future: self._mailbox.put(lambda: self._keep(job, future)))
+        else:
+            self._settle(job)
+        self._start_jobs()
+
+    def _keep(self, job: Job, future: Future[Any]) -> None:
+        try:
+            job.result = job.result.reply(future.result())
+        except Exception as error:  # for whoever waits for the answer
+            job.error = error
+        self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        self._working_bytes -= job.weight
+        job.settle()
+
+    def _refuse(self, call: Call) -> None:
+        """Tells a call that was taken out of the queue to come back."""
+        job, _ = self._jobs.pop(call)
+        job.answer.set_exception(self.busy())
