@@ -69,6 +69,8 @@ class AggregatorCore(Submissions):
         self._keys = RoundKeys(identity)
         # Of tasks that are being ended: what can never count once that is in force.
         self._ending: list[Round] = []
+        # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
+        self._over: set[bytes] = set()
         # What evidence shows of each population, and how often it changed since the launch.
         self._shown: dict[str, bytes] = {}
         self._changes: Counter[str] = Counter()
@@ -98,7 +100,8 @@ class AggregatorCore(Submissions):
             identity, core._sealer, core._keys.sealer, records, contributions
         )
         core._closed.add_charged(core._holdings.rounds())
-        core._keys.erase(core._holdings.tasks_without_rounds())
+        core._over.update(core._holdings.tasks_without_rounds())
+        core._erase_over()
         core._show_charters()
         changed = [population for population in core._populations.values() if population.changed]
         core.restored_writes = (*map(core._population_record, changed), *erased)
@@ -126,8 +129,6 @@ class AggregatorCore(Submissions):
             retired = [
                 task for task in self._holdings.tasks_of(charter.population) if task.developer_key not in charter.owners
             ]
-            population.require_committed()
-            self._keys.erase(task.sha256 for task in retired)
             population.set_charter(charter, abandoned=[task.sha256 for task in retired])
             self._populations[charter.population] = population
             self._changes[charter.population] += 1
@@ -151,11 +152,13 @@ class AggregatorCore(Submissions):
             released = [round for round in held if round.status is Status.SEALED]
             self._closed.add_charged(held)
             self._closed.add_ended(self._ending)
+            self._over.update(round.task_sha256 for round in self._ending)
             self._ending = []
             for round in released:
                 self._holdings.drop_round(round)
             self._show_charters()
-            self._keys.erase(round.task_sha256 for round in released)
+            self._over.update(round.task_sha256 for round in released)
+            self._erase_over()
 
     def abandon(
         self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
@@ -174,13 +177,9 @@ class AggregatorCore(Submissions):
         with self._admin:
             population = self._population(definition.population)
             if task in population.record.abandoned:
-                self._keys.erase([task])
                 return (self._population_record(population),) if population.is_pending else ()
             population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
             held = self._holdings.task(task)
-            population.require_committed()
-            # Before the end is prepared: where a key cannot be erased, nothing has changed.
-            self._keys.erase([task])
             population.abandon(task, held=held is not None)
             self._holdings.end([task])
             return (self._population_record(population), *self._end([] if held is None else [held], population))
@@ -219,6 +218,7 @@ class AggregatorCore(Submissions):
             noise = draw_round_noise(query, self._noise_of(parsed.round))
             opened = held_round(task, new_record(order, noise), self._identity)
             sealer = self._keys.new_sealer(task.sha256)
+            self._over.discard(task.sha256)
             self._holdings.add_task(task)
             self._holdings.add_round(opened)
             return (
@@ -331,9 +331,7 @@ class AggregatorCore(Submissions):
                 raise StateError(f"the stored release of round {parsed.round} is another one: restore the state folder")
             model = common_pb2.Release.FromString(signed.release).model_sha256
             require_same_model(parsed.round, model, parsed)
-            # Again, should the first try have failed; the opening of a later round has erased it.
-            if not self._holdings.rounds([task.sha256]):
-                self._keys.erase([task.sha256])
+            self._erase_over()
             return data
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
@@ -451,6 +449,10 @@ class AggregatorCore(Submissions):
         self._ending += self._holdings.rounds({task.sha256 for task in tasks})
         self._holdings.end(task.sha256 for task in tasks)
         return tuple(record for task in tasks for record in self._holdings.drop_task(task.sha256, population))
+
+    def _erase_over(self) -> None:
+        self._keys.erase(self._over)
+        self._over.clear()
 
     def _population_record(self, population: Population) -> SealedRecord:
         return self._sealer.seal(names.population_key(population.name), population.record.encode())
