@@ -4,8 +4,8 @@ A round's contributions are sealed to an HPKE key that is drawn with its opening
 and its noise are in records under a key of two parts: the enclave's sealing key, which can be derived for as long as
 chip and code are the same, and a secret in an erasable slot of the platform. A task has one slot, since at most one of
 its rounds is open or charged. It is erased when the round is released, void, given up, forgotten or ended: once that is
-in force, and before its signature leaves or its end is acknowledged. A start erases what a death left of rounds that are
-over, and so does the opening of the next round.
+in force, and before its signature leaves or its end is acknowledged. A start erases what a death left of rounds that
+are over, and so does the opening of the next round.
 
 What stays possible: whoever copies the memory of a running enclave, or the slots of a chip, before that has the key.
 """
