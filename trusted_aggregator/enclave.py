@@ -152,12 +152,11 @@ class AggregatorCore(Submissions):
             released = [round for round in held if round.status is Status.SEALED]
             self._closed.add_charged(held)
             self._closed.add_ended(self._ending)
-            self._over.update(round.task_sha256 for round in self._ending)
+            self._over.update(round.task_sha256 for round in [*released, *self._ending])
             self._ending = []
             for round in released:
                 self._holdings.drop_round(round)
             self._show_charters()
-            self._over.update(round.task_sha256 for round in released)
             self._erase_over()
 
     def abandon(

@@ -112,7 +112,9 @@ class Audit:
             policy=self.world.policy, sampling=self.draw,
             most=10**6,
         )  # fmt: skip
-        sealed = [self.world.seal(one.SerializeToString(), round) for one in (*contributions, *again)]
+        sealed = [
+            self.world.seal(one.SerializeToString(), round, key=held.public_key) for one in (*contributions, *again)
+        ]
         refusals = held.submit(sealed)
         held.freeze()
         return held.noisy_sums(drawn), refusals
@@ -395,10 +397,10 @@ def _inverted_clip(patch):
 def _duplicate_ids_count(patch):
     keep = Round._keep
 
-    def kept(self, contribution, payload):
-        contribution.contribution_id = hashlib.sha256(bytes([self.contributions])).digest()
-        contribution.pseudonym = contribution.contribution_id
-        return keep(self, contribution, payload)
+    def kept(self, judged):
+        judged.contribution.contribution_id = hashlib.sha256(bytes([self.contributions])).digest()
+        judged.contribution.pseudonym = judged.contribution.contribution_id
+        return keep(self, judged)
 
     patch.setattr(Round, "_keep", kept)
 
