@@ -122,6 +122,7 @@ class _Aggregator:
             log=root / "aggregator.log",
         )  # fmt: skip
         self.task = sign_task(definition(), self.developer)
+        self.hpke_key = b""  # of the round that is open
 
     def connect(self) -> None:
         """Waits until it serves, and verifies its evidence as a device does."""
@@ -133,8 +134,7 @@ class _Aggregator:
         write_reference_values(self._root / "platform", self.policy, pinned)
         addresses = PinnedAddresses.at(aggregator=self.child.address)
         with contextlib.closing(Services(self.child.address, self.ca, pinned=addresses)) as services:
-            found = Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address).enclave
-        self.hpke_key = found.hpke_key
+            Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address)
 
     def target(self, round: int) -> Target:
         """To what the contributions of a round are sealed."""
@@ -142,7 +142,7 @@ class _Aggregator:
 
     def open(self, round: int) -> None:
         """Opens a round."""
-        self._server.open_round(self.task, *self._order(round, domains.OPEN))
+        self.hpke_key = self._server.open_round(self.task, *self._order(round, domains.OPEN)).hpke_key
 
     def close(self, round: int) -> float:
         """Closes a round; seconds until its release arrived."""

@@ -187,7 +187,7 @@ def _open(
     server = algorithm_for(definition).server()
     manifest = sign_manifest(manifest_for(server.broadcast(server.start()), task_id), developer)
     order = aggregator_pb2.RoundOrder(task_sha256=task_id, round=0, model_sha256=model_sha256(manifest))
-    client.open_round(signed, *sign_order(order, developer, domains.OPEN))
+    key = client.open_round(signed, *sign_order(order, developer, domains.OPEN)).hpke_key
     query = algorithm_for(definition).query(0)
     assert isinstance(query, DenseQuery)  # narrows the type; the task is one of statistics
     generator = np.random.Generator(np.random.PCG64(2))
@@ -208,12 +208,10 @@ def _open(
         )
         plaintext = contribution.SerializeToString()
         if halves is None:
-            submissions.append((header, seal_segments(enclave.hpke_key, plaintext, info)))
+            submissions.append((header, seal_segments(key, plaintext, info)))
             continue
         short = domains.contribution_info(task_id, 0, order.model_sha256, enclave.policy.sha256)
-        own = aggregator_pb2.SubmitHeader(
-            task_sha256=task_id, round=0, sealed_contribution=seal(enclave.hpke_key, plaintext, short)
-        )
+        own = aggregator_pb2.SubmitHeader(task_sha256=task_id, round=0, sealed_contribution=seal(key, plaintext, short))
         submissions.append((own, halves.vector))
     return _Round(submissions, sign_order(order, developer, domains.CLOSE))
 

@@ -66,7 +66,8 @@ class Model:
 class Work:
     """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet).
 
-    ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet.
+    ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet, nor
+    whose signature ``round_key`` carries.
     """
 
     model: Model
@@ -75,6 +76,12 @@ class Work:
     aggregator: str
     log: log_pb2.LogProof | None = None
     charter: Charter | None = None
+    round_key: common_pb2.SignedRoundKey | None = None
+
+    @property
+    def hpke_key(self) -> bytes:
+        """What contributions are sealed to, where ``round_key`` is signed by the aggregator's enclave; or nothing."""
+        return b"" if self.round_key is None else self.round_key.hpke_key
 
     @property
     def large(self) -> bool:
@@ -171,6 +178,7 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
         assignment.aggregator_address,
         assignment.log if assignment.HasField("log") else None,
         charter_of(assignment.charter, model.definition) if assignment.HasField("charter") else None,
+        assignment.round_key if assignment.HasField("round_key") else None,
     )
 
 

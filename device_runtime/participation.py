@@ -10,13 +10,15 @@ Steps, in this order, each of which may be the last one before the device dies:
 6. clip, quantise, mask, encrypt                           in memory
 7. the store: PREPARED, bytes to send, local parameters    one transaction
 8. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
-9. the store: SENT or REFUSED, bytes erased                one transaction
+9. the store: SENT or REFUSED, bytes erased                one transaction; REFUSED, and uncharged, only if the enclave
+                                                           signed that these bytes can never count
 
 From step 3 on, which calls a device makes, of which sizes and in which order, and that an upload follows, depends on
 public facts, the person's decisions, mains power and network alone, and never on the data: what cannot be computed is
 the empty contribution (``contribution.py``).
 
-Before 7 a device that comes back starts again, after 7 it sends the stored bytes again. So the server sees at most one
+Before 7 a device that comes back starts again, after 7 it sends the stored bytes again; it never seals twice for one
+round. So the server sees at most one
 contribution of a device to a round, whatever the device's local data became in between. A person who pauses their
 device or opts out is heard at each of these places, the last of them 7's transaction and 8.
 """
@@ -37,12 +39,14 @@ from device_runtime.enclaves import Checked, Enclaves
 from device_runtime.gate import Gate
 from device_runtime.made_examples import MadeExamples
 from device_runtime.retrieval import Retrievals, SealedRows, asks_enclave
+from device_runtime.round_keys import require_round_key
 from device_runtime.schema import Identity, Participation, State
 from device_runtime.services import Services, Traffic
 from device_runtime.store import Store
 from device_runtime.verification import Records
 from odp.algorithms.seam import Int64Array, Slices
 from odp.crypto import domains, hpke, segments
+from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
@@ -54,6 +58,8 @@ from odp.v1 import aggregator_pb2, secagg_terms_pb2
 COMPUTE_SECONDS = 600.0
 #: Endorsements that an assignment's proofs showed to be in the log.
 Logged = Sequence[LoggedEndorsement]
+#: To a contribution.
+Answer = aggregator_pb2.SubmitResponse | aggregator_pb2.SubmitStreamResponse
 
 
 class Outcome(enum.Enum):
@@ -125,10 +131,10 @@ class Participant:
         # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
         # asked of its enclave, the distributor's evidence says nothing.
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
-        aggregator = self.verified_aggregator(work, logged)
+        aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         if prepared is None:
             prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
-        return self._send(store, work, prepared, distributor, aggregator, logged, traffic)
+        return self._send(store, work, prepared, aggregator, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
         """Returns if the person's decisions and the transparency log let the device take part now.
@@ -201,6 +207,16 @@ class Participant:
             checked = self._verified("aggregator", work.aggregator, logged, older_than=checked.evidence.time)
             charter = require_in_force(work.charter, checked.enclave)
         self.charters.accept(charter)
+        return checked
+
+    def _keyed(self, work: Work, checked: Checked, logged: Logged) -> Checked:
+        """``checked``, or fresh evidence of the enclave that signed the round's key."""
+        try:
+            _require_round_key(work, checked)
+        except AttestationError:
+            checked = self._verified("aggregator", work.aggregator, logged, older_than=checked.evidence.time)
+            checked = self._chartered(work, checked, logged)
+            _require_round_key(work, checked)
         return checked
 
     def _verified(
@@ -283,55 +299,61 @@ class Participant:
         store: Store,
         work: Work,
         prepared: Participation,
-        distributor: Checked | None,
         aggregator: Checked,
-        logged: Logged,
         traffic: Traffic,
     ) -> Outcome:
         self.gate.after_data(store, work.model.terms)
-        if prepared.recipient != aggregator.enclave.hpke_key:
-            record = self._record(work, distributor, aggregator)
-            prepared = _reseal(store, prepared, aggregator.enclave, work, record)
-        refusal = self._submit(work, prepared, traffic)
-        if refusal is Refusal.MALFORMED:
-            # An enclave that came back with a new key cannot open what was sealed to the old one.
-            fresh = self._verified("aggregator", work.aggregator, logged, unlike=prepared.recipient)
-            fresh = self._chartered(work, fresh, logged)
-            if fresh.enclave.hpke_key != prepared.recipient:
-                record = self._record(work, distributor, fresh)
-                prepared = _reseal(store, prepared, fresh.enclave, work, record)
-                refusal = self._submit(work, prepared, traffic)
+        task, round = prepared.task_sha256, prepared.round
+        if prepared.recipient != work.hpke_key:
+            # The round was lost and opened again. What is sealed already may have left, and may have been counted.
+            store.give_up(task, round)
+            return Outcome.SETTLED
+        answer = self._submit(work, prepared, traffic)
+        refusal = _refusal_of(answer, work)
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
-            store.settle(prepared.task_sha256, prepared.round, State.SENT)
+            store.settle(task, round, State.SENT)
             return Outcome.SENT
+        sealed, vector = _parts(prepared, work)
+        signed = refusal_holds(
+            answer.signature, refusal, signing_key=aggregator.enclave.signing_key, task_sha256=task, round=round,
+            hpke_key=prepared.recipient, sealed=sealed, masked=vector,
+        )  # fmt: skip
+        store.settle(task, round, State.REFUSED if signed else State.SENT, refusal)
         if refusal is Refusal.TASK_ABANDONED:
-            # Whether an earlier try was counted, and released, nobody says any more of a task that is over.
-            store.end_task(prepared.task_sha256)
-            return Outcome.REFUSED
-        store.settle(prepared.task_sha256, prepared.round, State.REFUSED, refusal)
+            store.end_task(task)
         return Outcome.REFUSED
 
-    def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Refusal | None:
-        number = self._answer(work, prepared, traffic)
-        if number == aggregator_pb2.REFUSAL_UNSPECIFIED:
-            return None
-        try:
-            return Refusal(number)
-        except ValueError:
-            raise ServiceError(f"the aggregator at {work.aggregator} gave an unknown refusal={number}") from None
-
-    def _answer(self, work: Work, prepared: Participation, traffic: Traffic) -> int:
+    def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Answer:
         task, round = prepared.task_sha256, prepared.round
         sealed, vector = _parts(prepared, work)
         if work.large:
-            header = aggregator_pb2.SubmitHeader(
-                task_sha256=task, round=round, sealed_contribution=sealed if vector else b""
-            )
-            return int(self.services.submit_stream(work.aggregator, header, vector or sealed, traffic).refusal)
+            header = aggregator_pb2.SubmitHeader(task_sha256=task, round=round)
+            if vector:
+                header.sealed_contribution = sealed
+            else:
+                header.sealed_key = sealed[:KEY_BYTES]
+            return self.services.submit_stream(work.aggregator, header, vector or sealed, traffic)
         request = aggregator_pb2.SubmitRequest(
             task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=vector
         )
-        return int(self.services.submit(work.aggregator, request, traffic).refusal)
+        return self.services.submit(work.aggregator, request, traffic)
+
+
+def _require_round_key(work: Work, aggregator: Checked) -> None:
+    model = work.model
+    require_round_key(
+        work.round_key, aggregator.enclave, task_sha256=model.task_sha256, round=work.round,
+        model_sha256=model.model_sha256,
+    )  # fmt: skip
+
+
+def _refusal_of(answer: Answer, work: Work) -> Refusal | None:
+    if answer.refusal == aggregator_pb2.REFUSAL_UNSPECIFIED:
+        return None
+    try:
+        return Refusal(answer.refusal)
+    except ValueError:
+        raise ServiceError(f"the aggregator at {work.aggregator} gave an unknown refusal={answer.refusal}") from None
 
 
 def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
@@ -359,18 +381,8 @@ def _sealed_to(
     info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
         one,
-        sealed=seal(aggregator.hpke_key, contribution.SerializeToString(), info) + vector,
-        recipient=aggregator.hpke_key,
+        sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + vector,
+        recipient=work.hpke_key,
         policy_sha256=aggregator.policy.sha256,
         image_digest=aggregator.image_digest,
     )
-
-
-def _reseal(
-    store: Store, prepared: Participation, aggregator: VerifiedEnclave, work: Work, record: bytes
-) -> Participation:
-    _, vector = _parts(prepared, work)
-    sealed = _sealed_to(aggregator, prepared, store.identity(), work, vector=vector)
-    resealed = dataclasses.replace(sealed, record=record)
-    store.reseal(resealed)
-    return resealed

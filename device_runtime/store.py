@@ -288,7 +288,8 @@ class Store(Database):
     def charged(self, *, but: tuple[bytes, int] | None = None) -> list[Charged]:
         """What the person's contributions are charged for, but for the one to (task, round) ``but``.
 
-        A refused one was not used and is left out; one without an answer may have been used and is in it.
+        One that the enclave refused under its signature was not used and is left out. One without an answer, or with a
+        refusal that nobody signed, may have been used and is in it.
         """
         with errors(self.path):
             rows = self._connection.execute(
@@ -434,26 +435,20 @@ class Store(Database):
                     (one.task_sha256, one.round, local_parameters),
                 )
 
-    def reseal(self, participation: Participation) -> None:
-        """Replaces the sealed bytes of a PREPARED participation: the same contribution, for another enclave key."""
-        one = participation
+    def give_up(self, task_sha256: bytes, round: int) -> None:
+        """Erases what was kept for sending, without an answer: it may have been counted, and stays charged."""
         with self.transaction():
             self._connection.execute(
-                "UPDATE participations SET sealed = ?, recipient = ?, policy_sha256 = ?, image_digest = ?, record = ? "
-                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED' AND sealed IS NOT NULL",
-                (
-                    one.sealed,
-                    one.recipient,
-                    one.policy_sha256,
-                    one.image_digest,
-                    one.record,
-                    one.task_sha256,
-                    one.round,
-                ),
+                "UPDATE participations SET payload = NULL, sealed = NULL "
+                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
+                (task_sha256, round),
             )
 
     def settle(self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None) -> None:
-        """Stores the aggregator's answer and erases what was kept for sending."""
+        """Stores the aggregator's answer and erases what was kept for sending.
+
+        A ``refusal`` that the enclave did not sign comes with SENT: the contribution may have been counted.
+        """
         with self.transaction():
             self._connection.execute(
                 "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL "

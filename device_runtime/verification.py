@@ -1,9 +1,10 @@
 """What a device verified before a contribution left it, kept so that anybody can verify it again, without a network.
 
 A record holds the task and the model as their developer signed them, the population's charter, the evidence of both
-enclaves with the nonces that it answers, the proofs from the transparency log, and the hash of the reference values. It
-says nothing about the device: all devices of a host that verified the same things share one. Records are files named by
-their SHA-256, which stands in the device's ledger; a record is on the disk before the contribution that rests on it.
+enclaves with the nonces that it answers, the key of the round, the proofs from the transparency log, and the hash of
+the reference values. It says nothing about the device: all devices of a host that verified the same things share one.
+Records are files named by their SHA-256, which stands in the device's ledger; a record is on the disk before the
+contribution that rests on it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from google.protobuf.message import DecodeError
 from device_runtime.assignment import Work
 from device_runtime.charters import charter_of, require_in_force
 from device_runtime.enclaves import Evidence
+from device_runtime.round_keys import require_round_key
 from device_runtime.schema import Participation
 from odp.charter import Charter
 from odp.enclave.reference_values import ReferenceValues
@@ -41,7 +43,7 @@ from odp.v1 import common_pb2, log_pb2, population_pb2
 
 FOLDER = "records"
 
-_FORMAT = "odp-verification-2"
+_FORMAT = "odp-verification-3"
 _REMEMBERED = 64
 _LARGEST = 4 << 20
 
@@ -76,7 +78,9 @@ class Records:
           StateError: the folder cannot be written.
         """
         proof = b"" if work.log is None else work.log.SerializeToString(deterministic=True)
-        key = (work.key, work.model.model_sha256, hashlib.sha256(proof).digest(), *(one.nonce for one in evidence))
+        round_key = common_pb2.SignedRoundKey() if work.round_key is None else work.round_key
+        shown = hashlib.sha256(proof).digest(), round_key.hpke_key, *(one.nonce for one in evidence)
+        key = (work.key, work.model.model_sha256, *shown)
         with self._lock:
             known = self._known.get(key)
             if known is None:
@@ -89,6 +93,7 @@ class Records:
                     "model": _signed(work.model.signed_manifest.manifest, work.model.signed_manifest.signature),
                     "log": _text(proof),
                     "charter": _text(b"" if work.charter is None else work.charter.signed.SerializeToString()),
+                    "round_key": _signed(round_key.hpke_key, round_key.signature),
                     "evidence": [
                         {name: _text(value) if isinstance(value, bytes) else value for name, value in vars(one).items()}
                         for one in evidence
@@ -256,11 +261,17 @@ class _Record:
 
     def recipient(self, line: Participation) -> str:
         found = self.verified("aggregator")
-        if (found.hpke_key, found.policy.sha256, found.image_digest) != (
-            line.recipient, line.policy_sha256, line.image_digest,
-        ):  # fmt: skip
-            raise ValueError("the contribution was encrypted to another key, policy or code than this enclave's")
-        return "the contribution was encrypted to this aggregator's key alone"
+        if (found.policy.sha256, found.image_digest) != (line.policy_sha256, line.image_digest):
+            raise ValueError("the contribution was made for another policy or code than this enclave's")
+        if not line.recipient:
+            return "nothing was encrypted to this aggregator: its host gets a masked vector"
+        signed = common_pb2.SignedRoundKey(
+            hpke_key=self._bytes("round_key", "data"), signature=self._bytes("round_key", "signature")
+        )
+        named = {"task_sha256": line.task_sha256, "model_sha256": line.model_sha256}
+        if require_round_key(signed, found, round=line.round, **named) != line.recipient:
+            raise ValueError("the contribution was encrypted to another key than the round's")
+        return "the contribution was encrypted to the key of its round alone, which this aggregator signed"
 
     def log(self) -> str:
         policy = self._values().log

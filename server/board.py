@@ -104,6 +104,7 @@ class Board:
                 aggregator_address=self._aggregator_address,
                 log=None if entry.model is None else self._proof(entry.task, entry.model, charter),
                 charter=charter,
+                round_key=entry.round_key,
             )
         )
 

@@ -61,8 +61,8 @@ class Aggregator(Protocol):
         """Ends a task; returns once that is in force. Idempotent."""
         ...
 
-    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> None:
-        """Opens the ordered round. Idempotent."""
+    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> common_pb2.SignedRoundKey:
+        """Opens the ordered round; its key for devices. Idempotent."""
         ...
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
@@ -159,15 +159,16 @@ class AggregatorClient:
             address=self._control_address,
         )
 
-    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> None:
+    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> common_pb2.SignedRoundKey:
         """See ``Aggregator``."""
-        call(
+        reply: aggregator_pb2.OpenRoundResponse = call(
             self._stub.OpenRound,
             aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature),
             timeout=_ROUND_DEADLINE,
             what="open a round at the aggregator",
             address=self._control_address,
         )
+        return reply.round_key
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
         """See ``Aggregator``."""

@@ -223,8 +223,8 @@ class Driver:
         return True
 
     def _open(self, task: TaskRecord, version: VersionRecord) -> bool:
-        self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
-        if self._storage.open_round(task.sha256, version.version):
+        key = self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+        if self._storage.open_round(task.sha256, version.version, key):
             self._board.refresh()
             self._log.event("round_opened", task=short(task.sha256), round=version.version)
         return True
@@ -237,7 +237,9 @@ class Driver:
         except ServiceError as error:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise
-            self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+            key = self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+            if self._storage.set_round_key(task.sha256, current.round, key):
+                self._board.refresh()
             raise _StaysOpen(f"round {current.round} was opened again: {error}") from error
         if progress.contributions != current.contributions:
             self._storage.set_contributions(task.sha256, current.round, progress.contributions)

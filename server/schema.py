@@ -82,6 +82,8 @@ ROUNDS = sa.Table(
     sa.Column("closed", sa.Float, nullable=False),
     sa.Column("release", sa.LargeBinary, nullable=False),
     sa.Column("release_signature", sa.LargeBinary, nullable=False),
+    # Serialized SignedRoundKey: what contributions are sealed to while the round is open.
+    sa.Column("round_key", sa.LargeBinary, nullable=False),
 )
 HISTORY = sa.Table(
     "task_history",

@@ -89,6 +89,7 @@ class OpenRound:
     task: common_pb2.SignedTask
     round: int | None
     model: common_pb2.SignedManifest | None
+    round_key: common_pb2.SignedRoundKey | None = None
 
 
 @dataclass(frozen=True)
@@ -232,8 +233,11 @@ class Storage:
 
     # Rounds
 
-    def open_round(self, sha256: bytes, round: int) -> bool:
-        """Stores that the aggregator opened ``round``; False where it is stored, or the task is not active any more."""
+    def open_round(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey | None = None) -> bool:
+        """Stores that the aggregator opened ``round``; False where it is stored, or the task is not active any more.
+
+        ``key`` is what its contributions are sealed to.
+        """
         with self.transaction() as connection:
             if not self._is_active(connection, sha256):
                 return False
@@ -246,11 +250,18 @@ class Storage:
                 "closed": 0.0,
                 "release": b"",
                 "release_signature": b"",
+                "round_key": _round_key(key),
             }
             opened = connection.execute(insert(ROUNDS).values(values).on_conflict_do_nothing()).rowcount == 1
             if opened:
                 self._note(connection, sha256, "round_opened", round=round)
             return opened
+
+    def set_round_key(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey) -> bool:
+        """Stores the key of an open round that the aggregator had lost, and opened again."""
+        with self.transaction() as connection:
+            change = _round_update(sha256, round, RoundState.OPEN).values(round_key=_round_key(key))
+            return connection.execute(change).rowcount == 1
 
     def set_contributions(self, sha256: bytes, round: int, contributions: int) -> bool:
         """Notes how many contributions an open round has."""
@@ -321,6 +332,7 @@ class Storage:
                 TASKS.c.definition,
                 TASKS.c.signature,
                 ROUNDS.c.round,
+                ROUNDS.c.round_key,
                 VERSIONS.c.manifest,
                 VERSIONS.c.signature.label("manifest_signature"),
             )
@@ -433,6 +445,10 @@ def _at(table: sa.Table, sha256: bytes, **key: int) -> list[sa.ColumnElement[boo
     return [table.c.task_sha256 == sha256, *(table.c[name] == value for name, value in key.items())]
 
 
+def _round_key(key: common_pb2.SignedRoundKey | None) -> bytes:
+    return b"" if key is None else key.SerializeToString(deterministic=True)
+
+
 def _round_update(sha256: bytes, round: int, expected: RoundState) -> sa.Update:
     return sa.update(ROUNDS).where(*_at(ROUNDS, sha256, round=round), ROUNDS.c.state == int(expected))
 
@@ -469,7 +485,7 @@ def _open_round_of(row: Any) -> OpenRound:
     if row.round is None:
         return OpenRound(row.population, task, None, None)
     model = common_pb2.SignedManifest(manifest=row.manifest, signature=row.manifest_signature)
-    return OpenRound(row.population, task, row.round, model)
+    return OpenRound(row.population, task, row.round, model, common_pb2.SignedRoundKey.FromString(row.round_key))
 
 
 def _has_model(definition: bytes) -> bool:

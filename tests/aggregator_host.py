@@ -61,7 +61,10 @@ class StoredHost:
 
     def open(self, round: int = 0) -> None:
         order, signature = self.world.order(round, domains.OPEN)
-        self.control.open_round(aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature))
+        request = aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature)
+        key = self.control.open_round(request)
+        if key is not None:
+            self.world.round_keys[self.world.task_sha256, round] = key.hpke_key
 
     def close_round(self, round: int = 0) -> common_pb2.SignedRelease:
         order, signature = self.world.order(round, domains.CLOSE)

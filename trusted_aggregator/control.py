@@ -86,13 +86,14 @@ class ControlService:
         found = self._storage.charters(request.population, request.first, _CHARTERS_PER_ANSWER)
         return aggregator_pb2.GetChartersResponse(charters=map(population_pb2.SignedCharter.FromString, found))
 
-    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> None:
-        """Opens a round; returns once that is stored."""
+    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
+        """Opens a round; its key, once that is stored. None where the round is released."""
         with self._changes.turn(), kept(self._secagg, request):
             self._changes.store(self._core.open_round(request.task, request.order, request.signature))
         task, number = ordered(request.order)
         self._note_work(task)
         self._log.event("round_opened", task=short(task), round=number)
+        return self._core.round_key(task, number)
 
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
         """Charges and releases a round; returns once both are stored and in force."""
@@ -233,8 +234,7 @@ def control_servicer(service: ControlService, log: Log) -> aggregator_pb2_grpc.A
         def OpenRound(
             self, request: aggregator_pb2.OpenRoundRequest, context: grpc.ServicerContext
         ) -> aggregator_pb2.OpenRoundResponse:
-            service.open_round(request)
-            return aggregator_pb2.OpenRoundResponse()
+            return aggregator_pb2.OpenRoundResponse(round_key=service.open_round(request))
 
         @answers(log)
         def GetRound(

@@ -25,7 +25,7 @@ from odp.charter import charter_sha256, open_charter
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed_task import open_order, open_task, task_sha256
@@ -41,6 +41,7 @@ from trusted_aggregator.population import Population, unfounded
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import release_sha256, signed_release
 from trusted_aggregator.restoring import Contributions, held_round, restore
+from trusted_aggregator.round_keys import RoundKeys
 from trusted_aggregator.rounds import Round, draw_round_noise, new_record, noised_here
 from trusted_aggregator.sealed_state import RoundNoise, Sealer
 from trusted_aggregator.submissions import Submissions
@@ -65,10 +66,15 @@ class AggregatorCore(Submissions):
         super().__init__(identity)
         self._noise_of = noise_of(identity.policy) if noise is None else lambda round: noise
         self._sealer = Sealer(identity.sealing_key)
+        self._keys = RoundKeys(identity)
+        # Of tasks that are being ended: what can never count once that is in force.
+        self._ending: list[Round] = []
+        # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
+        self._over: set[bytes] = set()
         # What evidence shows of each population, and how often it changed since the launch.
         self._shown: dict[str, bytes] = {}
         self._changes: Counter[str] = Counter()
-        #: What ``restore`` found out and the host has to store: charged rounds that are void.
+        #: What ``restore`` found out and the host has to store: charged rounds that are void, records that are over.
         self.restored_writes: Writes = ()
 
     @classmethod
@@ -90,11 +96,15 @@ class AggregatorCore(Submissions):
             StateError: a record was changed, or a population was rolled back.
         """
         core = cls(identity, noise=noise)
-        core._populations, core._holdings = restore(identity, core._sealer, records, contributions)
-        core._show_charters()
-        core.restored_writes = tuple(
-            core._population_record(population) for population in core._populations.values() if population.changed
+        core._populations, core._holdings, erased = restore(
+            identity, core._sealer, core._keys.sealer, records, contributions
         )
+        core._closed.add_charged(core._holdings.rounds())
+        core._over.update(core._holdings.tasks_without_rounds())
+        core._erase_over()
+        core._show_charters()
+        changed = [population for population in core._populations.values() if population.changed]
+        core.restored_writes = (*map(core._population_record, changed), *erased)
         return core
 
     # Whose a population is
@@ -133,15 +143,21 @@ class AggregatorCore(Submissions):
     def commit(self) -> None:
         """Puts in force what all calls before this one asked to be written: the host says that it is durable.
 
-        Raises StateError where another copy of this enclave was faster.
+        Raises StateError where another copy of this enclave was faster, or the key of a released round is not erased.
         """
         with self._admin:
             for population in self._populations.values():
                 population.commit()
-            for held in self._holdings.rounds():
-                if held.status is Status.SEALED:
-                    self._holdings.drop_round(held)
+            held = self._holdings.rounds()
+            released = [round for round in held if round.status is Status.SEALED]
+            self._closed.add_charged(held)
+            self._closed.add_ended(self._ending)
+            self._over.update(round.task_sha256 for round in [*released, *self._ending])
+            self._ending = []
+            for round in released:
+                self._holdings.drop_round(round)
             self._show_charters()
+            self._erase_over()
 
     def abandon(
         self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
@@ -200,14 +216,22 @@ class AggregatorCore(Submissions):
             query = task.queries[parsed.round]
             noise = draw_round_noise(query, self._noise_of(parsed.round))
             opened = held_round(task, new_record(order, noise), self._identity)
+            sealer = self._keys.new_sealer(task.sha256)
+            self._over.discard(task.sha256)
             self._holdings.add_task(task)
             self._holdings.add_round(opened)
             return (
                 self._sealer.seal(names.task_key(task.sha256), task.record.encode()),
-                self._sealer.seal(names.round_key(task.sha256, parsed.round), opened.record.encode()),
-                self._sealer.seal(names.noise_key(task.sha256, parsed.round), noise.encode(noised_here(query))),
+                sealer.seal(names.round_key(task.sha256, parsed.round), opened.record.encode()),
+                sealer.seal(names.noise_key(task.sha256, parsed.round), noise.encode(noised_here(query))),
                 *erased,
             )
+
+    def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
+        """The public key of a round that is open or charged, signed: to be forwarded once the opening is stored."""
+        with self._admin:
+            found = self._find_round(task_sha256, round)
+            return None if isinstance(found, Refusal) else self._keys.signed(found)
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
@@ -287,7 +311,8 @@ class AggregatorCore(Submissions):
         Raises:
             ConfigurationError: the order is of no round of this enclave.
             PrivacyError: the release is not sealed and in force, the round is void, or its task was ended.
-            StateError: the population was rolled back, or the stored release is missing or another one.
+            StateError: the population was rolled back, the stored release is missing or another one, or the round's key
+                is not erased.
         """
         with self._admin:
             parsed = parse_order(order)
@@ -305,6 +330,7 @@ class AggregatorCore(Submissions):
                 raise StateError(f"the stored release of round {parsed.round} is another one: restore the state folder")
             model = common_pb2.Release.FromString(signed.release).model_sha256
             require_same_model(parsed.round, model, parsed)
+            self._erase_over()
             return data
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
@@ -319,6 +345,7 @@ class AggregatorCore(Submissions):
                 raise StateError(f"round {round} is no charged round: there is nothing to give up")
             population = self._populations[task.population]
             found = self._find_round(task_sha256, round)
+            self._keys.erase([task_sha256])
             if isinstance(found, Round):
                 population.mark_void(task_id=task.id, round=round)
                 self._holdings.drop_round(found)
@@ -341,6 +368,7 @@ class AggregatorCore(Submissions):
                 return ()
             if any(held.status is not Status.OPEN for held in self._holdings.rounds([task_sha256])):
                 raise StateError(f"{task.label} has a round that is charged and not released: close that round first")
+            self._keys.erase([task_sha256])
             return self._holdings.drop_task(task_sha256, self._populations[task.population])
 
     # What may be told
@@ -411,13 +439,19 @@ class AggregatorCore(Submissions):
         releases = noised_here(found.query)
         if not releases:
             return RoundNoise(found.record.noise_id, {})
-        if record is None:
+        sealer = self._keys.sealer(found.task_sha256)
+        if record is None or sealer is None:
             raise StateError(f"the noise of round {found.number} is not stored; restore the newest state folder")
-        return RoundNoise.decode(self._sealer.open(names.noise_key(found.task_sha256, found.number), record), releases)
+        return RoundNoise.decode(sealer.open(names.noise_key(found.task_sha256, found.number), record), releases)
 
     def _end(self, tasks: Sequence[OpenedTask], population: Population) -> Writes:
+        self._ending += self._holdings.rounds({task.sha256 for task in tasks})
         self._holdings.end(task.sha256 for task in tasks)
         return tuple(record for task in tasks for record in self._holdings.drop_task(task.sha256, population))
+
+    def _erase_over(self) -> None:
+        self._keys.erase(self._over)
+        self._over.clear()
 
     def _population_record(self, population: Population) -> SealedRecord:
         return self._sealer.seal(names.population_key(population.name), population.record.encode())

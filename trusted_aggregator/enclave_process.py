@@ -18,7 +18,7 @@ from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, Refusal
 from odp.privacy.mechanisms import IntegerNoise
-from odp.v1 import aggregator_pb2, enclave_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.enclave import AggregatorCore
@@ -79,7 +79,9 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
     calls = _Calls(core, identity)
     return {
         "submit": Route("submit", calls.submit),
+        "sign_refusal": Route("submit", calls.sign_refusal),
         "sealed_length": Route("ask", calls.sealed_length),
+        "round_key": Route("change", calls.round_key),
         "masked_set": Route("change", calls.masked_set),
         "announce": Route("change", calls.announce),
         "give_up": Route("change", calls.give_up),
@@ -109,8 +111,14 @@ class _Calls:
         submits = request.submit.submits
         if len(submits) > _MOST_SUBMITS:
             raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
-        refusals = bytes(0 if refusal is None else refusal.value for refusal in self._core.submit_batch(submits))
-        return EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=refusals))
+        return EnclaveReply(submitted=wire.submitted(self._core.submit_batch(submits)))
+
+    def sign_refusal(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(submitted=wire.submitted([self._core.sign_refusal(request.sign_refusal)]))
+
+    def round_key(self, request: EnclaveRequest) -> EnclaveReply:
+        found = self._core.round_key(request.round_key.task_sha256, request.round_key.round)
+        return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
 
     def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
         asked = request.sealed_length

@@ -68,6 +68,11 @@ class Holdings:
         with self._lock:
             return [task for task in self._tasks.values() if task.population == population]
 
+    def tasks_without_rounds(self) -> set[bytes]:
+        """Tasks of which no round is held, those that were ended among them."""
+        with self._lock:
+            return {*self._tasks, *self._ended}.difference(task for task, _ in self._rounds)
+
     def rounds(self, tasks: Collection[bytes] | None = None) -> list[Round]:
         """Rounds that are held, in the order of task and number; of some tasks alone where they are given."""
         with self._lock:

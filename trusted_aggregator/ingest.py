@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.interface import Aggregator, Refused
 from trusted_aggregator.storage import Contribution, Storage
 
 _MOST_TOGETHER = 512
@@ -34,13 +34,14 @@ class _Submission:
     def __init__(self, request: aggregator_pb2.SubmitRequest, masked: bytes | None) -> None:
         self.request = request
         self.masked = masked
-        self.answer: Refusal | Exception | None = None
-        self.future: Future[Refusal | None] = Future()
+        self.answer: Refused | Exception | None = None
+        self.future: Future[Refused | None] = Future()
 
     @property
     def waits_for_storage(self) -> bool:
         """Whether it was counted: now, or before, when its first try may still wait for its commit."""
-        return self.answer is None or self.answer is Refusal.ALREADY_CONTRIBUTED
+        answer = self.answer
+        return answer is None or (isinstance(answer, Refused) and answer.refusal is Refusal.ALREADY_CONTRIBUTED)
 
 
 _Batch = list[_Submission]
@@ -65,7 +66,7 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Future[Refusal | None]:
+    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Future[Refused | None]:
         """A future that is None once the contribution is counted and stored; the reason where it is refused.
 
         ``masked`` is the masked vector whose hash ``request`` names; it is stored and does not go to the enclave.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.errors import Refusal
@@ -23,6 +23,13 @@ class Status(enum.Enum):
     SEALED = 40
     RELEASED = 50
     VOID = 90
+
+
+class Refused(NamedTuple):
+    """Why a contribution was refused; ``signature`` says that it can never count, and is empty where it might."""
+
+    refusal: Refusal
+    signature: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,16 @@ class Aggregator(Protocol):
         """Opens the round that ``order`` names. Idempotent."""
         ...
 
-    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+    def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
+        """The public key of a round that is open or charged, signed; None of any other."""
+        ...
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
         """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
+        ...
+
+    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+        """The refusal of a contribution to a round that takes none; nothing is kept."""
         ...
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:

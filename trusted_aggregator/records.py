@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odp.errors import StateError
+
 POPULATION_PREFIX = "population/"
 TASK_PREFIX = "task/"
 ROUND_PREFIX = "round/"
@@ -39,6 +41,19 @@ def round_key(task_sha256: bytes, round: int) -> str:
 def noise_key(task_sha256: bytes, round: int) -> str:
     """Key of a round's noise."""
     return f"{NOISE_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def task_of(round_key: str) -> bytes:
+    """The task of the key of a round's record. Raises StateError where it is none."""
+    try:
+        return bytes.fromhex(round_key.split("/")[1])
+    except (IndexError, ValueError):
+        raise StateError(f"sealed record {round_key!r} has no such name: restore the state folder") from None
+
+
+def noise_beside(round_key: str) -> str:
+    """The key of the noise of the round whose record has this key."""
+    return NOISE_PREFIX + round_key.removeprefix(ROUND_PREFIX)
 
 
 def release_key(task_sha256: bytes, round: int) -> str:

@@ -190,7 +190,10 @@ class _Rehearsal:
             (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
         )
         info = context(self._sha256, number, model, self._identity.policy.sha256)
-        return close(self._identity.hpke.public, contribution.SerializeToString(), info), vector
+        key = self._core.round_key(self._sha256, number)
+        if key is None:
+            raise StateError("the rehearsal's round has no key")
+        return close(key.hpke_key, contribution.SerializeToString(), info), vector
 
     def _restart(self, contributions: list[bytes]) -> None:
         self._identity, _ = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=self._sealed_keys)

@@ -11,10 +11,9 @@ from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import wire
-from trusted_aggregator.interface import Charged, RoundState, Writes
+from trusted_aggregator.interface import Charged, Refused, RoundState, Writes
 from trusted_aggregator.records import SealedRecord
 
-_REFUSALS: dict[int, Refusal | None] = {0: None, **{refusal.value: refusal for refusal in Refusal}}
 _PAGE_BYTES = 2**20
 
 
@@ -32,15 +31,25 @@ class RemoteAggregator:
         given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature)
         return self._writes(EnclaveRequest(open_round=given))
 
-    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
+    def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
+        """See ``Aggregator``."""
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        found = self._client.call(EnclaveRequest(round_key=given)).round_key
+        return found if found.hpke_key else None
+
+    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+        """See ``Aggregator``."""
+        answer = wire.submitted_of(self._client.call(EnclaveRequest(sign_refusal=given)).submitted, 1)[0]
+        if answer is None:
+            raise StateError("the enclave signed no refusal; start the program again")
+        return answer
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
         """See ``Aggregator``."""
         request = EnclaveRequest()
         # In place: a message that is put into another is copied whole, and these can be long.
         request.submit.submits.extend(submits)
-        refusals = self._client.call(request).submitted.refusals
-        if len(refusals) != len(submits):
-            raise StateError("the enclave answered another number of contributions; start the program again")
-        return [_REFUSALS[number] for number in refusals]
+        return wire.submitted_of(self._client.call(request).submitted, len(submits))
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
         """See ``Aggregator``."""

@@ -14,10 +14,11 @@ from odp.errors import StateError
 from odp.privacy.ledger import ReleaseState
 from trusted_aggregator import records as names
 from trusted_aggregator.holdings import Holdings
-from trusted_aggregator.interface import Status
+from trusted_aggregator.interface import Status, Writes
 from trusted_aggregator.opened_task import OpenedTask
 from trusted_aggregator.orders import parse_order
 from trusted_aggregator.population import Population
+from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rounds import Round
 from trusted_aggregator.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord
 
@@ -26,14 +27,23 @@ Contributions = Callable[[bytes, int], Iterable[bytes]]
 
 
 def restore(
-    identity: EnclaveIdentity, sealer: Sealer, records: Mapping[str, bytes], contributions: Contributions
-) -> tuple[dict[str, Population], Holdings]:
-    """Populations by name, and what is held of them.
+    identity: EnclaveIdentity,
+    sealer: Sealer,
+    round_sealer: Callable[[bytes], Sealer | None],
+    records: Mapping[str, bytes],
+    contributions: Contributions,
+) -> tuple[dict[str, Population], Holdings, Writes]:
+    """Populations by name, what is held of them, and what the host has to erase before anything else.
+
+    ``round_sealer`` opens the records of a task's round. A round that is erased is as one without records; they have to
+    go, since none of them would open under the secret of the task's next round.
 
     Raises StateError where a record was changed, is missing, or a population was rolled back.
     """
     plaintexts = {
-        key: sealer.open(key, data) for key, data in records.items() if not key.startswith(names.LATER_PREFIXES)
+        key: sealer.open(key, data)
+        for key, data in records.items()
+        if not key.startswith((names.ROUND_PREFIX, *names.LATER_PREFIXES))
     }
 
     def opened(prefix: str) -> list[bytes]:
@@ -51,9 +61,16 @@ def restore(
             raise StateError(f"the sealed records lack population {task.population!r}: restore the state folder")
         if not holdings.is_ended(task.sha256):
             holdings.add_task(task)
-    for data in opened(names.ROUND_PREFIX):
-        _restore_round(RoundRecord.decode(data), identity, populations, holdings, contributions)
-    return populations, holdings
+    erased: list[SealedRecord] = []
+    for key, data in records.items():
+        if not key.startswith(names.ROUND_PREFIX):
+            continue
+        of_round = round_sealer(names.task_of(key))
+        if of_round is None or not _restored(
+            RoundRecord.decode(of_round.open(key, data)), identity, populations, holdings, contributions
+        ):
+            erased += [SealedRecord(name, None) for name in (key, names.noise_beside(key))]
+    return populations, holdings, tuple(erased)
 
 
 def held_round(task: OpenedTask, record: RoundRecord, identity: EnclaveIdentity) -> Round:
@@ -70,31 +87,33 @@ def held_round(task: OpenedTask, record: RoundRecord, identity: EnclaveIdentity)
     )
 
 
-def _restore_round(
+def _restored(
     record: RoundRecord,
     identity: EnclaveIdentity,
     populations: Mapping[str, Population],
     holdings: Holdings,
     contributions: Contributions,
-) -> None:
+) -> bool:
+    """Whether the round is open or charged, and held now."""
     order = parse_order(record.order)
     if holdings.is_ended(order.task_sha256):
-        return
+        return False
     task = holdings.task(order.task_sha256)
     if task is None:
         raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
     population = populations[task.population]
     newest = population.find(task.id, order.round)
     if newest is not None and newest.state is not ReleaseState.CHARGED:
-        return
+        return False
     restored = held_round(task, record, identity)
-    restored.resubmit(contributions(task.sha256, order.round), identity.hpke)
+    restored.resubmit(contributions(task.sha256, order.round))
     if newest is not None:
         as_charged = (newest.contributions, newest.id_set_sha256, newest.noise_id)
         if (*restored.freeze(), record.noise_id) != as_charged:
             restored.erase()
             population.mark_void(task_id=task.id, round=order.round)
             holdings.lost.append((task.sha256, order.round))
-            return
+            return False
         restored.status = Status.CHARGED
     holdings.add_round(restored)
+    return True

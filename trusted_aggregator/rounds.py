@@ -9,11 +9,13 @@ is SecAgg+, sum and noise are the devices', and come from the host (``announced.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -39,6 +41,8 @@ from trusted_aggregator.seen import Seen
 #: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
 BLOCK = 512
 BLOCK_BYTES = 2**23
+#: A ciphertext begins with a public key that its device drew for it alone: so many bytes of it tell it from others.
+MARK_BYTES = 8
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
 _LARGEST_INTEGER = 2**62
 
@@ -54,13 +58,22 @@ def draw_round_noise(query: Query, noise: IntegerNoise) -> RoundNoise:
 
 
 def new_record(order: bytes, noise: RoundNoise) -> RoundRecord:
-    """The record of a round that is opened now, with a new seed of its draw."""
-    return RoundRecord(order=order, noise_id=noise.noise_id, draw_seed=os.urandom(SEED_BYTES))
+    """The record of a round that is opened now, with a new seed of its draw and a new key."""
+    key = HpkeKey.generate().to_bytes()
+    return RoundRecord(order=order, noise_id=noise.noise_id, draw_seed=os.urandom(SEED_BYTES), hpke_key=key)
 
 
 def noised_here(query: Query) -> tuple[DeclaredRelease, ...]:
     """The releases whose noise the enclave draws: all, or none where the devices do."""
     return query.releases if enclave_draws(query) else ()
+
+
+class Judged(NamedTuple):
+    """A contribution that the round accepts, unless it was counted before; ``mark`` is where its ciphertext begins."""
+
+    contribution: aggregator_pb2.Contribution
+    payload: bytes
+    mark: bytes
 
 
 class Round:
@@ -84,6 +97,11 @@ class Round:
             if not isinstance(query, SampledQuery):
                 raise PrivacyError(f"round {order.round} cannot be sampled: nothing can stand for what is not drawn")
             self._draw = Draw(record.draw_seed, sampling, empty=query.empty_payload)
+        self._key: HpkeKey | None = HpkeKey.from_bytes(record.hpke_key)
+        #: Contributions are sealed to it.
+        self.public_key = self._key.public
+        #: Of each contribution that is held, its first bytes (``MARK_BYTES``).
+        self.marks = bytearray()
         self._oblivious = policy.accumulation == "oblivious"
         self._large = segments.is_large(query.payload_bytes)
         info = domains.large_contribution_info if self._large else domains.contribution_info
@@ -118,41 +136,53 @@ class Round:
         """Accepted contributions that are held, or clients whose vectors the host can unmask."""
         return len(self._seen) if self.announced is None else self.announced.clients
 
-    def submit(
-        self, sealed: Sequence[bytes], key: HpkeKey, *, masked_sha256: Sequence[bytes] | None = None
-    ) -> list[Refusal | None]:
-        """Opens, checks and keeps sealed contributions, in order; for each the reason where it is refused.
+    @property
+    def is_closed(self) -> bool:
+        """Whether the round takes no contribution now."""
+        return self._frozen or self.status is not Status.OPEN
 
+    def submit(self, sealed: Sequence[bytes], *, masked_sha256: Sequence[bytes] | None = None) -> list[Refusal | None]:
+        """``judge`` and ``keep``."""
+        if self.is_closed:
+            return [Refusal.ROUND_CLOSED] * len(sealed)
+        return self.keep(self.judge(sealed, masked_sha256=masked_sha256))
+
+    def judge(self, sealed: Sequence[bytes], *, masked_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
+        """Opens and checks sealed contributions, in order; for each the reason where it can never count.
+
+        A refusal follows from the bytes and the round's opening alone: every copy of this enclave gives the same.
         ``masked_sha256`` are, for each, of the masked vector that the host holds to it; empty, or None, of none.
         """
-        answers: list[Refusal | None] = [Refusal.ROUND_CLOSED] * len(sealed)
-        if self._frozen or self.status is not Status.OPEN:
-            return answers
-        opened: list[tuple[int, aggregator_pb2.Contribution, bytes]] = []
+        judged: list[Judged | Refusal] = [Refusal.MALFORMED] * len(sealed)
+        opened: list[tuple[int, Judged]] = []
         for number, one in enumerate(sealed):
             try:
-                opened.append((number, *self._parse(self._open(one, key))))
+                opened.append((number, Judged(*self._parse(self._open(one)), one[:MARK_BYTES])))
             except DecryptionError:
-                answers[number] = Refusal.MALFORMED
+                continue
             except ContributionRefused as refused:
-                answers[number] = refused.refusal
+                judged[number] = refused.refusal
         vectors = [b""] * len(sealed) if masked_sha256 is None else masked_sha256
-        checked = self.query.refusals([payload for _, _, payload in opened])
-        for (number, contribution, payload), refusal in zip(opened, checked, strict=True):
-            if refusal is None and (b"" if self.halves is None else payload[MASK_SEED_BYTES:]) != vectors[number]:
+        checked = self.query.refusals([one.payload for _, one in opened])
+        for (number, found), refusal in zip(opened, checked, strict=True):
+            if refusal is None and (b"" if self.halves is None else found.payload[MASK_SEED_BYTES:]) != vectors[number]:
                 refusal = Refusal.MALFORMED
-            answers[number] = self._keep(contribution, payload) if refusal is None else refusal
-        return answers
+            judged[number] = found if refusal is None else refusal
+        return judged
 
-    def resubmit(self, stored: Iterable[bytes], key: HpkeKey) -> None:
+    def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
+        """Counts what ``judge`` accepted, each once, in order; for each the reason where it is refused."""
+        return [one if isinstance(one, Refusal) else self._keep(one) for one in judged]
+
+    def resubmit(self, stored: Iterable[bytes]) -> None:
         """``submit`` of what the host stored of accepted contributions, a few in memory at once."""
         remaining = iter(stored)
         while block := list(itertools.islice(remaining, self._block)):
             if self.halves is None:
-                self.submit(block, key)
+                self.submit(block)
             else:
                 sealed, masked_sha256 = zip(*map(split_stored, block), strict=True)
-                self.submit(sealed, key, masked_sha256=masked_sha256)
+                self.submit(sealed, masked_sha256=masked_sha256)
 
     def freeze(self) -> tuple[int, bytes]:
         """Closes the set: (number of contributions, SHA-256 over the sorted pairs of id and payload hash).
@@ -218,16 +248,21 @@ class Round:
         }
 
     def erase(self) -> None:
-        """Drops contributions and sums."""
+        """Drops contributions, sums and the round's secrets; its public key and its marks stay."""
         with self._lock:
             self._frozen = True
+            self._key = None
+            self.record = dataclasses.replace(self.record, draw_seed=b"", hpke_key=b"")
             self._seen, self._waiting = Seen(), []
             self._sum = self._draw = self.halves = None
 
-    def _open(self, sealed: bytes, key: HpkeKey) -> bytes | bytearray:
+    def _open(self, sealed: bytes) -> bytes | bytearray:
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
         if len(sealed) != self.sealed_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
+        key = self._key
+        if key is None:  # closed in between
+            raise ContributionRefused(Refusal.ROUND_CLOSED)
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
 
     def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
@@ -248,7 +283,8 @@ class Round:
             raise ContributionRefused(Refusal.WRONG_MODEL)
         return given, payload
 
-    def _keep(self, contribution: aggregator_pb2.Contribution, payload: bytes) -> Refusal | None:
+    def _keep(self, judged: Judged) -> Refusal | None:
+        contribution, payload, mark = judged
         contribution_id, digest = contribution.contribution_id, hashlib.sha256(payload).digest()
         with self._lock:
             if self._frozen:
@@ -263,6 +299,7 @@ class Round:
                 return Refusal.ALREADY_CONTRIBUTED
             if self.halves is not None:
                 self.halves.add(payload)
+            self.marks += mark
             self._waiting.append(payload if self._draw is None else self._draw.counted(contribution_id, payload))
             if len(self._waiting) >= self._block:
                 self._add_waiting()

@@ -6,12 +6,15 @@ key                        plaintext
 ``population/<name>``      charter, privacy ledger, abandoned tasks, and the stamp that ties them to the platform's
                            counters (``rollback.py``)
 ``task/<task>``            the signed task definition, and what limits need to know of it
-``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw
+``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw,
+                           its private key
 ``noise/<task>/<n>``       the noise of such a round
 ``release/<task>/<n>``     the signed release of the newest round that has one
 =========================  ==========================================================================================
 
-Every record is sealed under its own key, so the host can neither read one nor put it in another's place. It can bring
+The records of a round and of its noise are sealed under a key that is erased with the round (``round_keys.py``).
+
+Every record is sealed under its own name, so the host can neither read one nor put it in another's place. It can bring
 back an *older* one; only that of the population needs protection from that, because everything else is checked against
 it: which rounds were charged, which release of each was signed, and which tasks are over.
 """
@@ -42,7 +45,7 @@ _TASK_HEADER = struct.Struct("!QI")
 
 
 class Sealer:
-    """Seals records under the enclave's sealing key, each bound to its own key."""
+    """Seals records under one key, each bound to its own name."""
 
     def __init__(self, sealing_key: bytes) -> None:
         self._sealing_key = sealing_key
@@ -164,7 +167,7 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A round that is open or charged: its order, the name of its noise (32 random bytes) and the seed of its draw.
+    """A round that is open or charged: order, name of its noise (32 random bytes), seed of its draw, private HPKE key.
 
     ``noise_id`` is no hash of the noise: the ledger is published, and a hash would confirm a guess of the noise of a
     small release. ``draw_seed`` (32 random bytes) decides which contributions of a sampled round count; it is as secret
@@ -174,6 +177,7 @@ class RoundRecord:
     order: bytes
     noise_id: bytes
     draw_seed: bytes = field(repr=False)
+    hpke_key: bytes = field(repr=False)
 
     def encode(self) -> bytes:
         """The plaintext of the record."""

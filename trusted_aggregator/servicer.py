@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import cast
+from typing import TypeVar, cast
 
 import grpc
 
@@ -25,7 +25,7 @@ from odp.transport.turns import Turns
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.changes import Changes
 from trusted_aggregator.ingest import Ingest
-from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.interface import Aggregator, Refused
 from trusted_aggregator.masked_vectors import masked_request
 from trusted_aggregator.storage import Storage
 from trusted_aggregator.streams import read_header, read_sealed
@@ -35,6 +35,8 @@ NAME = "odp.v1.AggregatorService"
 WORKERS = 64
 #: Contributions in memory at once, of at most 8 MiB each; the other threads answer everything else meanwhile.
 MAX_STREAMS = 16
+
+_Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.SubmitStreamResponse)
 
 # Of at most a few MiB each.
 _LEDGERS_IN_MEMORY = 8
@@ -58,40 +60,40 @@ class AggregatorService:
         self._ledgers: dict[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = {}
         self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
 
-    def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refusal | None]:
+    def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
         """Counts a contribution; the future is None once it is counted and stored."""
         if request.masked_sha256:  # the host's own word to its enclave
-            return _refused(Refusal.MALFORMED)
+            return _refused(Refused(Refusal.MALFORMED))
         if not request.masked_vector:
             return self._ingest.submit(request)
         length = self._core.masked_bytes(request.task_sha256, request.round)
         if isinstance(length, Refusal):
-            return _refused(length)
+            return _refused(self._core.sign_refusal(masked_request(request, request.sealed_contribution, b"")))
         if len(request.masked_vector) != length:
-            return _refused(Refusal.MALFORMED)
+            return _refused(Refused(Refusal.MALFORMED))
         return self._ingest.submit(
             masked_request(request, request.sealed_contribution, request.masked_vector), masked=request.masked_vector
         )
 
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
-    ) -> Refusal | None:
+    ) -> Refused | None:
         """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
         header = read_header(requests)
         masked = bool(header.sealed_contribution)
         asked = self._core.masked_bytes if masked else self._core.sealed_bytes
         length = asked(header.task_sha256, header.round)
         if isinstance(length, Refusal):
-            return length
+            return self._core.sign_refusal(masked_request(header, header.sealed_contribution or header.sealed_key, b""))
         # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
         with self._streams.turn(progress(context)):
             data = read_sealed(requests, length)
             if isinstance(data, Refusal):
-                return data
+                return Refused(data)
             if masked:
                 # Without a vector, the round is not masked.
                 request = masked_request(header, header.sealed_contribution, data)
-                return self._ingest.submit(request, masked=data).result() if data else Refusal.MALFORMED
+                return self._ingest.submit(request, masked=data).result() if data else Refused(Refusal.MALFORMED)
             return self._ingest.submit(
                 aggregator_pb2.SubmitRequest(
                     task_sha256=header.task_sha256, round=header.round, sealed_contribution=data
@@ -127,16 +129,13 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
         def Submit(  # type: ignore[override]  # the front takes a reply that comes later
             self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
         ) -> Later:
-            return Later(
-                service.submit(request), lambda refusal: aggregator_pb2.SubmitResponse(refusal=_number(refusal))
-            )
+            return Later(service.submit(request), lambda refused: _answer(aggregator_pb2.SubmitResponse(), refused))
 
         @answers(log)
         def SubmitStream(
             self, request_iterator: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
         ) -> aggregator_pb2.SubmitStreamResponse:
-            refusal = service.submit_stream(request_iterator, context)
-            return aggregator_pb2.SubmitStreamResponse(refusal=_number(refusal))
+            return _answer(aggregator_pb2.SubmitStreamResponse(), service.submit_stream(request_iterator, context))
 
         @answers(log)
         def GetLedger(
@@ -147,11 +146,14 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
     return Servicer()
 
 
-def _refused(refusal: Refusal) -> Future[Refusal | None]:
-    future: Future[Refusal | None] = Future()
-    future.set_result(refusal)
+def _refused(refused: Refused) -> Future[Refused | None]:
+    future: Future[Refused | None] = Future()
+    future.set_result(refused)
     return future
 
 
-def _number(refusal: Refusal | None) -> aggregator_pb2.Refusal:
-    return cast(aggregator_pb2.Refusal, 0 if refusal is None else refusal.value)
+def _answer(response: _Response, refused: Refused | None) -> _Response:
+    if refused is not None:
+        response.refusal = cast(aggregator_pb2.Refusal, refused.refusal.value)
+        response.signature = refused.signature
+    return response

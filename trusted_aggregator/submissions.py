@@ -9,8 +9,9 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.holdings import Holdings
-from trusted_aggregator.interface import Status
+from trusted_aggregator.interface import Refused, Status
 from trusted_aggregator.population import Population
+from trusted_aggregator.refusing import ClosedRounds, sign_closed, sign_judged
 from trusted_aggregator.rounds import Round
 
 
@@ -22,30 +23,57 @@ class Submissions:
         self._admin = threading.RLock()
         self._populations: dict[str, Population] = {}
         self._holdings = Holdings()
+        self._closed = ClosedRounds()
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, masked_sha256: bytes = b"") -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
         found = self._find_round(task_sha256, round)
         if isinstance(found, Refusal):
             return found
-        return found.submit([sealed], self._identity.hpke, masked_sha256=[masked_sha256])[0]
+        return found.submit([sealed], masked_sha256=[masked_sha256])[0]
 
-    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refusal | None]:
-        """``submit`` for each; those of one round in order."""
-        answers: list[Refusal | None] = [None] * len(submits)
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+        """``submit`` for each, those of one round in order; refusals are signed where they are for good."""
+        answers: list[Refused | None] = [None] * len(submits)
         rounds: dict[tuple[bytes, int], list[int]] = {}
         for number, given in enumerate(submits):
             rounds.setdefault((given.task_sha256, given.round), []).append(number)
         for key, numbers in rounds.items():
             held = self._find_round(*key)
-            if isinstance(held, Refusal):
-                found: list[Refusal | None] = [held] * len(numbers)
+            some = [submits[number] for number in numbers]
+            if isinstance(held, Refusal) or held.is_closed:
+                found: Sequence[Refused | None] = [self.sign_refusal(one) for one in some]
             else:
-                sealed = [submits[number].sealed_contribution for number in numbers]
-                masked = [submits[number].masked_sha256 for number in numbers]
-                found = held.submit(sealed, self._identity.hpke, masked_sha256=masked)
+                found = self._kept(held, some)
             for number, answer in zip(numbers, found, strict=True):
                 answers[number] = answer
+        return answers
+
+    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+        """The refusal of a contribution to a round that takes none, signed where it did not count; nothing is kept.
+
+        The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
+        """
+        key = given.task_sha256, given.round
+        held = self._find_round(*key)
+        with self._admin:
+            closed = self._closed.find(key)
+        refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
+        return Refused(refusal, sign_closed(self._identity.signing, closed, refusal, given))
+
+    def _kept(self, held: Round, given: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+        judged = held.judge(
+            [one.sealed_contribution for one in given], masked_sha256=[one.masked_sha256 for one in given]
+        )
+        answers: list[Refused | None] = []
+        for one, found, refusal in zip(given, judged, held.keep(judged), strict=True):
+            if refusal is None:
+                answers.append(None)
+                continue
+            # What ``keep`` refuses may count after a restart: it depends on what came before.
+            final = isinstance(found, Refusal)
+            signature = sign_judged(self._identity.signing, held, refusal, one) if final else b""
+            answers.append(Refused(refusal, signature))
         return answers
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:

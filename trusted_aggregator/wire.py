@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
+from odp.errors import Refusal, StateError
 from odp.v1 import enclave_pb2
-from trusted_aggregator.interface import Charged, RoundState, Status, Writes
+from trusted_aggregator.interface import Charged, Refused, RoundState, Status, Writes
 from trusted_aggregator.records import SealedRecord
+
+
+def submitted(answers: Sequence[Refused | None]) -> enclave_pb2.SubmittedBatch:
+    """What became of contributions, as a message."""
+    return enclave_pb2.SubmittedBatch(
+        refusals=bytes(0 if answer is None else answer.refusal.value for answer in answers),
+        signatures=[answer.signature for answer in answers if answer is not None],
+    )
+
+
+def submitted_of(message: enclave_pb2.SubmittedBatch, count: int) -> list[Refused | None]:
+    """The inverse of ``submitted``. Raises StateError where it is not of ``count`` contributions."""
+    signatures = iter(message.signatures)
+    answers = [Refused(Refusal(number), next(signatures, b"")) if number else None for number in message.refusals]
+    if len(answers) != count:
+        raise StateError("the enclave answered another number of contributions; start the program again")
+    return answers
 
 
 def records(writes: Iterable[SealedRecord]) -> list[enclave_pb2.SealedRecord]:

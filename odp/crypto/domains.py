@@ -24,6 +24,8 @@ ENDORSEMENT = b"odp/v1/endorsement"
 WITHDRAWAL = b"odp/v1/withdrawal"
 CHARTER = b"odp/v1/charter"
 ABANDON = b"odp/v1/abandon"
+ROUND_KEY = b"odp/v1/round-key"
+REFUSAL = b"odp/v1/refusal"
 
 CONTRIBUTION = b"odp/v1/contribution"
 LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
@@ -36,6 +38,7 @@ SELECT = b"odp/v1/select"
 SELECTED = b"odp/v1/selected"
 HELPER_QUERY = b"odp/v1/helper-query"
 SEALING = b"odp/v1/sealing"
+ROUND_SEALING = b"odp/v1/round-sealing"
 SECAGG_ADVERT = b"odp/v1/secagg/advert"
 SECAGG_SURVIVORS = b"odp/v1/secagg/survivors"
 SECAGG_SESSION = b"odp/v1/secagg/session"
@@ -68,7 +71,7 @@ TOKEN_BLINDING = b"odp/v1/token-blinding"
 SIGNED = frozenset(
     {
         TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, CHARTER, ABANDON, SECAGG_ADVERT,
-        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT,
+        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, REFUSAL,
     }
 )  # fmt: skip
 
@@ -105,6 +108,42 @@ def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes,
     """
     named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
     return LARGE_CONTRIBUTION + named + _hash(policy_sha256=policy_sha256)
+
+
+def round_key(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes, hpke_key: bytes) -> bytes:
+    """What an enclave signs (domain ``ROUND_KEY``) so that devices seal the contributions of a round to ``hpke_key``.
+
+    Raises:
+        ConfigurationError: a hash or the key is not 32 bytes, or the round is out of range.
+
+    Source: ``SignedRoundKey`` of common.proto.
+    """
+    named = _hash(task_sha256=task_sha256) + _round(round) + _hash(model_sha256=model_sha256)
+    return named + _hash(policy_sha256=policy_sha256) + _hash(hpke_key=hpke_key)
+
+
+def refusal(
+    task_sha256: bytes, round: int, code: int, hpke_key: bytes, sealed_sha256: bytes, masked_sha256: bytes
+) -> bytes:
+    """What an enclave signs (domain ``REFUSAL``) of a contribution that can never count in the round.
+
+    Args:
+        task_sha256: 32 bytes.
+        round: 0 .. 2^32 - 1.
+        code: number of the ``odp.v1.Refusal``, 1 .. 255.
+        hpke_key: 32 bytes, the round's.
+        sealed_sha256: 32 bytes, of the sealed contribution.
+        masked_sha256: 32 bytes, of the masked vector that came with it; empty without one.
+
+    Raises:
+        ConfigurationError: a value has another length, or is out of range.
+
+    Source: ``SubmitResponse.signature`` of aggregator.proto.
+    """
+    _validate.integer(low=1, high=255, code=code)
+    named = _hash(task_sha256=task_sha256) + _round(round) + bytes([code]) + _hash(hpke_key=hpke_key)
+    masked = _hash(masked_sha256=masked_sha256) if masked_sha256 else bytes(_SHA256_BYTES)
+    return named + _hash(sealed_sha256=sealed_sha256) + masked
 
 
 def masked_vector_info(task_sha256: bytes, round: int) -> bytes:

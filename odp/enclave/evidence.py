@@ -64,6 +64,7 @@ class Reason(enum.StrEnum):
     UNRESTRICTED = "unrestricted"
     TEST_NOISE_NOT_ALLOWED = "test_noise_not_allowed"
     WRONG_CHARTER = "wrong_charter"
+    WRONG_ROUND_KEY = "wrong_round_key"
 
 
 def report_data(*, nonce: bytes, hpke_key: bytes, signing_key: bytes, policy: bytes) -> bytes:

@@ -8,6 +8,7 @@ process; ``SocketGuest`` (``odp.enclave.guest_socket``) is the one of an enclave
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -26,6 +27,33 @@ class MonotonicCounter(Protocol):
 
         Raises:
             StateError: the counter stands at neither number, ``to`` is below ``expected``, or it cannot be stored.
+        """
+        ...
+
+
+class ErasableSlots(Protocol):
+    """Durable secrets of one measurement on one chip, by name: once one is erased, nothing brings it back."""
+
+    def create(self, name: str) -> bytes:
+        """Draws 32 new random bytes into a slot, durably; what was in it is erased.
+
+        Raises:
+            ConfigurationError: the name is not an identifier.
+            StateError: they cannot be stored, or what was in it cannot be erased.
+        """
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """What is in a slot; None where it was erased, or never made.
+
+        Raises ConfigurationError as ``create``; StateError where the platform cannot tell.
+        """
+        ...
+
+    def erase(self, names: Collection[str]) -> None:
+        """Erases slots, durably; those that are empty stay so.
+
+        Raises ConfigurationError as ``create``; StateError where one cannot be erased.
         """
         ...
 
@@ -86,6 +114,11 @@ class Guest(Protocol):
         Raises:
             ConfigurationError: the name is not an identifier.
         """
+        ...
+
+    @property
+    def slots(self) -> ErasableSlots:
+        """The slots of this measurement and debug bit on this chip: no other code reads them."""
         ...
 
     def extend(self, event: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from odp.enclave.guest import Evidence, MonotonicCounter
@@ -17,6 +17,8 @@ from odp.errors import ConfigurationError, StateError
 from odp.sandbox.frames import receive_frame, send_frame
 
 CALL_SECONDS = 60.0
+#: Slots that one call erases.
+MOST_AT_ONCE = 1024
 
 _ERRORS = {"ConfigurationError": ConfigurationError, "StateError": StateError}
 
@@ -82,6 +84,11 @@ class SocketGuest:
         _ = counter.value
         return counter
 
+    @property
+    def slots(self) -> _SocketSlots:
+        """See ``Guest.slots``."""
+        return _SocketSlots(self)
+
     def extend(self, event: str) -> None:
         """See ``Guest.extend``."""
         self._call("extend", event=event)
@@ -120,3 +127,21 @@ class _SocketCounter:
 
     def advance(self, *, expected: int, to: int) -> None:
         self._guest._call("counter_advance", name=self._name, expected=expected, to=to)
+
+
+class _SocketSlots:
+    """``ErasableSlots`` behind a ``SocketGuest``."""
+
+    def __init__(self, guest: SocketGuest) -> None:
+        self._guest = guest
+
+    def create(self, name: str) -> bytes:
+        return bytes.fromhex(self._guest._call("slot_create", name=name))
+
+    def read(self, name: str) -> bytes | None:
+        return bytes.fromhex(self._guest._call("slot_read", name=name)) or None
+
+    def erase(self, names: Collection[str]) -> None:
+        given = list(names)
+        for start in range(0, len(given), MOST_AT_ONCE):
+            self._guest._call("slots_erase", names=given[start : start + MOST_AT_ONCE])

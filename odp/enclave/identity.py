@@ -14,10 +14,11 @@ _CONTEXT = b"odp/v1/enclave-keys"
 
 
 class EnclaveIdentity:
-    """HPKE key (devices encrypt to it), signing key (releases are signed by it), sealing key (state is kept under it).
+    """HPKE key (of one launch), signing key (releases are signed by it), sealing key (state is kept under it).
 
-    The keys are made inside the enclave and leave it only sealed to its measurement and policy: another image, another
-    chip or a relaxed policy cannot open them, and then starts with new keys.
+    The keys are made inside the enclave. The HPKE key never leaves it: with the launch, what was sealed to it is closed
+    for good. The signing key leaves only sealed to measurement and policy: another image, another chip or a relaxed
+    policy cannot open it, and then starts with a new one.
     """
 
     def __init__(self, *, guest: Guest, policy: EnclavePolicy, hpke: HpkeKey, signing: SigningKey) -> None:
@@ -31,7 +32,7 @@ class EnclaveIdentity:
 
     @classmethod
     def restore_or_create(cls, *, guest: Guest, sealed: bytes | None) -> tuple[EnclaveIdentity, bytes]:
-        """The identity under ``sealed``, or a new one where that is None; and the sealed bytes for the host to store.
+        """The identity under ``sealed``, or a new one where that is None; and the sealed key for the host to store.
 
         The policy is the one that ``guest`` was launched with. The keys are bound to the guest: once per launch.
 
@@ -42,16 +43,14 @@ class EnclaveIdentity:
         """
         policy = EnclavePolicy.from_bytes(guest.policy)
         key = guest.sealing_key()
-        # Bound to the policy: under a weaker one, a host could otherwise open what devices sent to the stricter one.
+        # Bound to the policy: under a weaker one, a host could otherwise have releases signed as by the stricter one.
         context = _CONTEXT + policy.sha256
         if sealed is None:
-            hpke, signing = HpkeKey.generate(), SigningKey.generate()
-            kept = json.dumps({"hpke": hpke.to_bytes().hex(), "signing": signing.to_bytes().hex()}).encode()
-            sealed = seal(key, kept, context)
+            signing = SigningKey.generate()
+            sealed = seal(key, json.dumps({"signing": signing.to_bytes().hex()}).encode(), context)
         else:
-            opened = json.loads(unseal(key, sealed, context))
-            hpke = HpkeKey.from_bytes(bytes.fromhex(opened["hpke"]))
-            signing = SigningKey.from_bytes(bytes.fromhex(opened["signing"]))
+            signing = SigningKey.from_bytes(bytes.fromhex(json.loads(unseal(key, sealed, context))["signing"]))
+        hpke = HpkeKey.generate()
         guest.bind_keys(hpke_public=hpke.public, signing_public=signing.public)
         return cls(guest=guest, policy=policy, hpke=hpke, signing=signing), sealed
 

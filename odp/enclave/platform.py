@@ -1,9 +1,9 @@
-"""The platform under an enclave: evidence, sealing keys and monotonic counters; here, its software emulation.
+"""The platform under an enclave: evidence, sealing keys, counters, erasable slots; here, its software emulation.
 
 What an enclave relies on is ``odp.enclave.guest``. ``EmulatedPlatform`` plays it from one folder: a chip secret, a chip
-key certified by the platform's own root, and counters that never go down. It gives the protocol of confidential
-hardware and none of its protection: whoever reads the folder holds every secret in it. Its evidence says so
-(``emulated``, ``hwmodel``, and the root's own name).
+key certified by the platform's own root, counters that never go down, and erasable slots. It gives the protocol of
+confidential hardware and none of its protection: whoever reads the folder holds every secret in it. Its evidence says
+so (``emulated``, ``hwmodel``, and the root's own name).
 
 ``launch`` here is the bookkeeping of a launch alone; ``odp.enclave.platform_process`` measures and starts a process.
 """
@@ -42,6 +42,7 @@ from odp.enclave.evidence import (
 )
 from odp.enclave.guest import Evidence, MonotonicCounter
 from odp.enclave.registers import Registers
+from odp.enclave.slots import EmulatedSlots
 from odp.errors import AttestationError, ConfigurationError, StateError
 
 TOKEN_SECONDS = 3600
@@ -126,6 +127,11 @@ class EmulatedGuest:
     def counter(self, name: str) -> MonotonicCounter:
         """See ``Guest.counter``."""
         return self._platform.counter(name)
+
+    @property
+    def slots(self) -> EmulatedSlots:
+        """See ``Guest.slots``."""
+        return self._platform.slots(self._image_digest, debug=self._debug)
 
     def extend(self, event: str) -> None:
         """See ``Guest.extend``."""
@@ -219,6 +225,10 @@ class EmulatedPlatform:
         """
         _validate.identifier(name=name)
         return EmulatedCounter(self._folder, name)
+
+    def slots(self, image_digest: str, *, debug: bool = False) -> EmulatedSlots:
+        """The erasable slots of one measurement."""
+        return EmulatedSlots(self._folder / "slots", owner=bytes([debug]) + image_digest.encode("utf-8"))
 
 
 class EmulatedCounter:

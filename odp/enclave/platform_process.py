@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.enclave import sandbox
-from odp.enclave.guest_socket import CALL_SECONDS, error_frame
+from odp.enclave.guest_socket import CALL_SECONDS, MOST_AT_ONCE, error_frame
 from odp.enclave.measurement import (
     UNMEASURED_STANDARD,
     Measurement,
@@ -135,6 +135,9 @@ class PlatformProcess:
             "sealing_key": lambda _: self._launched.sealing_key().hex(),
             "counter_value": lambda given: self._launched.counter(_text(given, "name")).value,
             "counter_advance": self._advance,
+            "slot_create": lambda given: self._launched.slots.create(_text(given, "name")).hex(),
+            "slot_read": lambda given: (self._launched.slots.read(_text(given, "name")) or b"").hex(),
+            "slots_erase": lambda given: self._launched.slots.erase(_strings(given.get("names"), most=MOST_AT_ONCE)),
             "extend": lambda given: self._launched.extend(_text(given, "event")),
             "ready": self._ready,
             "failed": self._failed,
@@ -274,13 +277,9 @@ def _bytes(given: dict[str, Any], name: str) -> bytes:
         raise ConfigurationError(f"Expected {name} to be hex") from None
 
 
-def _strings(value: object) -> list[str]:
-    if (
-        not isinstance(value, list)
-        or len(value) > _LARGEST_RESTRICTIONS
-        or not all(isinstance(item, str) for item in value)
-    ):
-        raise ConfigurationError("Expected a list of restrictions")
+def _strings(value: object, *, most: int = _LARGEST_RESTRICTIONS) -> list[str]:
+    if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
+        raise ConfigurationError(f"Expected a list of at most {most} names")
     return list(value)
 
 

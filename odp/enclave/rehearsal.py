@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
+
 from odp.enclave.guest import Evidence
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import StateError
@@ -20,6 +23,27 @@ class RehearsalCounter:
         self.value = to
 
 
+class RehearsalSlots:
+    """Implements ``ErasableSlots``."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[str, bytes] = {}
+
+    def create(self, name: str) -> bytes:
+        """See ``ErasableSlots.create``."""
+        self._secrets[name] = os.urandom(32)
+        return self._secrets[name]
+
+    def read(self, name: str) -> bytes | None:
+        """See ``ErasableSlots.read``."""
+        return self._secrets.get(name)
+
+    def erase(self, names: Collection[str]) -> None:
+        """See ``ErasableSlots.erase``."""
+        for name in names:
+            self._secrets.pop(name, None)
+
+
 class RehearsalGuest:
     """Implements ``Guest``, with a key that everybody knows and no evidence: nothing real may be sealed under it."""
 
@@ -27,6 +51,7 @@ class RehearsalGuest:
 
     def __init__(self, policy: EnclavePolicy) -> None:
         self.policy = policy.to_bytes()
+        self.slots = RehearsalSlots()
         self._counters: dict[str, RehearsalCounter] = {}
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:

@@ -89,8 +89,10 @@ class RoundOrder(_message.Message):
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ...) -> None: ...
 
 class OpenRoundResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("round_key",)
+    ROUND_KEY_FIELD_NUMBER: _ClassVar[int]
+    round_key: _common_pb2.SignedRoundKey
+    def __init__(self, round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
     __slots__ = ("task_sha256", "round", "sealed_contribution", "masked_vector", "masked_sha256")
@@ -115,20 +117,24 @@ class SubmitStreamRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[SubmitHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class SubmitStreamResponse(_message.Message):
-    __slots__ = ("refusal",)
+    __slots__ = ("refusal", "signature")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
-    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class SubmitHeader(_message.Message):
-    __slots__ = ("task_sha256", "round", "sealed_contribution")
+    __slots__ = ("task_sha256", "round", "sealed_contribution", "sealed_key")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEALED_CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    SEALED_KEY_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     sealed_contribution: bytes
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ...) -> None: ...
+    sealed_key: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ..., sealed_key: _Optional[bytes] = ...) -> None: ...
 
 class Contribution(_message.Message):
     __slots__ = ("task_sha256", "round", "model_sha256", "contribution_id", "pseudonym", "payload")
@@ -147,10 +153,12 @@ class Contribution(_message.Message):
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., contribution_id: _Optional[bytes] = ..., pseudonym: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("refusal",)
+    __slots__ = ("refusal", "signature")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
-    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class GetRoundRequest(_message.Message):
     __slots__ = ("task_sha256", "round")

@@ -256,6 +256,14 @@ class SignedRelease(_message.Message):
     signature: bytes
     def __init__(self, release: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
+class SignedRoundKey(_message.Message):
+    __slots__ = ("hpke_key", "signature")
+    HPKE_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    hpke_key: bytes
+    signature: bytes
+    def __init__(self, hpke_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class ReleasedTensor(_message.Message):
     __slots__ = ("name", "integers", "shape", "step")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from odp.algorithms.seam import Broadcast, NoisyTensors
 from odp.charter import approve, charter_sha256, found
 from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError, HpkeKey
+from odp.crypto.refusals import CLOSED, closed_digest
 from odp.crypto.signing import SigningKey
 from odp.datasets.ratings import Ratings
 from odp.enclave import EmulatedPlatform, EnclavePolicy, ReferenceValues
@@ -65,6 +67,7 @@ class Enclave(attestation_pb2_grpc.AttestationServiceServicer):
         self.image = DIGESTS[role]
         self.hpke = HpkeKey.generate()
         self.signing = SigningKey.generate()
+        self.round_key = HpkeKey.generate()
         self.asked = 0
         self.charter: population_pb2.SignedCharter | None = None
 
@@ -125,6 +128,19 @@ class Distributor(distributor_pb2_grpc.DistributorServiceServicer):
             yield distributor_pb2.DownloadResponse(chunk=data[start : start + 1000])
 
 
+def signed_refusal(
+    signer: SigningKey, code: int, request: aggregator_pb2.SubmitRequest, hpke_key: bytes
+) -> aggregator_pb2.SubmitResponse:
+    """A refusal as an enclave signs it."""
+    closed = Refusal(code) in CLOSED
+    sealed, masked = request.sealed_contribution, b"" if closed else request.masked_vector
+    digest = closed_digest(sealed) if closed else hashlib.sha256(sealed).digest()
+    data = domains.refusal(
+        request.task_sha256, request.round, code, hpke_key, digest, hashlib.sha256(masked).digest() if masked else b""
+    )
+    return aggregator_pb2.SubmitResponse(refusal=code, signature=signer.sign(domains.REFUSAL, data))  # type: ignore[arg-type]
+
+
 class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
     """Opens, checks and sums contributions, first one per id; ``script`` says how the next calls go wrong."""
 
@@ -135,6 +151,7 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
         self.submits: list[bytes] = []
         self.counted: dict[bytes, aggregator_pb2.Contribution] = {}
         self.script: list[str] = []
+        self.replayed = b""
 
     def Submit(
         self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
@@ -146,12 +163,22 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
                 context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
             if step == "error":
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no such round")
-            answer = aggregator_pb2.SubmitResponse(refusal=self._take(request))
+            answer = aggregator_pb2.SubmitResponse()
+            if not step.startswith("refuse "):
+                answer = self.refused(self._take(request), request)
             if step == "lose the answer":
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection lost")
             if step.startswith("refuse "):
-                return aggregator_pb2.SubmitResponse(refusal=int(step.removeprefix("refuse ")))
+                return self.refused(int(step.removeprefix("refuse ")), request)
+            if step.startswith("lie "):  # the contribution was counted
+                return aggregator_pb2.SubmitResponse(refusal=int(step.removeprefix("lie ")), signature=self.replayed)
             return answer
+
+    def refused(self, code: int, request: aggregator_pb2.SubmitRequest) -> aggregator_pb2.SubmitResponse:
+        """An answer as the enclave gives it."""
+        if code in (0, Refusal.ALREADY_CONTRIBUTED.value):
+            return aggregator_pb2.SubmitResponse(refusal=code)  # type: ignore[arg-type]
+        return signed_refusal(self.enclave.signing, code, request, self.enclave.round_key.public)
 
     def check(self, round: int, payload: bytes) -> None:
         """As the enclave does. Raises ContributionRefused."""
@@ -164,7 +191,7 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
         )
         try:
             contribution = aggregator_pb2.Contribution.FromString(
-                self.enclave.hpke.open(request.sealed_contribution, info)
+                self.enclave.round_key.open(request.sealed_contribution, info)
             )
         except DecryptionError:
             return Refusal.MALFORMED.value
@@ -275,7 +302,22 @@ class World:
             distributor_address=self.distributor_address,
             aggregator_address=self.aggregator_address,
             charter=self.charter,
+            round_key=self.round_key(),
         )
+
+    def round_key(self) -> common_pb2.SignedRoundKey:
+        """The present key of the aggregator's round, signed for the round that is offered."""
+        enclave = self.aggregator.enclave
+        data = domains.round_key(
+            self.task_id, self.round, self.model_id, POLICIES["aggregator"].sha256, enclave.round_key.public
+        )
+        signature = enclave.signing.sign(domains.ROUND_KEY, data)
+        return common_pb2.SignedRoundKey(hpke_key=enclave.round_key.public, signature=signature)
+
+    def open_again(self) -> None:
+        """As if the aggregator had lost the round: it is open again, under another key."""
+        self.aggregator.enclave.round_key = HpkeKey.generate()
+        self.server.assignment.round_key.CopyFrom(self.round_key())
 
     def close_round(self) -> None:
         """Sums what was counted, without noise, and opens the next round; after the last one there is none."""

@@ -33,6 +33,8 @@ from odp.errors import (
 from odp.privacy.accounting import epsilon
 from odp.signed_task import sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
+from odp.v1 import aggregator_pb2
+from tests.device_runtime.conftest import signed_refusal
 
 
 class Killed(BaseException):
@@ -271,38 +273,136 @@ def test_a_contribution_that_the_aggregator_did_not_count_is_not_charged_after_a
         assert store.charged() == []
 
 
-def test_a_contribution_is_sealed_again_when_the_enclave_has_a_new_key(world: Any) -> None:
+def test_a_device_seals_once_for_a_round_and_gives_it_up_where_it_comes_back_with_another_key(world: Any) -> None:
     world.fill([5])
-    world.aggregator.script = ["unavailable"]
+    world.aggregator.script = ["lose the answer"]
     with pytest.raises(ServiceUnavailable):
         take_part(world, 0)
-    world.aggregator.enclave.hpke = HpkeKey.generate()
-    assert take_part(world, 0) is Outcome.SENT  # a new process verifies again and sees the new key
-    first, second = world.aggregator.submits
-    assert first != second
-    assert len(first) == len(second)
+    world.open_again()
+    assert take_part(world, 0) is Outcome.SETTLED
+    assert take_part(world, 0) is Outcome.SETTLED
+    assert len(world.aggregator.submits) == 1
+    with world.store(0) as store:
+        (line,) = store.ledger()
+        assert len(store.charged()) == 1  # it was counted: nothing says that it was not
+    assert (line.state, line.sealed, line.payload) == (State.PREPARED, None, None)
 
 
-def test_a_new_key_that_is_met_in_the_middle_of_a_run_is_verified_before_it_is_used(world: Any) -> None:
-    world.fill([5, 5])
+def test_a_key_by_an_enclave_that_was_renewed_is_used_after_fresh_evidence_alone(world: Any) -> None:
+    world.fill([5, 5, 5])
     participant = world.participant()
     take_part(world, 0, participant)
-    world.aggregator.enclave.hpke = HpkeKey.generate()
+    world.aggregator.enclave.signing = SigningKey.generate()
+    world.open_again()
     assert take_part(world, 1, participant) is Outcome.SENT
     assert world.aggregator.enclave.asked == 2
-    world.open_round(1)
-    world.aggregator.enclave.hpke = HpkeKey.generate()
+    world.aggregator.enclave.signing = SigningKey.generate()
     world.aggregator.enclave.image = "sha384:" + "0" * 96
+    world.open_again()
     submits = len(world.aggregator.submits)
     with pytest.raises(AttestationError, match="wrong_image"):
-        take_part(world, 0, participant)
-    assert len(world.aggregator.submits) == submits + 1  # sealed to the key that was verified, and to no other
+        take_part(world, 2, participant)
+    assert len(world.aggregator.submits) == submits
+
+
+def _without_key(world: Any) -> None:
+    world.server.assignment.ClearField("round_key")
+
+
+def _hosts_own_key(world: Any) -> None:
+    world.server.assignment.round_key.hpke_key = HpkeKey.generate().public
+
+
+def _hosts_own_signature(world: Any) -> None:
+    world.server.assignment.round_key.signature = bytes(64)
+
+
+def _key_of_another_round(world: Any) -> None:
+    world.round += 1
+    world.server.assignment.round_key.CopyFrom(world.round_key())
+
+
+def _key_of_another_model(world: Any) -> None:
+    world.model_id = bytes(32)
+    world.server.assignment.round_key.CopyFrom(world.round_key())
+
+
+def _key_of_another_task(world: Any) -> None:
+    world.task_id = bytes(32)
+    world.server.assignment.round_key.CopyFrom(world.round_key())
 
 
 @pytest.mark.parametrize(
-    "refusal", [Refusal.ROUND_CLOSED, Refusal.OUT_OF_BOUNDS, Refusal.WRONG_MODEL, Refusal.MALFORMED]
-)
-def test_a_refusal_is_final_and_leaves_no_bytes_behind(world: Any, refusal: Refusal) -> None:
+    "lie",
+    [
+        _without_key, _hosts_own_key, _hosts_own_signature, _key_of_another_round, _key_of_another_model,
+        _key_of_another_task,
+    ],
+)  # fmt: skip
+def test_a_key_that_the_enclave_did_not_sign_for_this_round_means_that_nothing_is_sent(world: Any, lie: Any) -> None:
+    world.fill([5])
+    lie(world)
+    with pytest.raises(AttestationError, match="wrong_round_key"):
+        take_part(world, 0)
+    assert world.distributor.sizes == world.aggregator.submits == []
+    with world.store(0) as store:
+        assert store.charged() == []
+
+
+CODES = [Refusal.ROUND_CLOSED, Refusal.OUT_OF_BOUNDS, Refusal.WRONG_MODEL, Refusal.MALFORMED]
+
+
+@pytest.mark.parametrize("refusal", [*CODES, Refusal.TASK_ABANDONED, Refusal.WRONG_ROUND, Refusal.WRONG_TASK])
+def test_a_device_whose_counted_contribution_is_called_refused_charges_itself(world: Any, refusal: Refusal) -> None:
+    world.fill([5])
+    world.aggregator.script = [f"lie {refusal.value}"]
+    assert take_part(world, 0) is Outcome.REFUSED
+    assert take_part(world, 0) is Outcome.SETTLED
+    with world.store(0) as store:
+        (line,) = store.ledger()
+        assert len(store.charged()) == 1
+    assert (line.state, line.refusal, line.sealed) == (State.SENT, refusal, None)
+
+
+@pytest.mark.parametrize("lie", ["another device", "another round", "another code", "another key", "another enclave"])
+def test_a_signature_of_something_else_does_not_refuse(world: Any, lie: str) -> None:
+    """The host counts the contribution, and answers with the best signature that it can get."""
+    world.fill([5, 5])
+    aggregator = world.aggregator
+    real, code = aggregator.refused, Refusal.MALFORMED.value
+
+    def lying(refusal: int, request: Any) -> Any:
+        assert refusal == 0, "the contribution was counted"
+        signed, key, said = aggregator_pb2.SubmitRequest(), aggregator.enclave.round_key.public, code
+        signed.CopyFrom(request)
+        signer = aggregator.enclave.signing
+        if lie == "another device":
+            signed.sealed_contribution = bytes(len(request.sealed_contribution))
+        elif lie == "another round":
+            signed.round += 1
+        elif lie == "another code":
+            said = Refusal.OUT_OF_BOUNDS.value
+        elif lie == "another key":
+            key = HpkeKey.generate().public
+        else:
+            signer = SigningKey.generate()
+        answer = signed_refusal(signer, said, signed, key)
+        answer.refusal = code
+        return answer
+
+    aggregator.refused = lying
+    assert take_part(world, 0) is Outcome.REFUSED
+    with world.store(0) as store:
+        assert len(store.charged()) == 1
+    aggregator.refused = real
+    aggregator.script = [f"refuse {code}"]
+    assert take_part(world, 1) is Outcome.REFUSED
+    with world.store(1) as store:
+        assert store.charged() == []  # the same words under the right signature
+
+
+@pytest.mark.parametrize("refusal", CODES)
+def test_a_signed_refusal_is_final_costs_nothing_and_leaves_no_bytes_behind(world: Any, refusal: Refusal) -> None:
     world.fill([5])
     world.aggregator.script = [f"refuse {refusal.value}"]
     assert take_part(world, 0) is Outcome.REFUSED
@@ -321,7 +421,7 @@ def test_the_end_of_a_task_drops_the_bytes_and_keeps_the_charge(world: Any) -> N
     with pytest.raises(ServiceError):
         take_part(world, 0)
     tries = len(world.aggregator.submits)
-    world.aggregator.script = [f"refuse {Refusal.TASK_ABANDONED.value}"]
+    world.aggregator.script = [f"lie {Refusal.TASK_ABANDONED.value}"]
     assert take_part(world, 0) is Outcome.REFUSED
     assert take_part(world, 0) is Outcome.SETTLED
     assert len(world.aggregator.submits) == tries + 1

@@ -17,7 +17,6 @@ from device_runtime.participation import Outcome
 from device_runtime.schema import Participation
 from device_runtime.services import Traffic
 from device_runtime.verification import FOLDER, record_path, replay
-from odp.crypto.hpke import HpkeKey
 from odp.errors import StateError
 
 
@@ -63,24 +62,25 @@ def test_devices_of_a_host_share_a_record_and_it_says_nothing_of_them(world: Any
         assert base64.b64encode(private) not in content
 
 
-def test_a_contribution_that_was_sealed_again_rests_on_the_new_enclaves_evidence(world: Any) -> None:
+def test_a_contribution_rests_on_the_key_of_its_round(world: Any) -> None:
     world.fill([5, 5])
     participant = world.participant()
     first = take_part(world, 0, participant)
-    world.aggregator.enclave.hpke = HpkeKey.generate()
+    world.open_again()
     second = take_part(world, 1, participant)
     assert first.record != second.record
+    assert first.recipient != second.recipient
     assert failing(world, first) == failing(world, second) == []
-    assert "recipient" in failing(world, dataclasses.replace(second, record=first.record))
+    assert failing(world, dataclasses.replace(second, record=first.record)) == ["recipient"]
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"task_sha256": b"x" * 32}, {"task"}),
+        ({"task_sha256": b"x" * 32}, {"task", "recipient"}),
         ({"epsilon": 1.0}, {"task"}),
-        ({"model_sha256": b"x" * 32}, {"model"}),
-        ({"round": 1}, {"model"}),
+        ({"model_sha256": b"x" * 32}, {"model", "recipient"}),
+        ({"round": 1}, {"model", "recipient"}),
         ({"recipient": b"x" * 32}, {"recipient"}),
         ({"policy_sha256": b"x" * 32}, {"recipient"}),
         ({"image_digest": "sha384:" + "0" * 96}, {"recipient"}),

@@ -85,22 +85,29 @@ def test_a_device_attests_then_selects(running: Running, config: Config, develop
     np.testing.assert_array_equal(rows, model.broadcast.keyed.rows[:8])
 
 
-def test_a_restart_keeps_the_enclaves_keys_and_models(config: Config, developer: Any, kit: Any) -> None:
+def test_a_restart_keeps_the_models_and_opens_no_request_of_the_launch_before(
+    config: Config, developer: Any, kit: Any
+) -> None:
     model = developer.model()
-    keys = []
-    question = None
-    for _ in range(2):
+    keys, signing, questions = [], [], []
+    for launch in range(2):
         running = run(config, kit)
         with connect(running.address, running.ca_pem) as channel, control(running, config) as orders:
             stub = DistributorStub(channel, orders)
-            keys.append(attested(channel, config.platform).hpke_key)
-            if question is None:
+            found = attested(channel, config.platform)
+            keys.append(found.hpke_key)
+            signing.append(found.signing_key)
+            if not launch:
                 stub.Publish(model.stream(), timeout=SECONDS)
-                question = kit.ask(model, keys[0], range(8))
-            sealed = stub.Select(question.request, timeout=SECONDS).sealed_rows
-            kit.answered_rows(model, question, sealed)
+            questions.append(kit.ask(model, keys[-1], range(8)))
+            sealed = stub.Select(questions[-1].request, timeout=SECONDS).sealed_rows
+            kit.answered_rows(model, questions[-1], sealed)
+            if launch:
+                with pytest.raises(grpc.RpcError, match="malformed select request"):
+                    stub.Select(questions[0].request, timeout=SECONDS)
         running.stop()
-    assert keys[0] == keys[1]
+    assert keys[0] != keys[1]
+    assert signing[0] == signing[1]
 
 
 def test_another_image_starts_with_new_keys_and_the_same_models(config: Config, developer: Any, kit: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odp.crypto import domains, verify
-from odp.crypto.hpke import DecryptionError
+from odp.crypto.hpke import DecryptionError, seal
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
@@ -33,10 +33,15 @@ def _start(
     return EnclaveIdentity.restore_or_create(guest=guest, sealed=sealed)
 
 
-def test_a_restart_gets_the_same_keys_and_stores_nothing_new(platform: EmulatedPlatform) -> None:
+def test_a_restart_signs_with_the_same_key_and_opens_nothing_sealed_to_the_launch_before(
+    platform: EmulatedPlatform,
+) -> None:
     first, sealed = _start(platform)
     again, kept = _start(platform, sealed)
-    assert (again.hpke.public, again.signing.public) == (first.hpke.public, first.signing.public)
+    assert again.signing.public == first.signing.public
+    assert again.hpke.public != first.hpke.public
+    with pytest.raises(DecryptionError):
+        again.hpke.open(seal(first.hpke.public, b"rows", b""), b"")
     assert kept == sealed
 
 

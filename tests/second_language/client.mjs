@@ -85,10 +85,10 @@ class Enclaves {
     this.verified = new Map();
   }
 
-  async verify(role, address, { fresh = false } = {}) {
+  async verify(role, address) {
     const key = `${role} ${address}`;
     const known = this.verified.get(key);
-    if (!fresh && known !== undefined && Date.now() / 1000 < known.expires) return known;
+    if (known !== undefined && Date.now() / 1000 < known.expires) return known;
     const nonce = randomBytes(32);
     const reply = await this.wire.call('AttestationService', 'GetEvidence', address, { nonce });
     const found = verifyEvidence({ ...reply, nonce, role, values: this.values, now: Date.now() / 1000 });
@@ -125,6 +125,7 @@ function openAssignment(wire, assignment, { population, limits }) {
     terms, data, round, taskId, modelId: sha256(model.manifest), globals: manifest.tables[1],
     population, charter: hex(sha256(charter.charter)),
     distributor: assignment.distributor_address, aggregator: assignment.aggregator_address,
+    roundKey: assignment.round_key,
   };
 }
 
@@ -200,20 +201,14 @@ async function prepare(wire, enclaves, request, device) {
   const aggregator = await enclaves.verify('aggregator', work.aggregator);
   const inForce = aggregator.populations.get(work.population) === work.charter;
   requireThat(inForce, 'the evidence shows another charter of the population');
+  const { hpke_key: roundKey, signature } = work.roundKey;
+  const signed = domains.roundKey(work.taskId, work.round, work.modelId, aggregator.policyHash, roundKey);
+  requireSigned(aggregator.signingKey, signature, signed);
   const selected = await select(wire, work, distributor, keysOf(terms, device.seed, work.round, device.items));
   const payload = payloadOf({ terms, round: work.round, ...device, ...selected });
   const plain = wire.bytes('Contribution', contribution(work, device, payload));
-  const sealed = seal(aggregator.hpkeKey, plain, contributionInfo(work, aggregator));
+  const sealed = seal(roundKey, plain, contributionInfo(work, aggregator));
   return { work, aggregator, payload, plain, sealed, selected };
-}
-
-async function send(wire, enclaves, prepared) {
-  const { work, aggregator, plain, sealed } = prepared;
-  const refusal = await submit(wire, work, sealed);
-  if (refusal !== 'REFUSAL_MALFORMED') return refusal;
-  const fresh = await enclaves.verify('aggregator', work.aggregator, { fresh: true });
-  if (fresh.hpkeKey.equals(aggregator.hpkeKey)) return refusal;
-  return submit(wire, work, seal(fresh.hpkeKey, plain, contributionInfo(work, fresh)));
 }
 
 /** What a dishonest or broken device might send; each answers with the refusal that it met. */
@@ -221,7 +216,7 @@ function attacks(wire, prepared, device) {
   const { work, aggregator, payload, plain, sealed } = prepared;
   const { terms, round } = work;
   const stranger = { ...device, secret: randomBytes(32) };
-  const sealBytes = (data, info = contributionInfo(work, aggregator)) => seal(aggregator.hpkeKey, data, info);
+  const sealBytes = (data, info = contributionInfo(work, aggregator)) => seal(work.roundKey.hpke_key, data, info);
   const bytesOf = (who, changes) => wire.bytes('Contribution', { ...contribution(work, who, payload), ...changes });
   const sealAs = (changes, info) => sealBytes(bytesOf(stranger, changes), info);
   const places = (...given) => ({ payload: encode(terms, round, new Array(rankOf(terms, round)).fill(0), given) });
@@ -264,7 +259,7 @@ async function takePart(wire, request) {
   };
   await attack(request.before);
   const refusals = [];
-  for (const one of prepared) refusals.push(await send(wire, enclaves, one));
+  for (const one of prepared) refusals.push(await submit(wire, one.work, one.sealed));
   await attack(request.after);
   const { work, aggregator, payload, sealed, plain, selected } = prepared[0];
   const sizes = {

@@ -18,6 +18,10 @@ function bigEndian(round) {
 export const contributionInfo = (taskId, round, modelId, policyHash) =>
   domain('contribution', taskId, bigEndian(round), modelId, policyHash);
 
+/** What the aggregator's enclave signs of the key of a round. */
+export const roundKey = (taskId, round, modelId, policyHash, hpkeKey) =>
+  domain('round-key', taskId, bigEndian(round), modelId, policyHash, hpkeKey);
+
 /** One per device and round. */
 export const contributionId = (secret, taskId, round) =>
   hmac(secret, domain('contribution-id', taskId, bigEndian(round)));

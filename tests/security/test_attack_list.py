@@ -329,6 +329,39 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R173", "a start that takes long",
          "security/test_quotas.py::test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_seconds"),
     ],
+    "keys of rounds": [
+        ("R174", "all long-lived keys and files, once the round is over",
+         "security/test_round_keys.py::"
+         "test_r174_all_long_lived_keys_and_all_files_open_nothing_of_a_round_that_is_over"),
+        ("R175", "a key of the host's, or of another round",
+         "device_runtime/test_participation.py::"
+         "test_a_key_that_the_enclave_did_not_sign_for_this_round_means_that_nothing_is_sent"),
+        ("R175", "a second opening of the round, to have a device seal twice",
+         "device_runtime/test_participation.py::"
+         "test_a_device_seals_once_for_a_round_and_gives_it_up_where_it_comes_back_with_another_key"),
+        ("R176", "a platform that does not erase",
+         "security/test_round_keys.py::test_r176_a_release_whose_key_cannot_be_erased_does_not_leave"),
+        ("R176", "a kill around the erasing",
+         "security/test_round_keys.py::"
+         "test_r176_a_death_around_the_erasing_of_a_released_round_leaves_one_release_and_no_key"),
+        ("R178", "the distributor's key, in a later launch",
+         "distributor/test_program.py::"
+         "test_a_restart_keeps_the_models_and_opens_no_request_of_the_launch_before"),
+    ],
+    "refusals": [
+        ("R177", "a counted contribution that is called refused",
+         "device_runtime/test_participation.py::"
+         "test_a_device_whose_counted_contribution_is_called_refused_charges_itself"),
+        ("R177", "signatures of another device, round, reason, key or enclave",
+         "device_runtime/test_participation.py::test_a_signature_of_something_else_does_not_refuse"),
+        ("R177", "a refusal first, and the contribution after a restart from before the charge",
+         "security/test_signed_refusals.py::test_r177_a_refusal_before_the_charge_is_in_force_says_nothing"),
+        ("R177", "a refusal by an enclave without the round, or with another opening of it",
+         "security/test_signed_refusals.py::test_r177_an_enclave_without_the_round_disowns_nothing_of_it"),
+        ("R177", "a refusal of another masked vector",
+         "security/test_signed_refusals.py::"
+         "test_r177_a_masked_contribution_with_another_vector_is_not_disowned_with_its_own"),
+    ],
     "listeners": [
         ("R150", "no certificate",
          "transport/test_callers.py::test_without_a_certificate_no_call_reaches_the_listener"),

@@ -174,7 +174,8 @@ class Host(StoredHost):
         request = aggregator_pb2.SubmitRequest(
             task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
         )
-        return self.service.submit(request).result(SECONDS)
+        refused = self.service.submit(request).result(SECONDS)
+        return None if refused is None else refused.refusal
 
     def abandon(self) -> None:
         order = population_pb2.AbandonOrder(task_sha256=self.world.task_sha256).SerializeToString()

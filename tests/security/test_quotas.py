@@ -36,6 +36,7 @@ from trusted_aggregator.limits import (
 )
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rollback import ZERO
+from trusted_aggregator.round_keys import RoundKeys
 from trusted_aggregator.rounds import draw_round_noise, new_record, noised_here
 from trusted_aggregator.sealed_state import PopulationRecord, Sealer
 
@@ -169,7 +170,8 @@ class Host(StoredHost):
         request = aggregator_pb2.SubmitRequest(
             task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
         )
-        return self.service.submit(request).result(SECONDS)
+        refused = self.service.submit(request).result(SECONDS)
+        return None if refused is None else refused.refusal
 
     def ask(self) -> None:
         self.control.get_round(aggregator_pb2.GetRoundRequest(task_sha256=self.world.task_sha256))
@@ -269,8 +271,9 @@ def worst_population(world: Any, name: str, sealer: Sealer) -> Iterator[SealedRe
         if number < MOST_OPEN_ROUNDS:
             order = aggregator_pb2.RoundOrder(task_sha256=opened.sha256, model_sha256=bytes(32)).SerializeToString()
             noise = draw_round_noise(opened.queries[0], world.drawn)
-            yield sealer.seal(records.round_key(opened.sha256, 0), new_record(order, noise).encode())
-            yield sealer.seal(records.noise_key(opened.sha256, 0), noise.encode(noised_here(opened.queries[0])))
+            own = RoundKeys(world.identity).new_sealer(opened.sha256)
+            yield own.seal(records.round_key(opened.sha256, 0), new_record(order, noise).encode())
+            yield own.seal(records.noise_key(opened.sha256, 0), noise.encode(noised_here(opened.queries[0])))
 
 
 def full_ledger(name: str, events: Any) -> Ledger:

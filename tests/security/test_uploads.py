@@ -118,7 +118,7 @@ def _sealed_with(world: Any, **changes: Any) -> bytes:
         **changes,
     }
     plain = world.contribution(4000).SerializeToString()
-    return seal(world.identity.hpke.public, plain, domains.contribution_info(**info))
+    return seal(world.round_key(), plain, domains.contribution_info(**info))
 
 
 RELAXED = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=1e6)
@@ -246,9 +246,9 @@ def test_r12_after_every_attack_the_release_is_the_sum_of_the_honest(make_world:
     assert release.contributions == 4
 
 
-def test_r44_an_answer_to_an_upload_is_one_number_of_a_closed_set() -> None:
+def test_r44_an_answer_to_an_upload_is_one_number_of_a_closed_set_and_its_signature() -> None:
     assert {refusal.value for refusal in Refusal} == set(aggregator_pb2.Refusal.values()) - {0}
-    assert [field.name for field in aggregator_pb2.SubmitResponse.DESCRIPTOR.fields] == ["refusal"]
+    assert [field.name for field in aggregator_pb2.SubmitResponse.DESCRIPTOR.fields] == ["refusal", "signature"]
     assert {refusal.name for refusal in Refusal} == {
         name.removeprefix("REFUSAL_")
         for name in aggregator_pb2.Refusal.keys()  # noqa: SIM118  # an enum, no dict

@@ -163,6 +163,7 @@ class FakeAggregator(
         self._log = log
         self._key = key
         self.contributions = 0
+        self.round_key = bytes(range(32))
         self.over_budget = False
         self.refuses_to_close = False
         self.failures: list[grpc.StatusCode] = []
@@ -268,7 +269,8 @@ class FakeAggregator(
         assert order.task_sha256 == task_sha256(request.task)
         key = (order.task_sha256, order.round)
         assert self.opened.setdefault(key, (definition, order.model_sha256))[1] == order.model_sha256
-        return aggregator_pb2.OpenRoundResponse()
+        round_key = common_pb2.SignedRoundKey(hpke_key=self.round_key, signature=bytes(64))
+        return aggregator_pb2.OpenRoundResponse(round_key=round_key)
 
     def _get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
         key = (request.task_sha256, request.round)

@@ -406,9 +406,10 @@ def test_a_cancellation_between_the_aggregators_answer_and_its_note_is_kept(worl
     real = world.services.aggregator_client
 
     class CancelsMeanwhile(Mortal):
-        def open_round(self, *args: Any) -> None:
-            real.open_round(*args)
+        def open_round(self, *args: Any) -> Any:
+            key = real.open_round(*args)
             world.storage.end_task(sha256, TaskState.CANCELLING)
+            return key
 
     world.run(world.driver(aggregator=CancelsMeanwhile(real, [0])))
     assert outcome(world, sha256) == (TaskState.CANCELLED, "")
@@ -428,11 +429,14 @@ def test_a_round_that_the_aggregator_lost_is_opened_again(world: Any, definition
     sha256 = world.submit(definition)
     driver = world.driver()
     world.run(driver)
+    assert world.board().answer("viewers").assignment.round_key.hpke_key == world.aggregator.round_key
     world.aggregator.opened.clear()
-    world.aggregator.contributions = GOAL
+    world.aggregator.round_key = bytes(32)
     world.run(driver)
     assert list(world.aggregator.opened) == [(sha256, 0)]
     assert "opened again" in world.lines.text
+    assert world.board().answer("viewers").assignment.round_key.hpke_key == bytes(32)
+    world.aggregator.contributions = GOAL
     world.monotonic.now += 1.0
     world.run(driver)
     assert outcome(world, sha256) == (TaskState.FINISHED, "")

@@ -35,8 +35,9 @@ from odp.v1 import aggregator_pb2, common_pb2, population_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Charged
 from trusted_aggregator.records import SealedRecord, noise_key, release_key
+from trusted_aggregator.round_keys import RoundKeys
 from trusted_aggregator.rounds import Round
-from trusted_aggregator.sealed_state import RoundNoise, Sealer
+from trusted_aggregator.sealed_state import RoundNoise
 
 IMAGE = "sha384:" + "0" * 96
 ITEMS = 12
@@ -69,6 +70,7 @@ class World:
         self.adopt(self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit))
         self.records: dict[str, bytes] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
+        self.round_keys: dict[tuple[bytes, int], bytes] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
         self.charter = approve(found(population, owners=[self.developer.public]), self.developer)
         self.settle(self.core.set_charter(self.charter))
@@ -151,7 +153,14 @@ class World:
 
     def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:
         info = domains.contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
-        return seal(key or self.identity.hpke.public, plaintext, info)
+        return seal(key or self.round_key(round), plaintext, info)
+
+    def round_key(self, round: int = 0) -> bytes:
+        """The key of a round, as devices know it: the one that was handed out last."""
+        found = self.core.round_key(self.task_sha256, round)
+        if found is not None:
+            self.round_keys[self.task_sha256, round] = found.hpke_key
+        return self.round_keys.get((self.task_sha256, round), self.identity.hpke.public)
 
     def sealed(self, device: int, number: int = 0, **changes: Any) -> bytes:
         return self.seal(self.contribution(device, number, **changes).SerializeToString(), number)
@@ -226,9 +235,9 @@ class World:
     def noise(self, round: int = 0) -> RoundNoise:
         """What only the enclave can read."""
         key = noise_key(self.task_sha256, round)
-        return RoundNoise.decode(
-            Sealer(self.identity.sealing_key).open(key, self.records[key]), self.algorithm.query(round).releases
-        )
+        sealer = RoundKeys(self.identity).sealer(self.task_sha256)
+        assert sealer is not None
+        return RoundNoise.decode(sealer.open(key, self.records[key]), self.algorithm.query(round).releases)
 
     def restart(self, records: dict[str, bytes] | None = None, rows: dict[Any, list[bytes]] | None = None) -> None:
         """A new enclave process, from given state or from what was persisted so far."""
@@ -293,7 +302,7 @@ class StatisticsWorld(World):
         if not is_large(4 * self.bins):
             return super().seal(plaintext, round, key=key)
         info = domains.large_contribution_info(self.task_sha256, round, self.model(round), self.policy.sha256)
-        return seal_segments(key or self.identity.hpke.public, plaintext, info)
+        return seal_segments(key or self.round_key(round), plaintext, info)
 
 
 @pytest.fixture

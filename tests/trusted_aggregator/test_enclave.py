@@ -138,7 +138,7 @@ class TestRefusals:
             domains.contribution_info(bytes(32), 0, small.model(0), small.policy.sha256),
             domains.contribution_info(small.task_sha256, 0, small.model(0), bytes(32)),
         ):
-            assert small.submit(seal(small.identity.hpke.public, plaintext, info)) is Refusal.MALFORMED
+            assert small.submit(seal(small.round_key(), plaintext, info)) is Refusal.MALFORMED
 
     def test_the_fields_inside_must_name_this_task_round_and_model(self, small):
         assert small.submit(small.sealed(1, task_sha256=bytes(32))) is Refusal.WRONG_TASK

@@ -45,19 +45,19 @@ class Remote:
         self.client = Client(connection, ended=self.ended.append)
         world.core = RemoteAggregator(self.client)
         token = world.core.evidence(bytes(32)).token
-        self.hpke_key = Claims.from_json(read_token(token).claims).hpke_key
+        self.signing_key = Claims.from_json(read_token(token).claims).signing_key
 
     def sealed(self, device, number=0):
         given = self.world.contribution(device, number)
-        return self.world.seal(given.SerializeToString(), number, key=self.hpke_key)
+        return self.world.seal(given.SerializeToString(), number)
 
     def submit(self, sealed, number=0):
         world = self.world
         request = aggregator_pb2.SubmitRequest(task_sha256=world.task_sha256, round=number, sealed_contribution=sealed)
-        (refusal,) = world.core.submit_batch([request])
-        if refusal is None:
+        (refused,) = world.core.submit_batch([request])
+        if refused is None:
             world.rows.setdefault((world.task_sha256, number), []).append(sealed)
-        return refusal
+        return None if refused is None else refused.refusal
 
     def fill(self, count, number=0):
         for device in range(count):

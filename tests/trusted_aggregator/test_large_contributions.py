@@ -31,7 +31,8 @@ class Host(StoredHost):
     """A world with large contributions behind its real storage."""
 
     def send(self, sealed: bytes, **changes: Any) -> Refusal | None:
-        return self.service.submit_stream(parts(self.world, sealed, **changes), Context())  # type: ignore[arg-type]
+        refused = self.service.submit_stream(parts(self.world, sealed, **changes), Context())  # type: ignore[arg-type]
+        return None if refused is None else refused.refusal
 
     def close(self) -> common_pb2.Release:
         return common_pb2.Release.FromString(self.close_round().release)
@@ -101,7 +102,7 @@ def test_a_stream_that_is_too_long_is_not_read_on(host: Host) -> None:
             read += 1
             yield aggregator_pb2.SubmitStreamRequest(chunk=bytes(CHUNK))
 
-    assert host.service.submit_stream(endless(), Context()) is Refusal.MALFORMED  # type: ignore[arg-type]
+    assert host.service.submit_stream(endless(), Context()).refusal is Refusal.MALFORMED  # type: ignore[arg-type]
     assert read == 2, "one chunk fits, the second exceeds the length"
 
 
@@ -128,7 +129,7 @@ def test_a_stream_to_another_task_or_round_or_a_closed_one_is_refused_before_it_
             yield next(parts(host.world, b"", **header))
             raise AssertionError("read on")
 
-        return host.service.submit_stream(only_header(), Context())  # type: ignore[arg-type]
+        return host.service.submit_stream(only_header(), Context()).refusal  # type: ignore[arg-type]
 
     assert refused(task_sha256=bytes(32)) is Refusal.WRONG_TASK
     assert refused(round=1) is Refusal.WRONG_ROUND
@@ -142,7 +143,7 @@ def test_a_contribution_sealed_in_another_way_or_for_another_context_is_malforme
     world = host.world
     plaintext = world.contribution(1).SerializeToString()
     info = domains.contribution_info(world.task_sha256, 0, world.model(0), world.policy.sha256)
-    assert host.send(hpke.seal(world.identity.hpke.public, plaintext, info)) is Refusal.MALFORMED
+    assert host.send(hpke.seal(world.round_key(), plaintext, info)) is Refusal.MALFORMED
     other = world.contribution(1, model_sha256=bytes(32)).SerializeToString()
     assert host.send(world.seal(other)) is Refusal.WRONG_MODEL
     assert host.send(host.world.sealed(1)) is None

@@ -57,18 +57,20 @@ class Host(StoredHost):
         given = world.contribution(device)
         given.payload = self.halve(device).secret if secret is None else secret
         info = domains.contribution_info(world.task_sha256, 0, world.model(0), world.policy.sha256)
-        return seal(world.identity.hpke.public, given.SerializeToString(), info)
+        return seal(world.round_key(), given.SerializeToString(), info)
 
     def send(self, device: int, *, secret: bytes | None = None, vector: bytes | None = None) -> Refusal | None:
         sealed = self.sealed(device, secret)
         vector = self.halve(device).vector if vector is None else vector
         if self.world.bins == LARGE:
-            return self.service.submit_stream(parts(self.world, sealed, vector), Context())  # type: ignore[arg-type]
-        return self.service.submit(
+            refused = self.service.submit_stream(parts(self.world, sealed, vector), Context())  # type: ignore[arg-type]
+            return None if refused is None else refused.refusal
+        refused = self.service.submit(
             aggregator_pb2.SubmitRequest(
                 task_sha256=self.world.task_sha256, round=0, sealed_contribution=sealed, masked_vector=vector
             )
         ).result(SECONDS)
+        return None if refused is None else refused.refusal
 
     # The host, step by step
 
@@ -317,7 +319,10 @@ def test_each_contribution_of_a_batch_is_compared_with_its_own_vector(host: Host
 
     host.halves[5] = host.halve(1)  # another device with the same seed and vector
     batch = [request(1, 1), request(2, 1), request(3, 3, 7), request(4, 4), request(1, 1), request(5, 1), request(2, 2)]
-    assert host.core.submit_batch(batch) == [
+    answers = host.core.submit_batch(batch)
+    # What came before decides of a seed that comes twice: nobody signs that it never counts.
+    assert [bool(answer and answer.signature) for answer in answers] == [False, True, *[False] * 5]
+    assert [answer and answer.refusal for answer in answers] == [
         None,
         Refusal.MALFORMED,
         Refusal.WRONG_ROUND,
@@ -340,11 +345,11 @@ def test_a_half_without_the_other_is_refused(host: Host) -> None:
     """Also where a device names the hash in the host's place: the sum would lack its vector."""
     sealed, digest = host.sealed(1), host.halve(1).secret[32:]
     alone = aggregator_pb2.SubmitRequest(task_sha256=host.world.task_sha256, round=0, sealed_contribution=sealed)
-    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS).refusal is Refusal.MALFORMED
     alone.sealed_contribution = sealed + digest
-    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS).refusal is Refusal.MALFORMED
     alone.sealed_contribution, alone.masked_sha256 = sealed, digest
-    assert host.service.submit(alone).result(SECONDS) is Refusal.MALFORMED
+    assert host.service.submit(alone).result(SECONDS).refusal is Refusal.MALFORMED
     assert host.count() == 0
     assert host.send(1) is None
 

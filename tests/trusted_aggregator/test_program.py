@@ -65,12 +65,15 @@ class Client:
     def open(self):
         order, signature = self.world.order(0, domains.OPEN)
         request = aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature)
-        self.orders.OpenRound(request, timeout=SECONDS)
+        answer = self.orders.OpenRound(request, timeout=SECONDS)
+        self.world.round_keys[self.world.task_sha256, 0] = answer.round_key.hpke_key
+        return answer.round_key
 
-    def sealed(self, device, hpke_key):
+    def sealed(self, device):
         world = self.world
         info = domains.contribution_info(world.task_sha256, 0, world.model(0), world.policy.sha256)
-        return seal(hpke_key, world.contribution(device).SerializeToString(), info)
+        key = world.round_keys[world.task_sha256, 0]
+        return seal(key, world.contribution(device).SerializeToString(), info)
 
     def submit(self, sealed):
         request = aggregator_pb2.SubmitRequest(task_sha256=self.world.task_sha256, round=0, sealed_contribution=sealed)
@@ -139,21 +142,21 @@ def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(worl
     client.open()
     client.open()
     for device in range(4):
-        assert client.submit(client.sealed(device, enclave.hpke_key)) == aggregator_pb2.REFUSAL_UNSPECIFIED
-    assert client.submit(client.sealed(0, enclave.hpke_key)) == aggregator_pb2.REFUSAL_ALREADY_CONTRIBUTED
+        assert client.submit(client.sealed(device)) == aggregator_pb2.REFUSAL_UNSPECIFIED
+    assert client.submit(client.sealed(0)) == aggregator_pb2.REFUSAL_ALREADY_CONTRIBUTED
     assert (client.round().contributions, client.round().released) == (4, False)
     signed = client.close().release
     verify(enclave.signing_key, signed.signature, domains.RELEASE, signed.release)
     assert common_pb2.Release.FromString(signed.release).contributions == 4
     assert (client.round().contributions, client.round().released) == (4, True)
-    assert client.submit(client.sealed(9, enclave.hpke_key)) == aggregator_pb2.REFUSAL_ROUND_CLOSED
+    assert client.submit(client.sealed(9)) == aggregator_pb2.REFUSAL_ROUND_CLOSED
     ledger = client.stub.GetLedger(aggregator_pb2.GetLedgerRequest(task_sha256=world.task_sha256), timeout=SECONDS)
     verify(enclave.signing_key, ledger.signature, domains.LEDGER, ledger.ledger)
     program.stop()
 
     program = run()
     again = client_of(world, program, tmp_path)
-    assert again.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key == enclave.hpke_key
+    assert again.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).signing_key == enclave.signing_key
     assert again.close().release == signed
     lines = log.getvalue().splitlines()
     assert [line.split()[3] for line in lines] == [
@@ -165,17 +168,16 @@ def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(worl
 def test_an_open_round_goes_on_after_a_restart(tmp_path, world, run, log):
     program = run()
     client = client_of(world, program, tmp_path)
-    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
     for device in range(2):
-        client.submit(client.sealed(device, key))
+        client.submit(client.sealed(device))
     program.stop()
     program = run()
     client = client_of(world, program, tmp_path)
     assert client.round().contributions == 2
-    assert client.submit(client.sealed(1, key)) == aggregator_pb2.REFUSAL_ALREADY_CONTRIBUTED
+    assert client.submit(client.sealed(1)) == aggregator_pb2.REFUSAL_ALREADY_CONTRIBUTED
     assert _code(client.close) is grpc.StatusCode.FAILED_PRECONDITION
-    assert client.submit(client.sealed(2, key)) == aggregator_pb2.REFUSAL_UNSPECIFIED
+    assert client.submit(client.sealed(2)) == aggregator_pb2.REFUSAL_UNSPECIFIED
     assert common_pb2.Release.FromString(client.close().release.release).contributions == 3
     assert "round_resumed" in log.getvalue()
 
@@ -203,9 +205,8 @@ def test_parallel_submissions_and_a_close_lose_nothing(tmp_path, world, run):
     """A crash after the charge must find the charged set: every counted contribution is stored before the charge is."""
     program = run()
     client = client_of(world, program, tmp_path)
-    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
-    sealed = [client.sealed(device, key) for device in range(60)]
+    sealed = [client.sealed(device) for device in range(60)]
     with futures.ThreadPoolExecutor(8) as pool:
         pending = [pool.submit(client.submit, one) for one in sealed]
         while client.round().contributions < 3:
@@ -219,11 +220,10 @@ def test_parallel_submissions_and_a_close_lose_nothing(tmp_path, world, run):
 def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_path, world, run, monkeypatch):
     program = run()
     client = client_of(world, program, tmp_path)
-    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
-    client.submit(client.sealed(0, key))
+    client.submit(client.sealed(0))
     monkeypatch.setattr(Storage, "_commit", lambda self, batch: StateError("database x: disk full; free some space"))
-    assert _code(client.submit, client.sealed(1, key)) is grpc.StatusCode.INTERNAL
+    assert _code(client.submit, client.sealed(1)) is grpc.StatusCode.INTERNAL
     monkeypatch.undo()
     monkeypatch.setattr("odp.transport.running.stop_event", threading.Event)
     with pytest.raises(StateError, match="disk full"):
@@ -231,7 +231,7 @@ def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_
     program = run()
     client = client_of(world, program, tmp_path)
     assert client.round().contributions == 1
-    assert client.submit(client.sealed(1, key)) == aggregator_pb2.REFUSAL_UNSPECIFIED
+    assert client.submit(client.sealed(1)) == aggregator_pb2.REFUSAL_UNSPECIFIED
 
 
 def test_where_the_enclave_dies_calls_are_told_and_the_program_ends_with_one_line_and_goes_on(
@@ -239,11 +239,10 @@ def test_where_the_enclave_dies_calls_are_told_and_the_program_ends_with_one_lin
 ):
     program = run()
     client = client_of(world, program, tmp_path)
-    key = client.verified(EmulatedPlatform.open(tmp_path / "state" / "platform")).hpke_key
     client.open()
-    client.submit(client.sealed(0, key))
+    client.submit(client.sealed(0))
     run.launched[-1].channel.shutdown(socket.SHUT_RDWR)
-    assert _code(client.submit, client.sealed(1, key)) is grpc.StatusCode.INTERNAL
+    assert _code(client.submit, client.sealed(1)) is grpc.StatusCode.INTERNAL
     assert _code(client.round) is grpc.StatusCode.INTERNAL
     monkeypatch.setattr("odp.transport.running.stop_event", threading.Event)
     with pytest.raises(StateError, match="the enclave ended by itself; start the program again"):
@@ -307,13 +306,14 @@ def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp
         started.append(process)
         client = Client(world, *process.stdout.readline().decode().split(), tmp_path / "state")
         platform = EmulatedPlatform.open(tmp_path / "state" / "platform")
-        return process, client, client.verified(platform, image=measure(AGGREGATOR_ENTRY).digest).hpke_key
+        client.verified(platform, image=measure(AGGREGATOR_ENTRY).digest)
+        return process, client
 
     acknowledged = []
     try:
-        process, client, key = begin()
+        process, client = begin()
         client.open()
-        sealed = [client.sealed(device, key) for device in range(200)]
+        sealed = [client.sealed(device) for device in range(200)]
 
         def submit(one):
             try:
@@ -329,7 +329,7 @@ def test_a_process_killed_under_load_has_counted_what_it_acknowledged(world, tmp
         process.wait(SECONDS)
         assert 50 <= len(acknowledged) < 200
 
-        process, client, key = begin()
+        process, client = begin()
         before = client.round().contributions
         assert before >= len(acknowledged)
         assert {client.submit(one) for one in acknowledged} == {aggregator_pb2.REFUSAL_ALREADY_CONTRIBUTED}

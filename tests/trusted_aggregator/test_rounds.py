@@ -71,7 +71,7 @@ def test_noise_over_the_root_of_two_is_for_off_diagonals_of_a_packed_triangle_al
     least = {**declared, name: replace(declared[name], column_std=declared[name].column_std / math.sqrt(2.0))}
     query.releases = tuple(least.values())
     with pytest.raises(PrivacyError, match="less noise"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
 
 
 def test_the_diagonal_of_a_packed_triangle_has_all_of_the_noise(make_world):
@@ -81,10 +81,10 @@ def test_the_diagonal_of_a_packed_triangle_has_all_of_the_noise(make_world):
     for wrong in (replace(gram, column_std=flat), replace(gram, column_std=np.nextafter(gram.column_std, 0.0))):
         query.releases = (wrong, targets)
         with pytest.raises(PrivacyError, match="less noise"):
-            draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+            draw_round_noise(query, GaussianNoise(SeededNoise(1)))
     query.releases = (replace(targets, packed=True, shape=(4, 4), column_std=np.ones(4)),)
     with pytest.raises(ConfigurationError, match="upper triangle"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)), model_sha256=bytes(32))
+        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
 
 
 def test_all_contributions_of_a_round_have_the_announced_length(make_world):

@@ -107,12 +107,15 @@ class Audit:
         drawn = rounds.draw_round_noise(query, noise)
         order, _ = self.world.order(round, b"odp/v1/open")
         held = Round(
-            task_sha256=self.world.task_sha256, order=_parsed(order), record=RoundRecord(order, drawn.noise_id, SEED),
-            query=query, policy=self.world.policy, sampling=self.draw,
+            task_sha256=self.world.task_sha256, order=_parsed(order), query=query,
+            record=RoundRecord(order, drawn.noise_id, SEED, self.world.identity.hpke.to_bytes()),
+            policy=self.world.policy, sampling=self.draw,
             most=10**6,
         )  # fmt: skip
-        sealed = [self.world.seal(one.SerializeToString(), round) for one in (*contributions, *again)]
-        refusals = held.submit(sealed, self.world.identity.hpke)
+        sealed = [
+            self.world.seal(one.SerializeToString(), round, key=held.public_key) for one in (*contributions, *again)
+        ]
+        refusals = held.submit(sealed)
         held.freeze()
         return held.noisy_sums(drawn), refusals
 
@@ -394,10 +397,10 @@ def _inverted_clip(patch):
 def _duplicate_ids_count(patch):
     keep = Round._keep
 
-    def kept(self, contribution, payload):
-        contribution.contribution_id = hashlib.sha256(bytes([self.contributions])).digest()
-        contribution.pseudonym = contribution.contribution_id
-        return keep(self, contribution, payload)
+    def kept(self, judged):
+        judged.contribution.contribution_id = hashlib.sha256(bytes([self.contributions])).digest()
+        judged.contribution.pseudonym = judged.contribution.contribution_id
+        return keep(self, judged)
 
     patch.setattr(Round, "_keep", kept)
 

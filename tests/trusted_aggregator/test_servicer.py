@@ -24,7 +24,8 @@ class Host(StoredHost):
         request = aggregator_pb2.SubmitRequest(
             task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
         )
-        return self.service.submit(request).result(SECONDS)
+        refused = self.service.submit(request).result(SECONDS)
+        return None if refused is None else refused.refusal
 
     def stored(self):
         return list(self.storage.contributions(self.world.task_sha256, 0))

@@ -1,0 +1,84 @@
+"""Erasable slots of the emulated platform: secrets that are gone for good once they are erased.
+
+A sealing key can be derived again for as long as chip and code are the same. What is sealed under a slot's secret as
+well is lost with the slot, even to somebody who reads every other secret of the chip later. Hardware keeps such secrets
+in an index of a TPM's non-volatile memory, or with a key management service.
+
+A slot is a file of its own, overwritten before it is removed. Copies that a file system or a backup keeps are not
+overwritten: as all of the emulation, slots give the protocol of the hardware and none of its protection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from odp import _validate
+from odp.enclave import _files
+from odp.errors import StateError
+
+SECRET_BYTES = 32
+
+_ERASED = bytes(SECRET_BYTES)
+
+
+class EmulatedSlots:
+    """The slots of one measurement in a platform's folder; implements ``ErasableSlots``, also across programs.
+
+    Args:
+        folder: made with the first slot.
+        owner: what no other code may have: measurement and debug bit.
+    """
+
+    def __init__(self, folder: Path, *, owner: bytes) -> None:
+        self._folder = folder
+        self._owner = owner
+
+    def create(self, name: str) -> bytes:
+        """See ``ErasableSlots.create``."""
+        path = self._path(name)
+        _files.make_private_folder(self._folder, marker="")
+        self._erase(path)
+        secret = os.urandom(SECRET_BYTES)
+        _files.write_atomically(path, secret, mode=_files.PRIVATE)
+        return secret
+
+    def read(self, name: str) -> bytes | None:
+        """See ``ErasableSlots.read``."""
+        path = self._path(name)
+        secret = _files.read_private(path, limit=SECRET_BYTES)
+        if secret is not None and len(secret) != SECRET_BYTES:
+            raise StateError(f"{path} is corrupt: it is no slot")
+        # A power cut can bring back the name of a file whose bytes were overwritten.
+        return None if secret == _ERASED else secret
+
+    def erase(self, names: Collection[str]) -> None:
+        """See ``ErasableSlots.erase``."""
+        for path in [self._path(name) for name in names]:
+            self._erase(path)
+
+    def _path(self, name: str) -> Path:
+        _validate.identifier(name=name)
+        return self._folder / hashlib.sha256(self._owner + name.encode()).hexdigest()
+
+    def _erase(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _not_erased(path, error) from error
+        try:
+            os.pwrite(descriptor, _ERASED, 0)
+            os.fsync(descriptor)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_erased(path, error) from error
+        finally:
+            os.close(descriptor)
+
+
+def _not_erased(path: Path, error: OSError) -> StateError:
+    return StateError(f"cannot erase {path}: {(error.strerror or 'input/output error').lower()}")
