@@ -23,7 +23,7 @@ from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
+from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.tls import identity_for, read_ca
 from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
@@ -221,8 +221,14 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
 def developer_key(state: Path) -> str:
     """The public key (64 hex digits) that signs the tasks of the server in the folder ``state``; made on first use.
 
-    Raises StateError where a server uses the folder now.
+    Raises StateError where the folder cannot be used.
     """
+    path = state / KEY_FILE
+    # Written whole or not at all, so that it can be read beside a server that runs; made with the folder in hand.
+    with state_errors(state):
+        stored = path.read_bytes() if path.exists() else None
+    if stored is not None:
+        return _signing_key(stored, path).public.hex()
     with StateFolder.open(state, ROLE) as opened:
         return _developer_key(opened).public.hex()
 
@@ -233,10 +239,14 @@ def _developer_key(state: StateFolder) -> SigningKey:
         key = SigningKey.generate()
         state.write_atomically(KEY_FILE, key.to_bytes())
         return key
+    return _signing_key(stored, state.path(KEY_FILE))
+
+
+def _signing_key(stored: bytes, path: Path) -> SigningKey:
     try:
         return SigningKey.from_bytes(stored)
     except ConfigurationError as error:
-        raise StateError(f"{state.path(KEY_FILE)} is not a signing key; restore it from a backup") from error
+        raise StateError(f"{path} is not a signing key; restore it from a backup") from error
 
 
 def _log_key(state: StateFolder, path: Path | None) -> NoteKey:

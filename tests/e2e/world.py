@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def measured(entry: str) -> str:
     return measure(entry).digest
 
 
-@dataclass
+@dataclasses.dataclass
 class World:
     """Three services in this process, over real TLS; ``logs`` holds what they and the devices logged.
 
@@ -62,7 +63,13 @@ class World:
 
     def start(self, stack: contextlib.ExitStack) -> World:
         """Starts them; they stop when ``stack`` closes."""
-        shared = {"platform": self.root / "platform", "ca_folder": self.root / "ca", "listen": "127.0.0.1:0"}
+        any_port = "127.0.0.1:0"
+        shared = {
+            "platform": self.root / "platform", "ca_folder": self.root / "ca", "listen": any_port,
+            "control_listen": any_port,
+        }  # fmt: skip
+        founder = server.program.developer_key(self.root / "server")
+        self.policy = dataclasses.replace(self.policy, founders=(founder,))
         if self.with_helper:
             self.helper = start_helper(
                 HelperConfig(state=self.root / "helper", listen="127.0.0.1:0", ca_folder=self.root / "ca"),
@@ -100,6 +107,8 @@ class World:
                 listen="127.0.0.1:0",
                 distributor=self.distributor.address,
                 aggregator=self.aggregator.address,
+                distributor_control=self.distributor.control_address,
+                aggregator_control=self.aggregator.control_address,
                 ca_folder=self.root / "ca",
                 reference_values=self.reference_values,
                 log_key=self.root / LOG_KEY,

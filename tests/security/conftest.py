@@ -27,6 +27,7 @@ _devices = _conftest_of("device_runtime")
 
 make_world = _aggregator.make_world
 small = _aggregator.small
+make_statistics = _aggregator.make_statistics
 
 identity = _devices.identity
 platform = _devices.platform
