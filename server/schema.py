@@ -83,6 +83,14 @@ ROUNDS = sa.Table(
     sa.Column("release", sa.LargeBinary, nullable=False),
     sa.Column("release_signature", sa.LargeBinary, nullable=False),
 )
+# Of the rounds whose contributions need tokens: what they were opened with.
+TOKEN_KEYS = sa.Table(
+    "token_keys",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("signed", sa.LargeBinary, nullable=False),
+)
 HISTORY = sa.Table(
     "task_history",
     METADATA,

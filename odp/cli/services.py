@@ -85,6 +85,16 @@ def run_server(
     aggregator_control: Annotated[
         str, typer.Option(help="host:port of the aggregator's control listener.")
     ] = "127.0.0.1:7212",
+    issuer: Annotated[
+        str | None, typer.Option(help="host:port of an issuer of tokens (`odp issuer run`), as devices reach it.")
+    ] = None,
+    issuer_control: Annotated[str | None, typer.Option(help="host:port of the issuer's control listener.")] = None,
+    issuer_key: Annotated[
+        str, typer.Option(help="Key of the issuer (`odp issuer key`) that populations founded from here on name.")
+    ] = "",
+    issuer_ca: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the issuer's CA \\[default: as of the others].")
+    ] = None,
     reference_values: Annotated[
         Path | None,
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
@@ -116,6 +126,10 @@ def run_server(
             aggregator=aggregator,
             distributor_control=distributor_control,
             aggregator_control=aggregator_control,
+            issuer=issuer,
+            issuer_control=issuer_control,
+            issuer_key=issuer_key,
+            issuer_ca=issuer_ca,
             reference_values=reference_values,
             log_key=log_key,
             endorsements=endorsements,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp.crypto import domains
-from odp.crypto.signing import KEY_BYTES, SIGNATURE_BYTES, SignatureError, SigningKey, verify
+from odp.crypto.public_keys import KEY_BYTES
+from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, SigningKey, verify
 from odp.enrolment.attesters.seam import device_name
 from odp.errors import EnrolmentError
 
