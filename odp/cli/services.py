@@ -294,7 +294,7 @@ def run_aggregator(
 
 
 def up(
-    state: Annotated[Path, typer.Option(help="One folder for all three; made on first start.")] = Path("odp-state"),
+    state: Annotated[Path, typer.Option(help="One folder for all of them; made on first start.")] = Path("odp-state"),
     listen: Annotated[
         str, typer.Option(help="Address to serve on; the port is the first of three in a row.")
     ] = "127.0.0.1:7200",
@@ -304,10 +304,18 @@ def up(
     accumulation: Accumulating = "oblivious",
     select: Selecting = "oblivious",
     with_helper: WithHelper = False,
+    admission: Annotated[
+        str,
+        typer.Option(
+            help="token: one contribution per device and round, with an emulated vendor of devices, for development; "
+            "roster: for the devices of --roster alone; open: anybody, any number."
+        ),
+    ] = "token",
+    roster: Annotated[Path | None, typer.Option(help="File of the devices that count (`odp device roster`).")] = None,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
-    """Start server, distributor and aggregator together; Ctrl-C stops them together."""
+    """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
     from odp.cli.processes import Services
     from odp.enclave.policy import EnclavePolicy
     from odp.errors import ServiceError
@@ -335,6 +343,8 @@ def up(
         select=cast("Selection", select),
         witnesses=witness,
         helper=with_helper,
+        admission=admission,
+        roster=roster,
     )
     with services:
         for name, child in services.children.items():
