@@ -19,6 +19,7 @@ import device_runtime
 import odp
 from device_runtime import Store, secagg, secagg_sessions, store_path
 from device_runtime.provision import provision
+from device_runtime.services import Traffic
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
@@ -95,9 +96,9 @@ class Vanishing:
             made.device = device  # type: ignore[attr-defined]
             return made
 
-        def sits_down(given: secagg.Seat) -> object:
+        def sits_down(given: secagg.Seat, traffic: Traffic) -> object:
             self._vanish(given, "advertise")
-            return sit_down(given)
+            return sit_down(given, traffic)
 
         def goes_on(given: secagg.Seat, answer: secagg_service_pb2.StepResponse) -> object:
             if answer.WhichOneof("answer") == self.KINDS.get(self.step):
