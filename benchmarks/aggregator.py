@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from benchmarks import noise
 from benchmarks.callers import aggregator_client, found_population, program_identity
@@ -38,8 +40,10 @@ from odp.algorithms.seam import Query
 from odp.cli.enclave import write_reference_values
 from odp.cli.processes import Child
 from odp.crypto import HpkeKey, SigningKey, domains, seal
+from odp.crypto.blind_rsa import EXPONENT
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ServiceError
 from odp.signed_task import open_task, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
@@ -101,7 +105,9 @@ def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefi
 class _Aggregator:
     """``odp aggregator run`` as a process, and the developer who orders its rounds."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, tokens: bool) -> None:
+        self.issuer = SigningKey.generate() if tokens else None
+        self._signer = rsa.generate_private_key(EXPONENT, 8 * TOKEN_BYTES)
         self.developer = SigningKey.generate()
         founder = self.developer.public.hex()
         self.policy = EnclavePolicy(
@@ -129,7 +135,8 @@ class _Aggregator:
         self.child.wait_serving(self._root / "ca" / "ca.pem")
         self.ca = (self._root / "ca" / "ca.pem").read_bytes()
         self._server = aggregator_client(self.child, program_identity(self._root, "server", self._root / "ca"))
-        found_population(self._server, definition().population, self.developer)
+        issuer_key = b"" if self.issuer is None else self.issuer.public
+        found_population(self._server, definition().population, self.developer, issuer_key=issuer_key)
         pinned = self._root / "reference_values.json"
         write_reference_values(self._root / "platform", self.policy, pinned)
         addresses = PinnedAddresses.at(aggregator=self.child.address)
@@ -138,11 +145,22 @@ class _Aggregator:
 
     def target(self, round: int) -> Target:
         """To what the contributions of a round are sealed."""
-        return Target(self.task.definition, task_sha256(self.task), round, _MODEL, self.policy.sha256, self.hpke_key)
+        signer = b""
+        if self.issuer is not None:
+            signer = self._signer.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return Target(
+            self.task.definition, task_sha256(self.task), round, _MODEL, self.policy.sha256, self.hpke_key, signer
+        )
 
     def open(self, round: int) -> None:
         """Opens a round."""
-        self.hpke_key = self._server.open_round(self.task, *self._order(round, domains.OPEN)).hpke_key
+        token_key = None
+        if self.issuer is not None:
+            modulus = self._signer.public_key().public_numbers().n.to_bytes(TOKEN_BYTES, "big")
+            key = TokenKey(definition().population, task_sha256(self.task), round, modulus, 2**33)
+            token_key = key.signed(self.issuer)
+        opened = self._server.open_round(self.task, *self._order(round, domains.OPEN), token_key)
+        self.hpke_key = opened.hpke_key
 
     def close(self, round: int) -> float:
         """Closes a round; seconds until its release arrived."""
@@ -174,12 +192,12 @@ def _role(command: list[str]) -> str:
     return next((name for name in ("platform", "enclave") if any(name in word for word in command[1:])), "")
 
 
-def ingest(chosen: Plan) -> list[Figure]:
-    """Figures of the real ingest; see the module."""
+def ingest(chosen: Plan, *, tokens: bool = True) -> list[Figure]:
+    """Figures of the real ingest; see the module. ``tokens``: each contribution has one, which the enclave verifies."""
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
         devices = stack.enter_context(Contributors())
-        aggregator = _Aggregator(root)
+        aggregator = _Aggregator(root, tokens=tokens)
         stack.callback(aggregator.child.stop)
         aggregator.connect()
         for round in range(FIRST_FACTOR_ROUND):  # a factor round comes after those of counts and biases

@@ -29,6 +29,8 @@ def aggregator_client(child: Child, identity: TlsIdentity) -> AggregatorClient:
     )
 
 
-def found_population(client: AggregatorClient, population: str, developer: SigningKey) -> None:
+def found_population(
+    client: AggregatorClient, population: str, developer: SigningKey, *, issuer_key: bytes = b""
+) -> None:
     """Founds a population that belongs to ``developer``, whom the aggregator lists as a founder."""
-    client.set_charter(approve(found(population, owners=[developer.public]), developer))
+    client.set_charter(approve(found(population, owners=[developer.public], issuer_key=issuer_key), developer))

@@ -8,6 +8,7 @@ time, so that a reader sees that the devices were not what was measured.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import multiprocessing
 import os
@@ -16,16 +17,21 @@ from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from benchmarks.bare_grpc import METHOD
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import COUNTS_ROUND, Terms
 from odp.crypto import domains, seal
+from odp.crypto.blind_rsa import SALT_BYTES
 from odp.errors import ServiceError
 from odp.v1 import aggregator_pb2, common_pb2
 
@@ -37,7 +43,10 @@ _PAYLOADS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Target:
-    """To which enclave, task, round and model contributions are sealed."""
+    """To which enclave, task, round and model contributions are sealed.
+
+    ``signer`` is the private key (PEM) of the round's tokens; empty where the round asks for none.
+    """
 
     definition: bytes
     task_sha256: bytes
@@ -45,6 +54,18 @@ class Target:
     model_sha256: bytes
     policy_sha256: bytes
     hpke_key: bytes
+    signer: bytes = b""
+
+    def token(self, contribution_id: bytes) -> bytes:
+        """The token of a contribution, as an issuer's signer makes it."""
+        if not self.signer:
+            return b""
+        message = domains.contribution_token(contribution_id)
+        return self._key.sign(message, PSS(MGF1(SHA384()), SALT_BYTES), SHA384())
+
+    @functools.cached_property
+    def _key(self) -> rsa.RSAPrivateKey:
+        return cast("rsa.RSAPrivateKey", load_pem_private_key(self.signer, password=None))
 
 
 @dataclass(frozen=True)
@@ -85,13 +106,15 @@ def requests(target: Target, count: int, *, seed: int) -> list[bytes]:
     for first in range(0, count, _PAYLOADS_AT_ONCE):
         some = payloads(terms, target.round, min(_PAYLOADS_AT_ONCE, count - first), seed=seed + first)
         for payload in some:
+            contribution_id = os.urandom(32)
             plain = aggregator_pb2.Contribution(
                 task_sha256=target.task_sha256,
                 round=target.round,
                 model_sha256=target.model_sha256,
-                contribution_id=os.urandom(32),
+                contribution_id=contribution_id,
                 pseudonym=os.urandom(32),
                 payload=payload,
+                token=target.token(contribution_id),
             ).SerializeToString()
             request = aggregator_pb2.SubmitRequest(
                 task_sha256=target.task_sha256,

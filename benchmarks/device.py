@@ -28,6 +28,7 @@ from benchmarks import isolated
 from benchmarks.harness import Figure, Limit, progress
 from device_runtime import Gate, Limits, Services, Store, charter_memory, log_guard, provision, store_path
 from device_runtime.addresses import PinnedAddresses
+from device_runtime.admission import Admission, attesters_of
 from device_runtime.assignment import AssignmentReader, Work
 from device_runtime.enclaves import Enclaves
 from device_runtime.participation import Outcome, Participant
@@ -101,6 +102,9 @@ def participation(chosen: Plan) -> list[Figure]:
                 records=Records(folder / FOLDER, values),
                 log=log_guard(clients, values, folder),
                 charters=charter_memory(values, folder),
+                admission=Admission(
+                    clients, attesters_of(emulated_vendor=Path(values.emulated_vendor), on_roster=False)
+                ),
             )
             reader = AssignmentReader(_POPULATION)
             rounds = []

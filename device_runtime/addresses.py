@@ -39,7 +39,7 @@ class PinnedAddresses:
     """The addresses that a device may connect to, ``host:port`` by role.
 
     Args:
-      by_role: of services that a server names: "distributor", "aggregator".
+      by_role: of services that a server names: "distributor", "aggregator", "issuer".
       allow_private: names may lead to addresses that are not global.
       resolve: finds the addresses of a name.
     """

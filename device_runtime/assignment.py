@@ -24,7 +24,7 @@ from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
-from odp.v1 import common_pb2, log_pb2, server_pb2
+from odp.v1 import common_pb2, enrolment_pb2, log_pb2, server_pb2
 
 # What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
 _MOST_REMEMBERED = 16
@@ -67,7 +67,8 @@ class Work:
     """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet).
 
     ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet, nor
-    whose signature ``round_key`` carries.
+    whose signature ``round_key`` carries. ``token_key`` and ``issuer`` (host:port) are what the server says of the
+    round's tokens, not checked yet either.
     """
 
     model: Model
@@ -77,6 +78,8 @@ class Work:
     log: log_pb2.LogProof | None = None
     charter: Charter | None = None
     round_key: common_pb2.SignedRoundKey | None = None
+    token_key: enrolment_pb2.SignedTokenKey | None = None
+    issuer: str = ""
 
     @property
     def hpke_key(self) -> bytes:
@@ -171,6 +174,8 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
         raise ConfigurationError(f"Expected model version={model.manifest.version} to be round={assignment.round}")
     parse_address(assignment.distributor_address)
     parse_address(assignment.aggregator_address)
+    if assignment.HasField("token_key"):
+        parse_address(assignment.issuer_address)
     return Work(
         model,
         assignment.round,
@@ -179,6 +184,8 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
         assignment.log if assignment.HasField("log") else None,
         charter_of(assignment.charter, model.definition) if assignment.HasField("charter") else None,
         assignment.round_key if assignment.HasField("round_key") else None,
+        assignment.token_key if assignment.HasField("token_key") else None,
+        assignment.issuer_address,
     )
 
 

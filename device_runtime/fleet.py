@@ -37,6 +37,7 @@ from odp.errors import (
     AttestationError,
     ConfigurationError,
     DiskFull,
+    EnrolmentError,
     NotNow,
     OdpError,
     PrivacyError,
@@ -172,7 +173,8 @@ class Fleet:
                 try:
                     pause = self._step(pool)
                 except (
-                    ServiceError, AttestationError, TransparencyError, SignatureError, ConfigurationError
+                    ServiceError, AttestationError, TransparencyError, EnrolmentError, SignatureError,
+                    ConfigurationError,
                 ) as error:  # fmt: skip
                     pause = self._failed_for_all(error)
                 self._write_statistics()

@@ -4,6 +4,7 @@ Steps, in this order, each of which may be the last one before the device dies:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of both enclaves         nothing private was sent
+   the token of the round, where its issuer gives them     ``device_runtime.admission``: the same calls for everybody
 3. the conditions again; time for the device's own code    the same time whatever it does
 4. the data are read                                       in memory
 5. the rows that the device needs, if any                  as the task says: ``device_runtime.retrieval``
@@ -32,6 +33,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from device_runtime.admission import NO_TOKEN, Admission
 from device_runtime.assignment import Work
 from device_runtime.charters import CharterMemory, require_in_force
 from device_runtime.contribution import Contribution, OwnData, contribution, own_data, require_trainable, without_rows
@@ -83,6 +85,7 @@ class Participant:
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       charters: whose the populations are, as far as this host knows.
+      admission: gets the devices' tokens; by default for rounds that ask for none.
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       made_examples: gives the device's own code time to make the examples that a task may read, before each
         contribution to one.
@@ -99,6 +102,7 @@ class Participant:
     records: Records | None = None
     log: LogGuard | None = None
     charters: CharterMemory = dataclasses.field(default_factory=CharterMemory)
+    admission: Admission | None = None
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
     clock: Callable[[], float] = time.time
@@ -110,6 +114,11 @@ class Participant:
     def _retrievals(self) -> Retrievals:
         return self.retrievals if self.retrievals is not None else Retrievals.over(self.services)
 
+    @functools.cached_property
+    def tokens(self) -> Admission:
+        """What gets the devices' tokens."""
+        return self.admission if self.admission is not None else Admission(self.services, clock=self.clock)
+
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
 
@@ -118,6 +127,7 @@ class Participant:
           NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
           TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
           AttestationError: an enclave's evidence, address or the task's helper was refused; nothing was sent to it.
+          EnrolmentError: the issuer gives the device no token of the round; nothing was read.
           ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
           StateError: the store cannot be used.
         """
@@ -133,7 +143,8 @@ class Participant:
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         if prepared is None:
-            prepared = self._prepare(store, work, distributor, aggregator, logged, traffic)
+            token = self.tokens.contribution_token(work, store.identity().secret, traffic)
+            prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
         return self._send(store, work, prepared, aggregator, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
@@ -241,6 +252,7 @@ class Participant:
         distributor: Checked | None,
         aggregator: Checked,
         logged: Logged,
+        token: bytes,
         traffic: Traffic,
     ) -> Participation:
         model = work.model
@@ -276,6 +288,7 @@ class Participant:
             time=self.clock(),
             record=self._record(work, distributor, aggregator),
             payload=payload,
+            token=token,
         )
         participation = _sealed_to(aggregator.enclave, participation, identity, work, vector=vector)
         store.prepare(participation, local_parameters=found.local_parameters, task=model.signed_task, terms=model.terms)
@@ -375,6 +388,7 @@ def _sealed_to(
         contribution_id=one.contribution_id,
         pseudonym=domains.pseudonym(identity.secret, one.task_sha256),
         payload=one.payload,
+        token=one.token or NO_TOKEN,
     )
     context = domains.large_contribution_info if large else domains.contribution_info
     seal = segments.seal_segments if large else hpke.seal

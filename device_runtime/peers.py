@@ -17,6 +17,7 @@ from odp.v1 import (
     aggregator_pb2_grpc,
     attestation_pb2_grpc,
     distributor_pb2_grpc,
+    enrolment_pb2_grpc,
     log_pb2_grpc,
     retrieval_pb2_grpc,
     secagg_service_pb2_grpc,
@@ -43,6 +44,7 @@ class Peer:
     server: server_pb2_grpc.ServerServiceStub
     log: log_pb2_grpc.LogServiceStub
     table: table_pb2_grpc.TableServiceStub
+    enrolment: enrolment_pb2_grpc.EnrolmentServiceStub
 
     @classmethod
     def over(cls, channel: grpc.Channel, targets: tuple[str, ...], until: float) -> Peer:
@@ -59,6 +61,7 @@ class Peer:
             server_pb2_grpc.ServerServiceStub(channel),
             log_pb2_grpc.LogServiceStub(channel),
             table_pb2_grpc.TableServiceStub(channel),
+            enrolment_pb2_grpc.EnrolmentServiceStub(channel),
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_runtime.addresses import PinnedAddresses
+from device_runtime.admission import Admission, attesters_of
 from device_runtime.charters import FILE as CHARTERS_FILE
 from device_runtime.charters import CharterMemory
 from device_runtime.conditions import Conditions
@@ -75,7 +76,7 @@ class Config:
       limits: for devices whose person set none of their own.
       conditions: when devices may train; by default at any time.
       roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
-        name a roster, which the devices then decline.
+        name a roster, which the devices then decline. Issuers of tokens may take devices by it, too.
       until_finished: end when the task has no round left.
       end_after: end after so many seconds; with ``until_finished`` that is an error.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
@@ -214,6 +215,10 @@ def start(
     pinned = PinnedAddresses.of(reference_values, allow_private=config.allow_private_addresses)
     services = Services(config.server, config.ca, pinned=pinned, patience=Patience(wait=stopped.wait))
     try:
+        vendor = reference_values.emulated_vendor
+        attesters = attesters_of(
+            emulated_vendor=Path(vendor) if vendor else None, on_roster=roster is not None, clock=clock
+        )
         state = StateFolder.open(config.state, ROLE)
         try:
             host_key(state.root, key_file=config.key_file, ring=os_keyring if config.keyring else no_keyring)
@@ -242,6 +247,7 @@ def start(
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     charters=charter_memory(reference_values, config.state),
+                    admission=Admission(services, attesters, clock=clock),
                     roster=roster,
                     made_examples=made_examples,
                     clock=clock,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
@@ -35,7 +35,7 @@ _BASE = (
         offered INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE person (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
 )
-#: What version 4 has more than version 2, and that it is version 4.
+#: What version 5 has more than version 2, and that it is version 5.
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
     """CREATE TABLE events (
@@ -65,6 +65,8 @@ ADDED = (
     # Of each task of SecAgg+, the newest round and attempt that the device took part in: part of the ledger.
     """CREATE TABLE secagg_attempts (
         task_sha256 BLOB PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL) WITHOUT ROWID""",
+    # Of a contribution that is still to be sent.
+    "ALTER TABLE participations ADD COLUMN token BLOB",
     # When rows were last looked at for their age.
     "CREATE TABLE pruning (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
     f"PRAGMA application_id={_APPLICATION_ID}",
@@ -101,10 +103,11 @@ class Participation:
     """A line of the device's own ledger.
 
     ``epsilon`` and ``delta`` are the terms of the whole task, ``policy_sha256`` and ``image_digest`` those of the
-    aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``payload`` and
-    ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked contribution,
-    ``payload`` is the enclave's half alone, and ``sealed`` ends with the masked vector: the vector is never stored.
-    ``record`` is the SHA-256 of what was verified before (``verification.py``), or empty where the host keeps none.
+    aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``payload``,
+    ``token`` and ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked
+    contribution, ``payload`` is the enclave's half alone, and ``sealed`` ends with the masked vector: the vector is
+    never stored. ``record`` is the SHA-256 of what was verified before (``verification.py``), or empty where the host
+    keeps none.
     """
 
     task_sha256: bytes
@@ -122,6 +125,7 @@ class Participation:
     refusal: Refusal | None = None
     payload: bytes | None = field(default=None, repr=False)
     sealed: bytes | None = field(default=None, repr=False)
+    token: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class Assignment:
 
 COLUMNS = (
     "task_sha256, round, contribution_id, model_sha256, recipient, epsilon, delta, policy_sha256, image_digest, time, "
-    "record, state, refusal, payload, sealed"
+    "record, state, refusal, payload, sealed, token"
 )
 
 
@@ -150,4 +154,5 @@ def participation_of(row: tuple) -> Participation:  # type: ignore[type-arg]  # 
         task_sha256=row[0], round=row[1], contribution_id=row[2], model_sha256=row[3], recipient=row[4],
         epsilon=row[5], delta=row[6], policy_sha256=row[7], image_digest=row[8], time=row[9], record=row[10],
         state=State(row[11]), refusal=None if row[12] is None else Refusal(row[12]), payload=row[13], sealed=row[14],
+        token=row[15],
     )  # fmt: skip

@@ -8,6 +8,7 @@ Steps of one device, in this order:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of the aggregator        nothing private was sent
+   the token of the round, where its issuer gives them     the same in all attempts
 3. the conditions again; time for the device's own code    the same time whatever it does
 4. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
 5. the data are read; clip, quantise, noise, mask          in memory; what cannot be computed is the empty contribution
@@ -141,7 +142,7 @@ class Seat:
         #: Whether a masked vector may have left.
         self.sent = False
 
-    def sit_down(self) -> wire.StepRequest | None:
+    def sit_down(self, traffic: Traffic) -> wire.StepRequest | None:
         """The first message; None where the device has settled the round before.
 
         Raises as ``Participant.take_part``; nothing was sent.
@@ -154,19 +155,19 @@ class Seat:
             self._participant.gate.check_in(store, self._population)
             logged = self._participant.admitted(store, work)
             checked = self._participant.verified_aggregator(work, logged)
+            secret = store.identity().secret
+            identity = identity_key(secret, b"" if session.roster is not None else work.model.task_sha256)
+            if session.roster is not None and identity.public not in session.roster:
+                raise PrivacyError("this device is not on the roster of those that may take part")
+            admission = self._participant.tokens.session_token(work, identity.public, secret, traffic)
             # Before the session begins: it would wait for the device.
             self._participant.before_data(store, work)
-            identity = identity_key(
-                store.identity().secret, b"" if session.roster is not None else work.model.task_sha256
-            )
-        if session.roster is not None and identity.public not in session.roster:
-            raise PrivacyError("this device is not on the roster of those that may take part")
         self._policy_sha256, self._image_digest = checked.enclave.policy.sha256, checked.enclave.image_digest
         self._record = self._participant.recorded(work, checked)
         client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
         self._client = client
         self._name = session.client(identity, self._random_bytes(_TOKEN_BYTES))
-        return wire.StepRequest(client=self._name, advert=client.advert)
+        return wire.StepRequest(client=self._name, advert=client.advert, admission_token=admission)
 
     def poll(self) -> wire.StepRequest:
         """Asks for what comes next."""

@@ -204,7 +204,7 @@ class _Table:
             call.add_done_callback(lambda done: None)
 
     def _sit_down(self, place: _Place) -> None:
-        place.request = place.seat.sit_down()
+        place.request = place.seat.sit_down(place.traffic)
         if place.request is None:
             self._finish(place, Outcome.SETTLED)
         else:

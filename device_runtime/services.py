@@ -1,10 +1,11 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
-A device says six things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
-(GetEvidence), a tile of the log (GetHashes), which rows it wants, encrypted (Select, SelectPrivately), and its
-contribution, encrypted (Submit, SubmitStream). Download names a whole table and so tells nothing; where it goes on
-after a cut, or asks for changed blocks (ListBlocks), it tells which version of the table the device holds. A client of
-a SecAgg+ session says its part of the protocol (Join, Step, SendMasked).
+A device says seven things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
+(GetEvidence), a tile of the log (GetHashes), that it is a device which wants a token of a round (IssueToken), which
+rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit, SubmitStream). Download
+names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
+tells which version of the table the device holds. A client of a SecAgg+ session says its part of the protocol (Join,
+Step, SendMasked).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import grpc
 
 from device_runtime.addresses import SERVER, PinnedAddresses
 from device_runtime.peers import Peer, Peers
-from odp.errors import Busy, ServiceError, StaleModel
+from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
 from odp.tables import entry_bytes
 from odp.transparency.proofs import unpacked
 from odp.transport.channel import (
@@ -37,6 +38,7 @@ from odp.v1 import (
     attestation_pb2,
     common_pb2,
     distributor_pb2,
+    enrolment_pb2,
     log_pb2,
     retrieval_pb2,
     secagg_service_pb2,
@@ -126,6 +128,30 @@ class Services:
         method = self._peers.at(role, address).attestation.GetEvidence
         what = f"get the evidence of the {role}"
         reply: attestation_pb2.GetEvidenceResponse = self._call(method, request, address, what, Traffic())
+        return reply
+
+    def enrolment_challenge(self, address: str, traffic: Traffic) -> enrolment_pb2.GetChallengeResponse:
+        """Something to make a statement about; says nothing."""
+        method = self._peers.at("issuer", address).enrolment.GetChallenge
+        what = "get a challenge of the issuer of tokens"
+        reply: enrolment_pb2.GetChallengeResponse = self._call(
+            method, enrolment_pb2.GetChallengeRequest(), address, what, traffic
+        )
+        return reply
+
+    def issue_token(
+        self, address: str, request: enrolment_pb2.IssueTokenRequest, traffic: Traffic
+    ) -> enrolment_pb2.IssueTokenResponse:
+        """A blind signature for a device that says that it is one. Raises EnrolmentError where the issuer refuses."""
+        method = self._peers.at("issuer", address).enrolment.IssueToken
+        try:
+            reply: enrolment_pb2.IssueTokenResponse = self._call(
+                method, request, address, "get a token of the issuer", traffic
+            )
+        except ServiceError as error:
+            if error.code is not grpc.StatusCode.PERMISSION_DENIED:
+                raise
+            raise EnrolmentError(str(error)) from error
         return reply
 
     def select(

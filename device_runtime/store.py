@@ -368,7 +368,9 @@ class Store(Database):
     def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
         """Erases what is queued, and the local parameters. A queued upload may have arrived, so it stays charged."""
         self._connection.execute(
-            f"UPDATE participations SET payload = NULL, sealed = NULL WHERE state = 'PREPARED' AND {where}", arguments
+            "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
+            f"WHERE state = 'PREPARED' AND {where}",
+            arguments,
         )
         self._connection.execute(f"DELETE FROM local_parameters WHERE {where}", arguments)
 
@@ -414,16 +416,18 @@ class Store(Database):
             self._remember(task, terms, one.round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
             self._connection.execute(
-                "UPDATE participations SET payload = NULL, sealed = NULL WHERE task_sha256 = ? AND round < ?",
+                "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
+                "WHERE task_sha256 = ? AND round < ?",
                 (one.task_sha256, one.round),
             )
             try:
                 self._connection.execute(
                     f"INSERT INTO participations ({COLUMNS}) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?)",
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?, ?)",
                     (
                         one.task_sha256, one.round, one.contribution_id, one.model_sha256, one.recipient, one.epsilon,
                         one.delta, one.policy_sha256, one.image_digest, one.time, one.record, one.payload, one.sealed,
+                        one.token,
                     ),
                 )  # fmt: skip
             except IntegrityError as error:
@@ -451,7 +455,7 @@ class Store(Database):
         """
         with self.transaction():
             self._connection.execute(
-                "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL "
+                "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL, token = NULL "
                 "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
                 (state.value, None if refusal is None else refusal.value, task_sha256, round),
             )

@@ -108,6 +108,7 @@ class Refusal(enum.Enum):
     OUT_OF_BOUNDS = 6
     ROUND_CLOSED = 7
     TASK_ABANDONED = 8
+    NO_TOKEN = 9
 
 
 class ContributionRefused(OdpError):

@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from odp.v1 import common_pb2, log_pb2, population_pb2, server_pb2
+from odp.v1 import common_pb2, enrolment_pb2, log_pb2, population_pb2, server_pb2
 from server.storage import OpenRound, PublishedModel, Storage
 
 #: Seconds until a device comes back: a task of its population is between two rounds.
@@ -19,6 +19,7 @@ SOON = (1, 2)
 LATER = (30, 60)
 
 _SignedCharter = population_pb2.SignedCharter
+TokenKeyOf = Callable[[common_pb2.SignedTask, int], enrolment_pb2.SignedTokenKey | None]
 Charters = Callable[[str], _SignedCharter | None]
 Proofs = Callable[[common_pb2.SignedTask, common_pb2.SignedManifest, _SignedCharter | None], log_pb2.LogProof | None]
 
@@ -34,12 +35,17 @@ class Board:
         aggregator_address: str,
         charter: Charters | None = None,
         proof: Proofs | None = None,
+        token_key: TokenKeyOf | None = None,
+        issuer_address: str = "",
     ) -> None:
         """``distributor_address`` and ``aggregator_address`` (host:port) are what devices will connect to.
 
         ``charter`` gives the charter in force of a population, and ``proof`` the log's proofs of a task, a model and a
-        charter; None where there are none.
+        charter; ``token_key`` the key of a round's tokens, which devices get at ``issuer_address``. Each gives None
+        where there is none.
         """
+        self._token_key: TokenKeyOf = token_key if token_key is not None else lambda task, round: None
+        self._issuer_address = issuer_address
         self._charter: Charters = charter if charter is not None else lambda population: None
         self._proof: Proofs = proof if proof is not None else lambda task, model, charter: None
         self._storage = storage
@@ -95,6 +101,7 @@ class Board:
 
     def _assignment(self, entry: OpenRound) -> server_pb2.CheckInResponse:
         charter = self._charter(entry.population)
+        token_key = None if entry.round is None else self._token_key(entry.task, entry.round)
         return server_pb2.CheckInResponse(
             assignment=server_pb2.Assignment(
                 task=entry.task,
@@ -105,6 +112,8 @@ class Board:
                 log=None if entry.model is None else self._proof(entry.task, entry.model, charter),
                 charter=charter,
                 round_key=entry.round_key,
+                token_key=token_key,
+                issuer_address="" if token_key is None else self._issuer_address,
             )
         )
 

@@ -1,4 +1,4 @@
-"""The server's view of the distributor and the aggregator: one method per call, each with a deadline.
+"""The server's view of distributor, aggregator and issuer of tokens: one method per call, each with a deadline.
 
 Errors are those of ``odp.transport.channel``: ServiceUnavailable when nobody answers in time, ServiceError with the
 other party's one line, its ``code`` a grpc.StatusCode.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import grpc
 
-from odp.errors import ServiceError
+from odp.errors import EnrolmentError, ServiceError, ServiceUnavailable
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call
 from odp.v1 import (
     aggregator_pb2,
@@ -22,6 +22,8 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    enrolment_pb2,
+    enrolment_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
     population_pb2,
@@ -61,7 +63,13 @@ class Aggregator(Protocol):
         """Ends a task; returns once that is in force. Idempotent."""
         ...
 
-    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> common_pb2.SignedRoundKey:
+    def open_round(
+        self,
+        task: common_pb2.SignedTask,
+        order: bytes,
+        signature: bytes,
+        token_key: enrolment_pb2.SignedTokenKey | None = None,
+    ) -> common_pb2.SignedRoundKey:
         """Opens the ordered round; its key for devices. Idempotent."""
         ...
 
@@ -79,6 +87,14 @@ class Aggregator(Protocol):
 
     def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
         """The signed ledger of a task's population."""
+        ...
+
+
+class Issuer(Protocol):
+    """Where token keys come from."""
+
+    def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
+        """The key of the ordered round, the same each time. Raises EnrolmentError where the issuer refuses."""
         ...
 
 
@@ -159,11 +175,17 @@ class AggregatorClient:
             address=self._control_address,
         )
 
-    def open_round(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> common_pb2.SignedRoundKey:
+    def open_round(
+        self,
+        task: common_pb2.SignedTask,
+        order: bytes,
+        signature: bytes,
+        token_key: enrolment_pb2.SignedTokenKey | None = None,
+    ) -> common_pb2.SignedRoundKey:
         """See ``Aggregator``."""
         reply: aggregator_pb2.OpenRoundResponse = call(
             self._stub.OpenRound,
-            aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature),
+            aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature, token_key=token_key),
             timeout=_ROUND_DEADLINE,
             what="open a round at the aggregator",
             address=self._control_address,
@@ -213,6 +235,31 @@ class AggregatorClient:
             address=self._address,
         )
         return reply
+
+
+class IssuerClient:
+    """``Issuer`` over gRPC; ``control`` reaches its control listener, at ``address``."""
+
+    def __init__(self, control: grpc.Channel, address: str) -> None:
+        self._stub = enrolment_pb2_grpc.EnrolmentControlServiceStub(control)
+        self._address = address
+
+    def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
+        """See ``Issuer``."""
+        try:
+            reply: enrolment_pb2.GetTokenKeyResponse = call(
+                self._stub.GetTokenKey,
+                enrolment_pb2.GetTokenKeyRequest(task=task, order=order, signature=signature),
+                timeout=SHORT_DEADLINE,
+                what="get a token key of the issuer",
+                address=self._address,
+            )
+        except ServiceUnavailable:
+            raise
+        except ServiceError as error:
+            # Its operator can mend what it refuses: the task is not to end for it.
+            raise EnrolmentError(str(error)) from error
+        return reply.token_key
 
 
 class WitnessClient:

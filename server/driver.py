@@ -25,7 +25,16 @@ from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.seam import Broadcast, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
-from odp.errors import AttestationError, Busy, ConfigurationError, OdpError, PrivacyError, ServiceError, StateError
+from odp.errors import (
+    AttestationError,
+    Busy,
+    ConfigurationError,
+    EnrolmentError,
+    OdpError,
+    PrivacyError,
+    ServiceError,
+    StateError,
+)
 from odp.models.item_features import item_features_from
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order
 from odp.tables import manifest_for, table_bytes
@@ -37,6 +46,7 @@ from server.populations import Populations
 from server.releases import ReleaseRefused, check_release, noisy_tensors
 from server.schema import RoundState, TaskState
 from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
+from server.token_keys import TokenKeys
 from server.transparency import LogKeeper
 
 #: Seconds between two looks at an open round.
@@ -89,6 +99,7 @@ class Driver:
         signing_key: Callable[[], bytes] | None = None,
         keeper: LogKeeper | None = None,
         populations: Populations | None = None,
+        tokens: TokenKeys | None = None,
         algorithm: Callable[[common_pb2.TaskDefinition], Algorithm] = algorithm_for,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -96,7 +107,7 @@ class Driver:
         """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here.
 
         ``keeper`` logs what a task does before anything follows from it; None logs nothing. ``populations`` are those
-        of the tasks; None founds and checks nothing.
+        of the tasks; None founds and checks nothing. ``tokens`` gives the token keys of rounds; None gives none.
         """
         self._storage = storage
         self._board = board
@@ -107,6 +118,7 @@ class Driver:
         self._signing_key = signing_key
         self._keeper = keeper
         self._populations = populations
+        self._tokens = tokens
         self._algorithm = algorithm
         self._clock = clock
         self._monotonic = monotonic
@@ -173,8 +185,8 @@ class Driver:
             if error.code in _PERMANENT:
                 return self._fail(task, error)
             return self._try_later(task, error)
-        except (AttestationError, StateError, _StaysOpen) as error:
-            # The operator can mend reference values and disk space while the round waits.
+        except (AttestationError, EnrolmentError, StateError, _StaysOpen) as error:
+            # The operator can mend reference values, the issuer of tokens and disk space while the round waits.
             return self._try_later(task, error)
         except Exception as error:
             self._log.crash("step_failed", error)
@@ -223,11 +235,19 @@ class Driver:
         return True
 
     def _open(self, task: TaskRecord, version: VersionRecord) -> bool:
-        key = self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+        key = self._order_open(task, version)
         if self._storage.open_round(task.sha256, version.version, key):
             self._board.refresh()
             self._log.event("round_opened", task=short(task.sha256), round=version.version)
         return True
+
+    def _order_open(self, task: TaskRecord, version: VersionRecord) -> common_pb2.SignedRoundKey:
+        order, signature = self._order(task, version, domains.OPEN)
+        token_key = None
+        if self._tokens is not None:
+            parsed = aggregator_pb2.RoundOrder.FromString(order)
+            token_key = self._tokens.ordered(task.signed, parsed, population=task.population)
+        return self._aggregator.open_round(task.signed, order, signature, token_key)
 
     def _collect(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
         if self._monotonic() - self._owned.get(task.population, float("-inf")) >= _OWNED_SECONDS:
@@ -237,7 +257,7 @@ class Driver:
         except ServiceError as error:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise
-            key = self._aggregator.open_round(task.signed, *self._order(task, version, domains.OPEN))
+            key = self._order_open(task, version)
             if self._storage.set_round_key(task.sha256, current.round, key):
                 self._board.refresh()
             raise _StaysOpen(f"round {current.round} was opened again: {error}") from error

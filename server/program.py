@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from odp.crypto.signing import SigningKey
+from odp.crypto.signing import SigningKey, check_public
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import EndorsementFile
@@ -27,7 +27,7 @@ from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.tls import identity_for, read_ca
 from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
-from server.clients import AggregatorClient, DistributorClient, WitnessClient
+from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
 from server.driver import Driver
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
@@ -38,6 +38,7 @@ from server.storage import Storage
 from server.tables import FOLDER as TABLE_FOLDER
 from server.tables import NAME as TABLE_NAME
 from server.tables import TableBook, TablePublisher, table_servicer
+from server.token_keys import TokenKeys
 from server.transparency import KnownWitness, LogKeeper, read_witness
 
 ROLE = "server"
@@ -60,6 +61,9 @@ class Config:
       listen: host:port of its own service.
       distributor, aggregator: host:port of the two services, as the server and the devices reach them.
       distributor_control, aggregator_control: host:port of their control listeners, as the server reaches them.
+      issuer: host:port of the issuer of tokens, as devices reach it; with ``issuer_control``, its control listener.
+      issuer_key: 64 hex digits; populations that this server founds name it, and admit devices with its tokens alone.
+      issuer_ca: PEM file from which the issuer's certificate descends; default: as for the others.
       ca: PEM file from which their certificates descend; default: the CA of this server's own certificate.
       certificate, key: PEM files of its own certificate, together with ``ca``; default: one of the development CA.
       ca_folder: Folder of the development CA, shared by the programs of one machine; default: inside ``state``.
@@ -77,6 +81,10 @@ class Config:
     aggregator: str = "127.0.0.1:7202"
     distributor_control: str = "127.0.0.1:7211"
     aggregator_control: str = "127.0.0.1:7212"
+    issuer: str | None = None
+    issuer_control: str | None = None
+    issuer_key: str = ""
+    issuer_ca: Path | None = None
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -92,6 +100,15 @@ class Config:
         controls = (self.distributor_control, self.aggregator_control)
         for address in (self.listen, self.distributor, self.aggregator, *controls):
             parse_address(address)
+        if (self.issuer is None) != (self.issuer_control is None):
+            raise ConfigurationError("Expected issuer and issuer_control together; one of them is missing")
+        for optional in (self.issuer, self.issuer_control):
+            if optional is not None:
+                parse_address(optional)
+        if self.issuer_key:
+            if self.issuer is None:
+                raise ConfigurationError("Expected issuer beside issuer_key: where devices get their tokens")
+            check_public(issuer_key=_key_of(self.issuer_key))
         if (self.certificate is None) != (self.key is None):
             raise ConfigurationError("Expected certificate and key together; one of them is missing")
         if self.certificate is not None and self.ca is None:
@@ -153,13 +170,23 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             clock=clock,
             witnesses=[_witness(text, ca, undo) for text in config.witnesses],
         )
-        populations = Populations(storage, aggregator=aggregator, key=key, log=log, keeper=keeper)
+        populations = Populations(
+            storage, aggregator=aggregator, key=key, log=log, keeper=keeper, issuer_key=_key_of(config.issuer_key)
+        )
+        issuer = None
+        if config.issuer_control is not None:
+            issuer_ca = ca if config.issuer_ca is None else read_ca(config.issuer_ca)
+            channel = undo.enter_context(connect(config.issuer_control, issuer_ca, identity=identity))
+            issuer = IssuerClient(channel, config.issuer_control)
+        tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer)
         board = Board(
             storage,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
             charter=populations.newest,
             proof=keeper.proof,
+            token_key=tokens.kept,
+            issuer_address=config.issuer or "",
         )
         driver = Driver(
             storage=storage,
@@ -173,6 +200,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             else lambda: attested_signing_key(aggregator, reference_values, clock=clock),
             keeper=keeper,
             populations=populations,
+            tokens=tokens,
             clock=clock,
         )
         answering = servicer(
@@ -247,6 +275,15 @@ def _signing_key(stored: bytes, path: Path) -> SigningKey:
         return SigningKey.from_bytes(stored)
     except ConfigurationError as error:
         raise StateError(f"{path} is not a signing key; restore it from a backup") from error
+
+
+def _key_of(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"Expected issuer_key={text[:80]!r} to be 64 hex digits, as `odp issuer key` prints"
+        ) from None
 
 
 def _log_key(state: StateFolder, path: Path | None) -> NoteKey:

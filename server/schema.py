@@ -85,6 +85,14 @@ ROUNDS = sa.Table(
     # Serialized SignedRoundKey: what contributions are sealed to while the round is open.
     sa.Column("round_key", sa.LargeBinary, nullable=False),
 )
+# Of the rounds whose contributions need tokens: what they were opened with.
+TOKEN_KEYS = sa.Table(
+    "token_keys",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("signed", sa.LargeBinary, nullable=False),
+)
 HISTORY = sa.Table(
     "task_history",
     METADATA,

@@ -89,7 +89,9 @@ class ControlService:
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
         """Opens a round; its key, once that is stored. None where the round is released."""
         with self._changes.turn(), kept(self._secagg, request):
-            self._changes.store(self._core.open_round(request.task, request.order, request.signature))
+            self._changes.store(
+                self._core.open_round(request.task, request.order, request.signature, request.token_key)
+            )
         task, number = ordered(request.order)
         self._note_work(task)
         self._log.event("round_opened", task=short(task), round=number)

@@ -29,8 +29,9 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed_task import open_order, open_task, task_sha256
-from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator import records as names
+from trusted_aggregator.admission import require_same_key, sealed_key
 from trusted_aggregator.chartering import changeable
 from trusted_aggregator.interface import Charged, RoundState, Status, Writes
 from trusted_aggregator.noise import noise_of
@@ -185,14 +186,23 @@ class AggregatorCore(Submissions):
 
     # Rounds
 
-    def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
+    def open_round(
+        self,
+        signed_task: common_pb2.SignedTask,
+        order: bytes,
+        signature: bytes,
+        token_key: enrolment_pb2.SignedTokenKey | None = None,
+    ) -> Writes:
         """Opens the round that ``order`` names, and draws its noise. Idempotent.
+
+        ``token_key`` is of the issuer that the population's charter names, and None where it names none.
 
         Raises:
             SignatureError, ConfigurationError: task or order are not valid, or not of one developer.
             PrivacyError: the developer does not own the population, a limit of the population is reached, the cohort
-                minimum is below the policy's, the rounds before were not released, the round has another model or was
-                charged already; BudgetExceeded where a budget cannot pay.
+                minimum is below the policy's, the rounds before were not released, the round has another model or token
+                key or was charged already, its token key is missing or not the issuer's; BudgetExceeded where a budget
+                cannot pay.
             StateError: the population was rolled back.
         """
         task = OpenedTask.open(signed_task)
@@ -205,6 +215,7 @@ class AggregatorCore(Submissions):
             existing = self._find_round(task.sha256, parsed.round)
             if isinstance(existing, Round):
                 require_same_model(existing.number, existing.model_sha256, parsed)
+                require_same_key(existing.number, existing.record.token_key, token_key)
                 return ()
             newest = population.find(task.id, parsed.round)
             if newest is not None and newest.state is ReleaseState.SEALED:
@@ -212,10 +223,11 @@ class AggregatorCore(Submissions):
             require_may_open(
                 task, parsed.round, population=population, holdings=self._holdings, policy=self._identity.policy
             )
+            admitting = sealed_key(token_key, population.charter, task_sha256=task.sha256, round=parsed.round)
             erased = make_room(task, parsed.round, population=population, holdings=self._holdings)
             query = task.queries[parsed.round]
             noise = draw_round_noise(query, self._noise_of(parsed.round))
-            opened = held_round(task, new_record(order, noise), self._identity)
+            opened = held_round(task, new_record(order, noise, token_key=admitting), self._identity)
             sealer = self._keys.new_sealer(task.sha256)
             self._over.discard(task.sha256)
             self._holdings.add_task(task)

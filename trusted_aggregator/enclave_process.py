@@ -159,7 +159,7 @@ class _Calls:
 
     def open_round(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.open_round
-        return _written(self._core.open_round(given.task, given.order, given.signature))
+        return _written(self._core.open_round(given.task, given.order, given.signature, given.token_key))
 
     def charge(self, request: EnclaveRequest) -> EnclaveReply:
         return EnclaveReply(charged=wire.charged(self._core.charge(request.charge.order, request.charge.signature)))

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.errors import Refusal
-from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.records import SealedRecord
 
 Writes = tuple[SealedRecord, ...]
@@ -72,7 +72,13 @@ class Aggregator(Protocol):
         """Says that all writes of earlier calls are durable: what they change is in force."""
         ...
 
-    def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
+    def open_round(
+        self,
+        signed_task: common_pb2.SignedTask,
+        order: bytes,
+        signature: bytes,
+        token_key: enrolment_pb2.SignedTokenKey | None = None,
+    ) -> Writes:
         """Opens the round that ``order`` names. Idempotent."""
         ...
 

@@ -35,6 +35,7 @@ from trusted_aggregator.control import ControlService, control_servicer
 from trusted_aggregator.interface import Aggregator, Status
 from trusted_aggregator.records import POPULATION_PREFIX, noise_key
 from trusted_aggregator.remote import RemoteAggregator, restore
+from trusted_aggregator.secagg_admission import WithToken
 from trusted_aggregator.secagg_limits import SessionLimits
 from trusted_aggregator.secagg_rounds import SecAggRounds
 from trusted_aggregator.secagg_session import Pace
@@ -133,7 +134,10 @@ def start(
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
             secagg_service_pb2_grpc.add_SecureAggregationServiceServicer_to_server(
-                secagg_servicer.secagg_servicer(secagg_servicer.SecureAggregationService(secagg), log), server
+                secagg_servicer.secagg_servicer(
+                    secagg_servicer.SecureAggregationService(secagg, admission=WithToken(secagg)), log
+                ),
+                server,
             )
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server

@@ -10,6 +10,9 @@ import hashlib
 import os
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
+from cryptography.hazmat.primitives.hashes import SHA384
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
@@ -18,12 +21,14 @@ from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensor
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.charter import approve, found, open_charter, succeed
 from odp.crypto import SigningKey, domains, seal
+from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
 from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
+from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
@@ -31,7 +36,7 @@ from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, 
 from odp.statistics import Statistics
 from odp.tables import manifest_for
 from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
-from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.records import SealedRecord, noise_key, release_key
 
@@ -52,6 +57,7 @@ class _NoNoise:
 def rehearse() -> None:
     """Runs all of them; nothing of it is kept."""
     GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
+    issuer = _Issuer()
     for task in (
         _task(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
         _task(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
@@ -61,7 +67,7 @@ def rehearse() -> None:
         _statistics(bins=_ITEMS, aggregation=SECAGG, clients=_CLIENTS),
     ):
         for accumulation in ACCUMULATIONS:
-            _Rehearsal(task.definition(), accumulation).run()
+            _Rehearsal(task.definition(), accumulation, issuer).run()
 
 
 def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> Task:
@@ -89,10 +95,29 @@ def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> S
     )
 
 
-class _Rehearsal:
-    """Developer, one device and host of one task."""
+class _Issuer:
+    """Signs tokens without blinding them: nobody is hidden from anybody here."""
 
-    def __init__(self, definition: common_pb2.TaskDefinition, accumulation: Accumulation) -> None:
+    def __init__(self) -> None:
+        self.key = SigningKey.generate()
+        self._rsa = rsa.generate_private_key(EXPONENT, 8 * TOKEN_BYTES)
+
+    def token_key(self, population: str, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey:
+        """The key of a round."""
+        modulus = self._rsa.public_key().public_numbers().n.to_bytes(TOKEN_BYTES, "big")
+        return TokenKey(population, sha256, round, modulus, 0).signed(self.key)
+
+    def token(self, contribution_id: bytes) -> bytes:
+        """The token of a contribution."""
+        padding = PSS(mgf=MGF1(SHA384()), salt_length=SALT_BYTES)
+        return self._rsa.sign(domains.contribution_token(contribution_id), padding, SHA384())
+
+
+class _Rehearsal:
+    """Developer, issuer, one device and host of one task."""
+
+    def __init__(self, definition: common_pb2.TaskDefinition, accumulation: Accumulation, issuer: _Issuer) -> None:
+        self._issuer = issuer
         self._developer = SigningKey.generate()
         self._definition = definition
         self._task = sign_task(definition, self._developer)
@@ -113,7 +138,9 @@ class _Rehearsal:
     def run(self) -> None:
         """Every round, with a new start in the middle of each; then other owners, and the end of the task."""
         population = self._definition.population
-        first = approve(found(population, owners=[self._developer.public]), self._developer)
+        first = approve(
+            found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer
+        )
         self._settle(self._core.set_charter(first))
         server = self._algorithm.server()
         state = server.start()
@@ -132,7 +159,9 @@ class _Rehearsal:
     def _round(self, number: int, broadcast: Broadcast) -> NoisyTensors:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
-        self._persist(self._core.open_round(self._task, *sign_order(order, self._developer, domains.OPEN)))
+        opening = sign_order(order, self._developer, domains.OPEN)
+        token_key = self._issuer.token_key(self._definition.population, self._sha256, number)
+        self._persist(self._core.open_round(self._task, *opening, token_key))
         if is_secagg(self._definition):
             return self._release(number, order, self._announced(number))
         sealed, vector = self._contribution(number, model, broadcast)
@@ -177,13 +206,15 @@ class _Rehearsal:
         if self._core.masked_bytes(self._sha256, number):
             halves = mask(payload, info=domains.masked_vector_info(self._sha256, number))
             payload, vector = halves.secret, halves.vector
+        contribution_id = os.urandom(32)
         contribution = aggregator_pb2.Contribution(
             task_sha256=self._sha256,
             round=number,
             model_sha256=model,
-            contribution_id=os.urandom(32),
+            contribution_id=contribution_id,
             pseudonym=os.urandom(32),
             payload=payload,
+            token=self._issuer.token(contribution_id),
         )
         large = is_large(len(payload))
         context, close = (

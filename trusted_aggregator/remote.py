@@ -8,7 +8,7 @@ from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered
 from odp.errors import Refusal, StateError
-from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2, population_pb2
+from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2, enrolment_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.interface import Charged, Refused, RoundState, Writes
@@ -26,9 +26,15 @@ class RemoteAggregator:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def open_round(self, signed_task: common_pb2.SignedTask, order: bytes, signature: bytes) -> Writes:
+    def open_round(
+        self,
+        signed_task: common_pb2.SignedTask,
+        order: bytes,
+        signature: bytes,
+        token_key: enrolment_pb2.SignedTokenKey | None = None,
+    ) -> Writes:
         """See ``Aggregator``."""
-        given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature)
+        given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature, token_key=token_key)
         return self._writes(EnclaveRequest(open_round=given))
 
     def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:

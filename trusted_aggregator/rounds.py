@@ -31,6 +31,7 @@ from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.admission import NO_KEY, Admission
 from trusted_aggregator.announced import Announced, AnnouncedQuery, enclave_draws
 from trusted_aggregator.interface import Status
 from trusted_aggregator.masking import HalfSet, MaskedQuery, require_masked, split_stored
@@ -57,10 +58,15 @@ def draw_round_noise(query: Query, noise: IntegerNoise) -> RoundNoise:
     return RoundNoise(noise_id=os.urandom(HASH_BYTES), arrays=arrays)
 
 
-def new_record(order: bytes, noise: RoundNoise) -> RoundRecord:
-    """The record of a round that is opened now, with a new seed of its draw and a new key."""
-    key = HpkeKey.generate().to_bytes()
-    return RoundRecord(order=order, noise_id=noise.noise_id, draw_seed=os.urandom(SEED_BYTES), hpke_key=key)
+def new_record(order: bytes, noise: RoundNoise, *, token_key: bytes = NO_KEY) -> RoundRecord:
+    """The record of a round that is opened now, with a new seed of its draw and a new key.
+
+    ``token_key`` is of ``sealed_key``.
+    """
+    return RoundRecord(
+        order=order, noise_id=noise.noise_id, draw_seed=os.urandom(SEED_BYTES),
+        hpke_key=HpkeKey.generate().to_bytes(), token_key=token_key,
+    )  # fmt: skip
 
 
 def noised_here(query: Query) -> tuple[DeclaredRelease, ...]:
@@ -106,7 +112,8 @@ class Round:
         self._large = segments.is_large(query.payload_bytes)
         info = domains.large_contribution_info if self._large else domains.contribution_info
         self._info = info(task_sha256, order.round, order.model_sha256, policy.sha256)
-        plaintext_bytes = contribution_bytes(order.round, query.payload_bytes)
+        self._admission = Admission(record.token_key)
+        plaintext_bytes = contribution_bytes(order.round, query.payload_bytes, self._admission.token_bytes)
         #: Length of every well-formed sealed contribution.
         self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
         # The sums hold for so many contributions, and so does the charge.
@@ -275,12 +282,16 @@ class Round:
         hashes = (task, model, given.contribution_id, given.pseudonym)
         if any(len(value) != HASH_BYTES for value in hashes) or len(payload) != self.query.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
+        if len(given.token) != self._admission.token_bytes:
+            raise ContributionRefused(Refusal.MALFORMED)
         if task != self.task_sha256:
             raise ContributionRefused(Refusal.WRONG_TASK)
         if given.round != self.number:
             raise ContributionRefused(Refusal.WRONG_ROUND)
         if model != self.model_sha256:
             raise ContributionRefused(Refusal.WRONG_MODEL)
+        if not self._admission.admits(given):
+            raise ContributionRefused(Refusal.NO_TOKEN)
         return given, payload
 
     def _keep(self, judged: Judged) -> Refusal | None:
@@ -314,12 +325,12 @@ class Round:
             self._sum.add(block)
 
 
-def contribution_bytes(round: int, payload_bytes: int) -> int:
+def contribution_bytes(round: int, payload_bytes: int, token_bytes: int = 0) -> int:
     """Length of the plaintext of every contribution of a round."""
     filled = bytes(HASH_BYTES)
     return aggregator_pb2.Contribution(
         task_sha256=filled, round=round, model_sha256=filled, contribution_id=filled, pseudonym=filled,
-        payload=bytes(payload_bytes),
+        payload=bytes(payload_bytes), token=bytes(token_bytes),
     ).ByteSize()  # fmt: skip
 
 

@@ -7,7 +7,7 @@ key                        plaintext
                            counters (``rollback.py``)
 ``task/<task>``            the signed task definition, and what limits need to know of it
 ``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw,
-                           its private key
+                           its private key, its token key
 ``noise/<task>/<n>``       the noise of such a round
 ``release/<task>/<n>``     the signed release of the newest round that has one
 =========================  ==========================================================================================
@@ -169,6 +169,7 @@ class TaskRecord:
 class RoundRecord:
     """A round that is open or charged: order, name of its noise (32 random bytes), seed of its draw, private HPKE key.
 
+    ``token_key`` is the serialized SignedTokenKey that it was opened with; empty where anybody may contribute.
     ``noise_id`` is no hash of the noise: the ledger is published, and a hash would confirm a guess of the noise of a
     small release. ``draw_seed`` (32 random bytes) decides which contributions of a sampled round count; it is as secret
     as the noise.
@@ -178,6 +179,7 @@ class RoundRecord:
     noise_id: bytes
     draw_seed: bytes = field(repr=False)
     hpke_key: bytes = field(repr=False)
+    token_key: bytes = b""
 
     def encode(self) -> bytes:
         """The plaintext of the record."""

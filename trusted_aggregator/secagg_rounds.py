@@ -28,12 +28,14 @@ from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
+from odp.enrolment.token_key import TokenKey
 from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
 from odp.signed_task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.admission import key_of
 from trusted_aggregator.orders import ordered
 from trusted_aggregator.secagg_limits import MEBIBYTE, Memory, SessionLimits, session_bytes
 from trusted_aggregator.secagg_session import LiveSession, Pace, Phase, Survivors
@@ -55,6 +57,7 @@ class _Open:
     order: aggregator_pb2.RoundOrder
     request: bytes
     attempt: int
+    token_key: TokenKey | None = None
     session: LiveSession | None = None
     #: At the enclave, too: no session begins before.
     ready: bool = False
@@ -158,6 +161,14 @@ class SecAggRounds:
         with opened.closing:
             yield
 
+    def token_key(self, key: Key) -> TokenKey | None:
+        """The key of the round's tokens, which the enclave checked; None where anybody may join. Raises NotFound."""
+        with self._lock:
+            opened = self._rounds.get(key)
+            if opened is None or not opened.ready:
+                raise _not_here(key)
+            return opened.token_key
+
     def holds(self, key: Key) -> bool:
         """Whether the round is open here and of SecAgg+."""
         with self._lock:
@@ -234,7 +245,7 @@ class SecAggRounds:
         with self._lock:
             opened = self._rounds.get(key)
             if opened is None:
-                raise NotFound(f"round {key[1]} of task {short(key[0])} is not open here for SecAgg+")
+                raise _not_here(key)
             session = opened.session
             if session is not None and (opened.charged or session.phase is not Phase.VOID):
                 return session
@@ -305,7 +316,12 @@ def kept(rounds: SecAggRounds | None, request: aggregator_pb2.OpenRoundRequest) 
 def _opened(
     definition: common_pb2.TaskDefinition, request: aggregator_pb2.OpenRoundRequest, data: bytes, *, attempt: int
 ) -> _Open:
-    return _Open(definition, aggregator_pb2.RoundOrder.FromString(request.order), data, attempt)
+    stated = key_of(request.token_key) if request.HasField("token_key") else None
+    return _Open(definition, aggregator_pb2.RoundOrder.FromString(request.order), data, attempt, stated)
+
+
+def _not_here(key: Key) -> NotFound:
+    return NotFound(f"round {key[1]} of task {short(key[0])} is not open here for SecAgg+")
 
 
 def _name(key: Key) -> str:

@@ -160,7 +160,7 @@ app.command("pin-helper")(pin_helper)
 
 @app.command("pin-address")
 def pin_address(
-    role: Annotated[str, typer.Argument(help="distributor or aggregator.")],
+    role: Annotated[str, typer.Argument(help="distributor, aggregator or issuer.")],
     address: Annotated[str, typer.Argument(help="host:port, as the server names it.")],
     reference_values: Annotated[Path, typer.Option(help="JSON file of what the devices accept.")] = Path(
         "odp-state/reference_values.json"
@@ -169,11 +169,10 @@ def pin_address(
     """Let devices connect to a service at an address: adds it to their reference values."""
     import dataclasses
 
-    from odp.enclave.policy import ROLES
-    from odp.enclave.reference_values import ReferenceValues
+    from odp.enclave.reference_values import ADDRESSED, ReferenceValues
     from odp.transport.channel import parse_address
 
-    _validate.one_of(ROLES, role=role)
+    _validate.one_of(ADDRESSED, role=role)
     parse_address(address)
     values = ReferenceValues.load(reference_values)
     known = tuple(dict.fromkeys((*values.addresses.get(role, ()), address)))
@@ -242,6 +241,7 @@ def write_reference_values(
     log: LogPolicy | None = None,
     helper_keys: Sequence[str] = (),
     addresses: Mapping[str, tuple[str, ...]] | None = None,
+    emulated_vendor: Path | None = None,
 ) -> None:
     """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
     from odp.enclave.platform import EmulatedPlatform
@@ -257,6 +257,7 @@ def write_reference_values(
         helper_keys=tuple(helper_keys),
         allow_test_noise=aggregator_policy.test_noise_seed is not None,
         addresses={role: pinned for role, pinned in (addresses or {}).items() if pinned},
+        emulated_vendor="" if emulated_vendor is None else str(emulated_vendor.absolute()),
         log=log,
     ).save(output)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast
-from odp.cli.processes import Child, Services
+from odp.cli.processes import OPEN, Child, Services
 from odp.client import Connection, TaskHandle, connect
 from odp.crypto.segments import is_large
 from odp.datasets import Ratings, load
@@ -117,7 +117,7 @@ def run_fleet(
         test_noise_seed=seed if test_noise else None,
     )
     with contextlib.ExitStack() as stack:
-        services = stack.enter_context(Services(root, policy=policy))
+        services = stack.enter_context(Services(root, policy=policy, admission=OPEN))
         told(f"services at {services.server_address}, over TLS")
         connection = stack.enter_context(connect(services.server_address, state=root))
         handle = connection.submit(task)

@@ -54,6 +54,9 @@ def found_population(
         list[str], typer.Option(help="Public key of an owner \\[default: the server's alone]; repeat for more.")
     ] = [],  # noqa: B006  # typer copies it
     approvals: Annotated[int, typer.Option(help="How many owners have to approve each later change.")] = 1,
+    issuer_key: Annotated[
+        str, typer.Option(help="Key of an issuer (`odp issuer key`): only devices with its tokens may contribute.")
+    ] = "",
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,
@@ -63,7 +66,8 @@ def found_population(
 
     with open_connection(server, state) as connection:
         owners = [_key(text) for text in owner] or [connection.population(name).server_key]
-        answer = connection.change_population(found(name, owners=owners, approvals=approvals))
+        issuer = _key(issuer_key) if issuer_key else b""
+        answer = connection.change_population(found(name, owners=owners, approvals=approvals, issuer_key=issuer))
     _print_change(answer, Path("charter.json"), json=json)
 
 
@@ -95,6 +99,20 @@ def retire_owner(
     _change(name, retire=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
 
 
+@app.command("issuer")
+def name_issuer(
+    name: Name,
+    key: Annotated[str, typer.Argument(help="Key of an issuer (`odp issuer key`), or `none`: anybody may contribute.")],
+    output: Output = Path("charter.json"),
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Name the issuer with whose tokens devices contribute; it counts from the next round that is opened."""
+    issuer_key = b"" if key == "none" else _key(key)
+    _change(name, issuer_key=issuer_key, approvals=None, output=output, server=server, state=state, json=json)
+
+
 @app.command("approve")
 def approve_change(
     file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
@@ -120,6 +138,7 @@ def _change(
     json: bool,
     add: bytes | None = None,
     retire: bytes | None = None,
+    issuer_key: bytes | None = None,
 ) -> None:
     from odp.charter import open_charter, succeed
     from odp.errors import ConfigurationError
@@ -134,10 +153,10 @@ def _change(
             raise ConfigurationError(
                 f"population {name!r} has these owners: {', '.join(key.hex()[:16] + '..' for key in before.owners)}"
             )
-        owners = owners | {add} if add is not None else owners - {retire or b""}
+        owners = (owners | ({add} if add is not None else set())) - {retire or b""}
         # Fewer owners cannot give as many approvals.
         wanted = min(before.approvals, len(owners)) if approvals is None else approvals
-        answer = connection.change_population(succeed(before, owners=owners, approvals=wanted))
+        answer = connection.change_population(succeed(before, owners=owners, approvals=wanted, issuer_key=issuer_key))
     _print_change(answer, output, json=json)
 
 
@@ -166,6 +185,9 @@ def _lines(charter: Charter, server_key: bytes) -> str:
             f"founded by charter {charter.founding_sha256.hex()}",
             *(f"owner {key.hex()}{mine.get(key, '')}" for key in charter.owners),
             f"a change needs the approval of {charter.approvals} of {len(charter.owners)}",
+            f"devices contribute with tokens of issuer {charter.issuer_key.hex()}"
+            if charter.issuer_key
+            else "anybody may contribute, any number of times (no issuer of tokens is named)",
         ]
     )
 

@@ -19,14 +19,18 @@ from types import TracebackType
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from odp import _validate
 from odp.enclave.policy import EnclavePolicy, Selection
-from odp.errors import ServiceError
+from odp.errors import ConfigurationError, ServiceError
 from odp.transport import channel
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.tls import TlsIdentity, development_identity
 
-HELPER = "helper"
+HELPER, ISSUER = "helper", "issuer"
+#: How devices are admitted: anybody; with tokens for those of an emulated vendor; with tokens for those of a roster.
+OPEN, TOKEN, ROSTER = ADMISSIONS = ("open", "token", "roster")
+_VENDOR = "vendor"
 # Files of a program's state folder: where it serves, and where its control listener does, which comes first.
 _ADDRESSES = ("address", "control-address")
 
@@ -119,16 +123,20 @@ def _serving(address: str, ca: Path, identity: TlsIdentity | None) -> bool:
 
 
 class Services:
-    """Distributor, aggregator and server under one state folder, and a helper where one is asked for.
+    """Distributor, aggregator, issuer and server under one state folder, and a helper where one is asked for.
 
     A context manager that stops what it started.
 
     The server's key is made first: the aggregator's policy lists it as a founder, and the distributor serves no other
     developer. Between themselves they use control listeners on any free ports.
 
-    Layout of the folder: ``ca/`` and ``platform/`` are shared by the three; ``distributor/``, ``aggregator/`` and
-    ``server/`` are their state; ``logs/`` holds a log each; ``reference_values.json`` is what devices pin. ``log.key``,
-    ``endorser.key`` and ``endorsements.json`` belong to the transparency log, which is ``server/log/``.
+    The issuer of tokens has an emulated vendor, which vouches for every device that can read the folder: it shows the
+    protocol, and protects nobody. It is a program of its own because server and issuer may have different operators.
+
+    Layout of the folder: ``ca/`` and ``platform/`` are shared; ``distributor/``, ``aggregator/``, ``issuer/`` and
+    ``server/`` are states of programs; ``vendor/`` is the emulated vendor of devices; ``logs/`` holds a log each;
+    ``reference_values.json`` is what devices pin. ``log.key``, ``endorser.key`` and ``endorsements.json`` belong to the
+    transparency log, which is ``server/log/``.
     """
 
     def __init__(
@@ -141,9 +149,13 @@ class Services:
         select: Selection = "oblivious",
         witnesses: Sequence[str] = (),
         helper: bool = False,
+        admission: str = TOKEN,
+        roster: Path | None = None,
         aggregator_options: Sequence[str] = (),
     ) -> None:
-        """``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
+        """``admission`` is one of ``ADMISSIONS``, and ``roster`` the file of the devices that "roster" admits.
+
+        ``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
         `odp aggregator run`.
 
         With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
@@ -156,6 +168,10 @@ class Services:
         self._listen = listen
         self._ports = ports
         self._helper = helper
+        _validate.one_of(ADMISSIONS, admission=admission)
+        if (admission == ROSTER) != (roster is not None):
+            raise ConfigurationError("Expected admission='roster' and a roster together; one of them is missing")
+        self._admission, self._roster = admission, roster
         self._aggregator_options = tuple(aggregator_options)
         self._policy = policy if policy is not None else EnclavePolicy(role="aggregator")
         self._founder: str | None = None
@@ -205,6 +221,23 @@ class Services:
         """Behind those of the others and the transparency log's witness, or any."""
         return self._ports[0] + 4 if self._ports[0] else 0
 
+    @property
+    def _issuer_port(self) -> int:
+        """Behind the helper's, or any."""
+        return self._ports[0] + 5 if self._ports[0] else 0
+
+    @property
+    def emulated_vendor(self) -> Path | None:
+        """The folder of the emulated vendor of devices; None where none is asked."""
+        return self.root / _VENDOR if self._admission == TOKEN else None
+
+    @property
+    def issuer_key(self) -> str:
+        """The issuer's public key, 64 hex digits; made on first use."""
+        from odp.enrolment.issuer_program import issuer_key
+
+        return issuer_key(self.root / ISSUER)
+
     def start(self) -> Services:
         """Starts them and returns when all serve. On any failure, stops what was started."""
         from odp.cli.log_setup import pin_log
@@ -216,9 +249,10 @@ class Services:
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
                 helper.wait_serving(self.ca, identity=self._distributor_identity())
+            issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
-            for child in (distributor, aggregator):
+            for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
                 child.wait_serving(self.ca)
             self.write_reference_values()
             pin_log(
@@ -249,7 +283,12 @@ class Services:
             self.reference_values,
             select=self.distributor_policy.select,
             helper_keys=(self.helper_key,) if self._helper else (),
-            addresses={role: (self.children[role].address,) for role in ("distributor", "aggregator")},
+            addresses={
+                role: (self.children[role].address,)
+                for role in ("distributor", "aggregator", ISSUER)
+                if role in self.children
+            },
+            emulated_vendor=self.emulated_vendor,
         )
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
@@ -258,7 +297,7 @@ class Services:
 
         program = ["distributor", HELPER] if name == HELPER else [name]
         arguments = [*program, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
-        if name in ("distributor", "aggregator"):
+        if name in ("distributor", "aggregator", ISSUER):
             # Again on the port that it had, where it is started again: the server keeps its address.
             before = self.children.get(name)
             arguments += ["--control-listen", before.control_address if before else f"{self._listen}:0"]
@@ -270,6 +309,12 @@ class Services:
             arguments += ["--log-key", str(self.root / LOG_KEY), "--endorsements", str(self.root / ENDORSEMENTS)]
             for witness in self._witnesses:
                 arguments += ["--witness", witness]
+            if ISSUER in self.children:
+                issuer = self.children[ISSUER]
+                arguments += ["--issuer", issuer.address, "--issuer-control", issuer.control_address]
+                arguments += ["--issuer-key", self.issuer_key]
+        elif name == ISSUER:
+            arguments += ["--developer", self.developer_key, *self._attesters()]
         elif name != HELPER:
             arguments += ["--platform", str(self.root / "platform")]
         if name == "distributor":
@@ -289,6 +334,18 @@ class Services:
         child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
         self.children[name] = child
         return child
+
+    def _attesters(self) -> list[str]:
+        """Who counts as a device, as options of the issuer; an emulated vendor is made on first use."""
+        if self._roster is not None:
+            return ["--roster", str(self._roster)]
+        from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
+
+        folder = self.root / _VENDOR
+        with state_errors(folder):
+            make_folders(folder)
+        EmulatedVendor.open(folder)
+        return ["--emulated-vendor", str(folder / ROOT_FILE)]
 
     def dead(self) -> Child | None:
         """A program that ended by itself, if any."""

@@ -85,6 +85,16 @@ def run_server(
     aggregator_control: Annotated[
         str, typer.Option(help="host:port of the aggregator's control listener.")
     ] = "127.0.0.1:7212",
+    issuer: Annotated[
+        str | None, typer.Option(help="host:port of an issuer of tokens (`odp issuer run`), as devices reach it.")
+    ] = None,
+    issuer_control: Annotated[str | None, typer.Option(help="host:port of the issuer's control listener.")] = None,
+    issuer_key: Annotated[
+        str, typer.Option(help="Key of the issuer (`odp issuer key`) that populations founded from here on name.")
+    ] = "",
+    issuer_ca: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the issuer's CA \\[default: as of the others].")
+    ] = None,
     reference_values: Annotated[
         Path | None,
         typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
@@ -116,6 +126,10 @@ def run_server(
             aggregator=aggregator,
             distributor_control=distributor_control,
             aggregator_control=aggregator_control,
+            issuer=issuer,
+            issuer_control=issuer_control,
+            issuer_key=issuer_key,
+            issuer_ca=issuer_ca,
             reference_values=reference_values,
             log_key=log_key,
             endorsements=endorsements,
@@ -280,7 +294,7 @@ def run_aggregator(
 
 
 def up(
-    state: Annotated[Path, typer.Option(help="One folder for all three; made on first start.")] = Path("odp-state"),
+    state: Annotated[Path, typer.Option(help="One folder for all of them; made on first start.")] = Path("odp-state"),
     listen: Annotated[
         str, typer.Option(help="Address to serve on; the port is the first of three in a row.")
     ] = "127.0.0.1:7200",
@@ -290,10 +304,18 @@ def up(
     accumulation: Accumulating = "oblivious",
     select: Selecting = "oblivious",
     with_helper: WithHelper = False,
+    admission: Annotated[
+        str,
+        typer.Option(
+            help="token: one contribution per device and round, with an emulated vendor of devices, for development; "
+            "roster: for the devices of --roster alone; open: anybody, any number."
+        ),
+    ] = "token",
+    roster: Annotated[Path | None, typer.Option(help="File of the devices that count (`odp device roster`).")] = None,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
-    """Start server, distributor and aggregator together; Ctrl-C stops them together."""
+    """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
     from odp.cli.processes import Services
     from odp.enclave.policy import EnclavePolicy
     from odp.errors import ServiceError
@@ -321,6 +343,8 @@ def up(
         select=cast("Selection", select),
         witnesses=witness,
         helper=with_helper,
+        admission=admission,
+        roster=roster,
     )
     with services:
         for name, child in services.children.items():

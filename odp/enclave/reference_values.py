@@ -20,6 +20,9 @@ from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
 from odp.transparency.policy import LogPolicy
 
+#: Services that a server names to devices.
+ADDRESSED: tuple[str, ...] = (*ROLES, "issuer")
+
 _LARGEST_FILE = 1 << 20
 _LONGEST_AGE_SECONDS = 7 * 24 * 3600
 _DIGEST = re.compile(r"sha384:[0-9a-f]{96}")
@@ -64,7 +67,10 @@ class ReferenceValues:
         required_restrictions: what has to hold for the enclave's process, by the names of ``odp.enclave.sandbox``.
         helper_keys: public keys (64 hex digits) of helpers that are accepted as the second of two parties that answer
             requests for rows: run by somebody whom the person trusts not to conspire with the distributor's host.
-        addresses: role -> ``host:port`` at which devices may connect to it; of others that a server names, they refuse.
+        addresses: role, or "issuer" of tokens -> ``host:port`` at which devices may connect to it; of others that a
+            server names, they refuse.
+        emulated_vendor: folder of the emulated vendor that vouches for these devices to an issuer of tokens; empty for
+            none. For development: it holds a private key.
         populations: name -> SHA-256 (64 hex digits) of the charter that founded it; of a population that is not listed,
             a device trusts the founding that it sees first.
         log: the transparency log in which tasks, models and endorsements have to be; None requires no log.
@@ -89,6 +95,7 @@ class ReferenceValues:
     helper_keys: tuple[str, ...] = ()
     addresses: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     populations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    emulated_vendor: str = ""
     log: LogPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +107,9 @@ class ReferenceValues:
         for name in ("allow_emulated", "allow_debug", "allow_test_noise"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to be true or false")
-        object.__setattr__(self, "addresses", _per_role(self.addresses, _ADDRESS, "addresses"))
+        object.__setattr__(self, "addresses", _per_role(self.addresses, _ADDRESS, "addresses", ADDRESSED))
+        if not isinstance(self.emulated_vendor, str):
+            raise ConfigurationError("Expected emulated_vendor to be the path of a folder")
         _validate.within(low=1, high=_LONGEST_AGE_SECONDS, max_age_seconds=self.max_age_seconds)
         object.__setattr__(self, "image_validity", _validities(self.image_validity))
         object.__setattr__(self, "minimum_tcb", _minimum_tcb(self.minimum_tcb))
@@ -164,10 +173,12 @@ def _fields(data: bytes) -> dict[str, Any]:
     return values
 
 
-def _per_role(values: object, form: re.Pattern[str], name: str) -> dict[str, tuple[str, ...]]:
+def _per_role(
+    values: object, form: re.Pattern[str], name: str, roles: tuple[str, ...] = ROLES
+) -> dict[str, tuple[str, ...]]:
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"Expected {name} to map roles to lists")
-    _validate.known_keys(values, ROLES, where=name)
+    _validate.known_keys(values, roles, where=name)
     found = {role: tuple(_strings(listed, f"{name}[{role}]")) for role, listed in values.items()}
     for listed in found.values():
         _matching(listed, form, name)

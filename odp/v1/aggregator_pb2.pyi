@@ -1,4 +1,5 @@
 from odp.v1 import common_pb2 as _common_pb2
+from odp.v1 import enrolment_pb2 as _enrolment_pb2
 from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -20,6 +21,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_OUT_OF_BOUNDS: _ClassVar[Refusal]
     REFUSAL_ROUND_CLOSED: _ClassVar[Refusal]
     REFUSAL_TASK_ABANDONED: _ClassVar[Refusal]
+    REFUSAL_NO_TOKEN: _ClassVar[Refusal]
 REFUSAL_UNSPECIFIED: Refusal
 REFUSAL_MALFORMED: Refusal
 REFUSAL_WRONG_TASK: Refusal
@@ -29,6 +31,7 @@ REFUSAL_ALREADY_CONTRIBUTED: Refusal
 REFUSAL_OUT_OF_BOUNDS: Refusal
 REFUSAL_ROUND_CLOSED: Refusal
 REFUSAL_TASK_ABANDONED: Refusal
+REFUSAL_NO_TOKEN: Refusal
 
 class SetCharterRequest(_message.Message):
     __slots__ = ("charter",)
@@ -69,14 +72,16 @@ class AbandonTaskResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenRoundRequest(_message.Message):
-    __slots__ = ("task", "order", "signature")
+    __slots__ = ("task", "order", "signature", "token_key")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_KEY_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     order: bytes
     signature: bytes
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., order: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    token_key: _enrolment_pb2.SignedTokenKey
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., order: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ...) -> None: ...
 
 class RoundOrder(_message.Message):
     __slots__ = ("task_sha256", "round", "model_sha256")
@@ -137,20 +142,22 @@ class SubmitHeader(_message.Message):
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., sealed_contribution: _Optional[bytes] = ..., sealed_key: _Optional[bytes] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("task_sha256", "round", "model_sha256", "contribution_id", "pseudonym", "payload")
+    __slots__ = ("task_sha256", "round", "model_sha256", "contribution_id", "pseudonym", "payload", "token")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTION_ID_FIELD_NUMBER: _ClassVar[int]
     PSEUDONYM_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     model_sha256: bytes
     contribution_id: bytes
     pseudonym: bytes
     payload: bytes
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., contribution_id: _Optional[bytes] = ..., pseudonym: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    token: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., contribution_id: _Optional[bytes] = ..., pseudonym: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
     __slots__ = ("refusal", "signature")

@@ -46,7 +46,7 @@ class SecAggClient(_message.Message):
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., identity: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("client", "advert", "reveal", "shares", "masked", "agreement", "unmask", "leave")
+    __slots__ = ("client", "advert", "reveal", "shares", "masked", "agreement", "unmask", "leave", "admission_token")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     ADVERT_FIELD_NUMBER: _ClassVar[int]
     REVEAL_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class StepRequest(_message.Message):
     AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     UNMASK_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_TOKEN_FIELD_NUMBER: _ClassVar[int]
     client: SecAggClient
     advert: _secure_aggregation_pb2.SecAggAdvert
     reveal: _secure_aggregation_pb2.SecAggReveal
@@ -63,7 +64,8 @@ class StepRequest(_message.Message):
     agreement: _secure_aggregation_pb2.SecAggAgreement
     unmask: _secure_aggregation_pb2.SecAggUnmask
     leave: bool
-    def __init__(self, client: _Optional[_Union[SecAggClient, _Mapping]] = ..., advert: _Optional[_Union[_secure_aggregation_pb2.SecAggAdvert, _Mapping]] = ..., reveal: _Optional[_Union[_secure_aggregation_pb2.SecAggReveal, _Mapping]] = ..., shares: _Optional[_Union[_secure_aggregation_pb2.SecAggShares, _Mapping]] = ..., masked: _Optional[_Union[_secure_aggregation_pb2.SecAggMasked, _Mapping]] = ..., agreement: _Optional[_Union[_secure_aggregation_pb2.SecAggAgreement, _Mapping]] = ..., unmask: _Optional[_Union[_secure_aggregation_pb2.SecAggUnmask, _Mapping]] = ..., leave: _Optional[bool] = ...) -> None: ...
+    admission_token: bytes
+    def __init__(self, client: _Optional[_Union[SecAggClient, _Mapping]] = ..., advert: _Optional[_Union[_secure_aggregation_pb2.SecAggAdvert, _Mapping]] = ..., reveal: _Optional[_Union[_secure_aggregation_pb2.SecAggReveal, _Mapping]] = ..., shares: _Optional[_Union[_secure_aggregation_pb2.SecAggShares, _Mapping]] = ..., masked: _Optional[_Union[_secure_aggregation_pb2.SecAggMasked, _Mapping]] = ..., agreement: _Optional[_Union[_secure_aggregation_pb2.SecAggAgreement, _Mapping]] = ..., unmask: _Optional[_Union[_secure_aggregation_pb2.SecAggUnmask, _Mapping]] = ..., leave: _Optional[bool] = ..., admission_token: _Optional[bytes] = ...) -> None: ...
 
 class StepResponse(_message.Message):
     __slots__ = ("wait", "adverts", "reveals", "inbox", "survivors", "agreements", "end")

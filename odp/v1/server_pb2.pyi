@@ -1,4 +1,5 @@
 from odp.v1 import common_pb2 as _common_pb2
+from odp.v1 import enrolment_pb2 as _enrolment_pb2
 from odp.v1 import log_pb2 as _log_pb2
 from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
@@ -25,7 +26,7 @@ class CheckInResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry: _Optional[_Union[RetryWindow, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log", "charter", "round_key")
+    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log", "charter", "round_key", "token_key", "issuer_address")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +35,8 @@ class Assignment(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     CHARTER_FIELD_NUMBER: _ClassVar[int]
     ROUND_KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_KEY_FIELD_NUMBER: _ClassVar[int]
+    ISSUER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     round: int
     model: _common_pb2.SignedManifest
@@ -42,7 +45,9 @@ class Assignment(_message.Message):
     log: _log_pb2.LogProof
     charter: _population_pb2.SignedCharter
     round_key: _common_pb2.SignedRoundKey
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ...) -> None: ...
+    token_key: _enrolment_pb2.SignedTokenKey
+    issuer_address: str
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ..., issuer_address: _Optional[str] = ...) -> None: ...
 
 class RetryWindow(_message.Message):
     __slots__ = ("min_seconds", "max_seconds")

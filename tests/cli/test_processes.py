@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from odp.cli.processes import ODP, Child, Services
+from odp.cli.processes import ODP, OPEN, Child, Services
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ServiceError, StateError
+from odp.errors import ConfigurationError, ServiceError, StateError
 
 pytestmark = pytest.mark.processes
 
@@ -25,11 +26,15 @@ def _children() -> set[int]:
 def test_services_serve_until_they_are_stopped_and_leave_nothing_running(tmp_path: Path) -> None:
     before = _children()
     with Services(tmp_path / "s") as services:
-        assert set(services.children) == {"distributor", "aggregator", "server"}
-        assert len({child.address for child in services.children.values()}) == 3
+        assert set(services.children) == {"distributor", "aggregator", "issuer", "server"}
+        assert len({child.address for child in services.children.values()}) == 4
         assert services.server_address == services.children["server"].address
-        pinned = ReferenceValues.load(services.reference_values).addresses
-        assert pinned == {role: (services.children[role].address,) for role in ("distributor", "aggregator")}
+        pinned = ReferenceValues.load(services.reference_values)
+        roles = ("distributor", "aggregator", "issuer")
+        assert pinned.addresses == {role: (services.children[role].address,) for role in roles}
+        assert Path(pinned.emulated_vendor) == tmp_path / "s" / "vendor"
+        (folder,) = (tmp_path / "s").glob("vendor")
+        assert {path.name for path in folder.iterdir()} == {"vendor.key", "vendor.pem"}
         assert services.dead() is None
         killed = services.children["aggregator"]
         killed.process.kill()
@@ -38,6 +43,26 @@ def test_services_serve_until_they_are_stopped_and_leave_nothing_running(tmp_pat
         assert (tmp_path / "s").stat().st_mode & 0o077 == 0
     services.stop()
     assert _children() == before
+
+
+def test_services_that_admit_anybody_start_no_issuer(tmp_path: Path) -> None:
+    with Services(tmp_path / "s", admission=OPEN) as services:
+        assert set(services.children) == {"distributor", "aggregator", "server"}
+        assert ReferenceValues.load(services.reference_values).emulated_vendor == ""
+    assert not (tmp_path / "s" / "vendor").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"admission": "everybody"}, "admission"),
+        ({"admission": "roster"}, "roster"),
+        ({"roster": Path("devices.txt")}, "roster"),
+    ],
+)
+def test_an_admission_that_is_none_is_refused(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Services(tmp_path / "s", **options)
 
 
 def test_a_program_that_cannot_start_says_why_and_the_others_are_stopped(tmp_path: Path) -> None:
@@ -62,7 +87,7 @@ def test_a_state_folder_that_cannot_be_used_is_one_line_and_starts_nothing(tmp_p
 
 
 def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    """kill -9 of `odp up`: the kernel closes the pipes that the three read, and enclaves end with their hosts."""
+    """kill -9 of `odp up`: the kernel closes the pipes that the four read, and enclaves end with their hosts."""
     parent = subprocess.Popen(
         [*ODP, "up", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "s")], stderr=subprocess.PIPE, text=True
     )
@@ -72,7 +97,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
             if line.startswith("ready"):
                 break
         children = psutil.Process(parent.pid).children(recursive=True)
-        assert len(children) == 3 + 2 * 2, "three programs, two of them with a platform process and an enclave"
+        assert len(children) == 4 + 2 * 2, "four programs, two of them with a platform process and an enclave"
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.communicate()

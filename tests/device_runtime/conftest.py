@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import grpc
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from enrolment.world import Clock, Developer
+from enrolment.world import World as IssuerWorld
 
 import odp
 from device_runtime.addresses import PinnedAddresses
+from device_runtime.admission import Admission, MakeAttester
 from device_runtime.enclaves import Enclaves
 from device_runtime.gate import Gate
 from device_runtime.limits import Limits
@@ -33,6 +37,8 @@ from odp.crypto.refusals import CLOSED, closed_digest
 from odp.crypto.signing import SigningKey
 from odp.datasets.ratings import Ratings
 from odp.enclave import EmulatedPlatform, EnclavePolicy, ReferenceValues
+from odp.enrolment import issuer_program
+from odp.enrolment.issuer import Issuer
 from odp.errors import ContributionRefused, Refusal
 from odp.signed_task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for, table_bytes
@@ -48,6 +54,8 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    enrolment_pb2,
+    enrolment_pb2_grpc,
     population_pb2,
     server_pb2,
     server_pb2_grpc,
@@ -197,6 +205,10 @@ class Aggregator(aggregator_pb2_grpc.AggregatorServiceServicer):
             return Refusal.MALFORMED.value
         if contribution.contribution_id in self.counted:
             return Refusal.ALREADY_CONTRIBUTED.value
+        if world.issuer is not None:
+            key = world.issuer.token_key(world.task, request.round)
+            if not key.admits(domains.contribution_token(contribution.contribution_id), contribution.token):
+                return Refusal.NO_TOKEN.value
         try:
             self.check(request.round, contribution.payload)
         except ContributionRefused as error:
@@ -231,13 +243,29 @@ class Server(server_pb2_grpc.ServerServiceServicer):
 class World:
     """Three services on three ports, one task, and whatever round is open."""
 
-    def __init__(self, folder: Path, identity: TlsIdentity, platform: EmulatedPlatform, task: odp.Task) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: TlsIdentity,
+        platform: EmulatedPlatform,
+        task: odp.Task,
+        *,
+        issuer: IssuerWorld | None = None,
+    ) -> None:
+        """``issuer`` is that of the population's devices; without one, anybody may take part."""
         self.folder = folder
         self.identity = identity
         self.platform = platform
         self.developer = SigningKey.generate()
         self.task = sign_task(task.definition(), self.developer)
-        self.charter = approve(found("people", owners=[self.developer.public]), self.developer)
+        self.issuer = issuer
+        self.attesters: tuple[MakeAttester, ...] = ()
+        issuer_key = b""
+        if issuer is not None:
+            issuer_key = issuer.key.public
+            issuer.developer = Developer(self.developer)
+            issuer.restart()
+        self.charter = approve(found("people", owners=[self.developer.public], issuer_key=issuer_key), self.developer)
         self.definition = common_pb2.TaskDefinition.FromString(self.task.definition)
         self.task_id = task_sha256(self.task)
         self.algorithm = algorithm_for(self.definition)
@@ -266,6 +294,15 @@ class World:
             self.aggregator,
             self.aggregator.enclave,
         )
+        self.issuer_address = ""
+        self.issuer_calls: list[enrolment_pb2.IssueTokenRequest] = []
+        if issuer is not None:
+            self.attesters = (issuer.vendor.device,)
+            self.issuer_address = self._serve(
+                issuer_program.NAME,
+                enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server,
+                self._issuing(issuer.issuer),
+            )
         self.model_id = b""
         self.signed_manifest = common_pb2.SignedManifest()
         self.round = -1
@@ -280,6 +317,19 @@ class World:
         running = serve(address="127.0.0.1:0", identity=self.identity, add=register, service_names=[name], workers=4)
         self._running.append(running)
         return running.address
+
+    def _issuing(self, issuer: Issuer) -> enrolment_pb2_grpc.EnrolmentServiceServicer:
+        servicer = issuer_program.enrolment_servicer(issuer, self.log)
+        real = servicer.IssueToken
+
+        def noted(
+            request: enrolment_pb2.IssueTokenRequest, context: grpc.ServicerContext
+        ) -> enrolment_pb2.IssueTokenResponse:
+            self.issuer_calls.append(request)
+            return real(request, context)
+
+        servicer.IssueToken = noted  # type: ignore[method-assign]
+        return servicer
 
     def open_round(self, round: int, broadcast: Broadcast | None = None) -> None:
         """Publishes the present model as version ``round`` and offers that round."""
@@ -303,6 +353,8 @@ class World:
             aggregator_address=self.aggregator_address,
             charter=self.charter,
             round_key=self.round_key(),
+            token_key=None if self.issuer is None else self.issuer.signed_key(self.task, round),
+            issuer_address=self.issuer_address,
         )
 
     def round_key(self) -> common_pb2.SignedRoundKey:
@@ -349,6 +401,7 @@ class World:
             "addresses": {
                 "distributor": (self.distributor_address,),
                 "aggregator": (self.aggregator_address,),
+                **({"issuer": (self.issuer_address,)} if self.issuer_address else {}),
             },
         }
         return ReferenceValues(**{**values, **changes})  # type: ignore[arg-type]
@@ -363,6 +416,9 @@ class World:
             services=services,
             enclaves=enclaves,
             gate=Gate(limits=limits or Limits(min_cohort=2), **gate),  # type: ignore[arg-type]
+            admission=Admission(
+                services, self.attesters, clock=time.time if self.issuer is None else self.issuer.clock
+            ),
             records=Records(self.folder / "devices-state" / FOLDER, reference_values or self.reference_values()),
         )
 
@@ -422,3 +478,13 @@ def world(tmp_path: Path, identity: TlsIdentity, platform: EmulatedPlatform, tas
     world = World(tmp_path, identity, platform, task)
     yield world
     world.close()
+
+
+@pytest.fixture
+def admitting(tmp_path: Path, identity: TlsIdentity, platform: EmulatedPlatform, task: odp.Task) -> Iterator[World]:
+    """A population that admits devices with a token of its issuer, which takes those of an emulated vendor."""
+    issuer = IssuerWorld(tmp_path / "issuer", clock=Clock())
+    world = World(tmp_path, identity, platform, task, issuer=issuer)
+    yield world
+    world.close()
+    issuer.close()

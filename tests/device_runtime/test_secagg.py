@@ -72,7 +72,7 @@ class Table:
         self.participant: Any = SimpleNamespace(
             services=services,
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
-            roster_for=lambda terms: None,
+            roster_for=lambda terms: None, tokens=real.tokens,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
             before_data=lambda store, work: None, own_data=real.own_data, contribution=real.contribution,
         )  # fmt: skip
@@ -100,7 +100,7 @@ class Table:
     def up_to(self, last: str) -> tuple[list[Seat], list[wire.StepResponse]]:
         """Every seat after its message ``last``, and what an honest host answers it."""
         seats = self.seats()
-        requests = [seat.sit_down() for seat in seats]
+        requests = [seat.sit_down(Traffic()) for seat in seats]
         for kind in KINDS[: KINDS.index(last) + 1]:
             for request in requests:
                 assert request is not None
@@ -161,7 +161,7 @@ def test_a_vector_is_in_the_ledger_before_it_leaves_and_no_second_one_is_made(ta
     assert seats[0].sent
     voided = wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
     assert seats[0].next(voided) is None
-    assert table.seats()[0].sit_down() is None, "whatever the host says, no further session of the round"
+    assert table.seats()[0].sit_down(Traffic()) is None, "whatever the host says, no further session of the round"
 
 
 def test_what_other_tasks_spent_since_the_device_sat_down_counts_before_its_vector_is_made(
@@ -231,7 +231,7 @@ def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
             for item, value in ratings.items():
                 store.execute("INSERT INTO ratings (item, value) VALUES (?, ?)", (item, value))
     seats = table.seats()
-    requests = [seat.sit_down() for seat in seats]
+    requests = [seat.sit_down(Traffic()) for seat in seats]
     for kind in KINDS:
         sizes = {(request.WhichOneof("message"), request.ByteSize()) for request in requests if request is not None}
         assert {name for name, _ in sizes} == {kind}
@@ -373,9 +373,9 @@ def test_a_kill_between_the_attempt_and_the_reveal_costs_the_attempt_and_no_more
         begin_attempt(store, table.work.key[0], 0, 0)
     seats = table.seats()
     with pytest.raises(PrivacyError, match="attempt 0 of round 0"):
-        seats[2].sit_down()
+        seats[2].sit_down(Traffic())
     announce(table, 1)
-    assert table.seats()[2].sit_down() is not None
+    assert table.seats()[2].sit_down(Traffic()) is not None
 
 
 def test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased(table: Table) -> None:
@@ -388,7 +388,7 @@ def test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger
     for attempt in range(1, MOST_ATTEMPTS):
         announce(table, attempt)
         with pytest.raises(PrivacyError, match="after this device took part"):
-            table.seats()[0].sit_down()
+            table.seats()[0].sit_down(Traffic())
 
 
 def test_a_round_of_the_past_has_no_further_attempts(table: Table) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+import grpc
 import numpy as np
 import pytest
 from e2e.test_statistics import asked, seeds_of
@@ -19,6 +20,7 @@ import device_runtime
 import odp
 from device_runtime import Store, secagg, secagg_sessions, store_path
 from device_runtime.provision import provision
+from device_runtime.services import Traffic
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
@@ -95,9 +97,9 @@ class Vanishing:
             made.device = device  # type: ignore[attr-defined]
             return made
 
-        def sits_down(given: secagg.Seat) -> object:
+        def sits_down(given: secagg.Seat, traffic: Traffic) -> object:
             self._vanish(given, "advertise")
-            return sit_down(given)
+            return sit_down(given, traffic)
 
         def goes_on(given: secagg.Seat, answer: secagg_service_pb2.StepResponse) -> object:
             if answer.WhichOneof("answer") == self.KINDS.get(self.step):
@@ -128,7 +130,7 @@ def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
     gone = range(9)
     world = World(tmp_path, pace=Pace(step=2.0, vector=2.0, silent=10.0)).start(stack)
     limits = device_runtime.Limits(min_cohort=20)
-    changes = {"minimum": 20, "goal": 30, "round_seconds": 3, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
+    changes = {"minimum": 20, "goal": 30, "round_seconds": 15, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
     for step in ("advertise", "reveal", "masked", "unmask"):
         vanishing.plan(step, gone)
         task = dataclasses.replace(
@@ -203,10 +205,23 @@ class Stranger:
         assert {call.result().WhichOneof("answer") for call in calls} == {"adverts"}
 
 
-def test_r197_a_stranger_that_ends_every_session_ends_the_task_as_failed_and_devices_are_told(
+def test_r238_a_stranger_has_no_seat_where_the_round_asks_for_tokens(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
 ) -> None:
     world = World(tmp_path, pace=Pace(step=1.0, vector=1.0, silent=10.0)).start(stack)
+    members = ratings.select_users(range(20))
+    handle = world.connection.submit(together(asked(members, bins=40), goal=20))
+    until(lambda: bool(handle.status().rounds))
+    stranger = Stranger(world, handle, stack)
+    with pytest.raises(grpc.RpcError, match="token of its issuer"):
+        stranger.fill(0)
+    assert world.finish(handle, world.devices(members)).rounds[0].contributions == 20
+
+
+def test_r197_a_stranger_that_ends_every_session_ends_the_task_as_failed_and_devices_are_told(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
+) -> None:
+    world = World(tmp_path, pace=Pace(step=1.0, vector=1.0, silent=10.0), with_tokens=False).start(stack)
     members = ratings.select_users(range(20))
     handle = world.connection.submit(together(asked(members, bins=40), goal=20))
     until(lambda: bool(handle.status().rounds))

@@ -29,6 +29,8 @@ from odp.enclave.in_thread import InThread
 from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enrolment import issuer_program
+from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
@@ -49,7 +51,7 @@ def measured(entry: str) -> str:
 
 @dataclasses.dataclass
 class World:
-    """Three services in this process, over real TLS; ``logs`` holds what they and the devices logged.
+    """The services in this process, over real TLS; ``logs`` holds what they and the devices logged.
 
     The enclaves are threads, so that noise can be injected and a failure debugged; killing.py has them as processes.
     """
@@ -60,6 +62,8 @@ class World:
     pace: Pace = field(default_factory=Pace)
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator", minimum_cohort=20))
     with_helper: bool = False
+    #: Devices contribute with a token of an issuer, which takes those of an emulated vendor; without, anybody may.
+    with_tokens: bool = True
 
     def start(self, stack: contextlib.ExitStack) -> World:
         """Starts them; they stop when ``stack`` closes."""
@@ -95,10 +99,28 @@ class World:
             ),
         )
         stack.callback(self.aggregator.stop)
+        addresses = {"distributor": (self.distributor.address,), "aggregator": (self.aggregator.address,)}
+        issuing: dict[str, str] = {}
+        if self.with_tokens:
+            EmulatedVendor.open(self.vendor)
+            self.issuer = issuer_program.start(
+                issuer_program.Config(
+                    state=self.root / "issuer", developers=(founder,), emulated_vendors=(self.vendor / ROOT_FILE,),
+                    listen=any_port, control_listen=any_port, ca_folder=self.root / "ca",
+                ),
+                log=self.log("issuer"),
+            )  # fmt: skip
+            stack.callback(self.issuer.stop)
+            addresses["issuer"] = (self.issuer.address,)
+            issuing = {
+                "issuer": self.issuer.address,
+                "issuer_control": self.issuer.control_address,
+                "issuer_key": self.issuer.key,
+            }
         keys = (self.helper_key,) if self.with_helper else ()
         write_reference_values(
-            self.root / "platform", self.policy, self.reference_values, helper_keys=keys,
-            addresses={"distributor": (self.distributor.address,), "aggregator": (self.aggregator.address,)},
+            self.root / "platform", self.policy, self.reference_values, helper_keys=keys, addresses=addresses,
+            emulated_vendor=self.vendor if self.with_tokens else None,
         )  # fmt: skip
         pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
@@ -113,6 +135,7 @@ class World:
                 reference_values=self.reference_values,
                 log_key=self.root / LOG_KEY,
                 endorsements=self.root / ENDORSEMENTS,
+                **issuing,
             ),
             log=self.log("server"),
         )
@@ -130,6 +153,10 @@ class World:
     @property
     def helper_key(self) -> str:
         return helper_key(self.root / "helper")
+
+    @property
+    def vendor(self) -> Path:
+        return self.root / "vendor"
 
     @property
     def ca(self) -> Path:

@@ -26,7 +26,7 @@ from second_language.node import (
 import device_runtime
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.cli.processes import Services
+from odp.cli.processes import OPEN, Services
 from odp.client import TaskHandle, connect
 from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.policy import EnclavePolicy
@@ -142,7 +142,7 @@ def test_node_devices_take_part_beside_python_devices_and_read_the_signed_releas
     root = tmp_path / "state"
     with contextlib.ExitStack() as stack:
         policy = EnclavePolicy(role="aggregator", minimum_cohort=20)
-        services = stack.enter_context(Services(root, policy=policy))
+        services = stack.enter_context(Services(root, policy=policy, admission=OPEN))
         connection = stack.enter_context(connect(services.server_address, state=root))
         handle = connection.submit(a_task())
         base = {

@@ -401,6 +401,30 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     "enrolment": [
         ("R230", "one device, a hundred contributions",
          "security/test_sybils.py::test_r230_one_device_that_makes_up_a_hundred_contributions_gets_one_token"),
+        ("R230", "a hundred contributions of one device at the enclave", "security/test_admission.py::"
+         "test_r230_of_a_hundred_contributions_of_one_device_the_enclave_counts_one"),
+        ("R230", "no token, a forged one", "security/test_admission.py::"
+         "test_r230_a_contribution_without_a_token_is_not_counted_whatever_stands_in_its_place"),
+        ("R230", "no token in a masked round",
+         "security/test_admission.py::test_r230_masked_rounds_ask_for_tokens_too"),
+        ("R231", "tokens of another round, task, issuer at the enclave",
+         "security/test_admission.py::test_r231_tokens_of_another_round_task_or_issuer_are_not_counted"),
+        ("R232", "a token that was counted, again and under another id", "security/test_admission.py::"
+         "test_r232_a_token_that_was_counted_counts_for_no_other_id_and_not_again"),
+        ("R236", "a second key for an open round, also after a restart", "security/test_admission.py::"
+         "test_r236_a_round_takes_one_key_and_no_other_one_after_a_restart_either"),
+        ("R236", "a round opened with a forged key, none, or another round's", "security/test_admission.py::"
+         "test_r236_a_round_opens_with_the_key_of_its_own_issuer_round_and_task_alone"),
+        ("R236", "a key where the charter names no issuer",
+         "security/test_admission.py::test_r236_a_population_without_an_issuer_takes_no_key"),
+        ("R238", "joining a session of SecAgg+ without a token, or with another identity's",
+         "trusted_aggregator/test_secagg.py::test_a_client_joins_with_a_token_over_its_identity_alone_in_every_attempt"),
+        ("R239", "calls to the issuer that depend on data",
+         "security/test_transcripts.py::test_r239_devices_ask_for_tokens_alike_whatever_their_data_are"),
+        ("R239", "a token key of another issuer or round, for a device",
+         "device_runtime/test_admission.py::test_a_key_that_is_not_the_rounds_own_is_not_used"),
+        ("R239", "an address of the server's choice as the issuer",
+         "device_runtime/test_admission.py::test_an_issuer_that_is_not_pinned_is_not_asked"),
         ("R230", "no attestation", "security/test_sybils.py::test_r230_a_stranger_without_an_attestation_gets_none"),
         ("R231", "tokens of another round, task, population, issuer",
          "security/test_sybils.py::test_r231_tokens_of_another_round_task_population_or_issuer_admit_nothing"),

@@ -18,7 +18,7 @@ from odp.cli.processes import Child
 from odp.errors import StateError
 
 #: By purpose: others check or reach a service by them.
-PUBLIC = {"ca.pem", "reference_values.json", "endorsements.json"}
+PUBLIC = {"ca.pem", "reference_values.json", "endorsements.json", "vendor.pem"}
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from enrolment.world import World as IssuerWorld
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transcripts import Transcript
 
 import device_runtime.peers
 import odp
+from device_runtime.admission import attesters_of
 from device_runtime.assignment import open_assignment, open_model
 from device_runtime.candidates import CandidateModel, recommend_candidates
 from device_runtime.lookup import FoundTable
@@ -31,6 +33,7 @@ from device_runtime.services import Traffic
 from device_runtime.store import Store
 from odp.algorithms.seam import Broadcast, Slices
 from odp.candidates import candidate_tables, stamp_of
+from odp.enrolment.attesters.roster import RosterVerifier
 from odp.errors import OdpError
 
 ITEMS = 600
@@ -87,6 +90,26 @@ def hostile(request: pytest.FixtureRequest, tmp_path_factory: Any, identity: Any
         world.aggregator.check = lambda round, payload: None
     yield world
     world.close()
+
+
+@pytest.fixture(scope="module")
+def admitting(tmp_path_factory: Any, identity: Any, platform: Any, World: Any) -> Any:
+    """As ``hostile``, of a population that admits devices with a token; round 0 alone is open."""
+    folder = tmp_path_factory.mktemp("tokens")
+    # A roster's statements have one length; the certificates of emulated devices vary by a few bytes at random.
+    issuer = IssuerWorld(folder / "issuer", verifiers=[RosterVerifier(Everybody())])
+    world = World(folder, identity, platform, task_of("ratings"), issuer=issuer)
+    world.attesters = attesters_of(emulated_vendor=None, on_roster=True)
+    yield world
+    world.close()
+    issuer.close()
+
+
+class Everybody(frozenset[bytes]):
+    """A roster that each new device of these tests stands on."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
 
 
 @dataclasses.dataclass
@@ -174,6 +197,31 @@ def test_devices_refuse_a_hostile_model_alike_or_all_take_part(
     last = len(hostile.algorithm.planned_releases()) - 1
     hostile.open_round(last, spoiled(hostile.model_server.broadcast(hostile.state), numbers, dense))
     assert seen_of(hostile, first, monkeypatch) == seen_of(hostile, second, monkeypatch)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_r239_devices_ask_for_tokens_alike_whatever_their_data_are(
+    admitting: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    seen = [seen_of(admitting, data.draw(ONE_EACH), monkeypatch) for _ in range(2)]
+    seen.append(seen_of(admitting, Data(), monkeypatch))
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][1] == "sent"
+    methods = [call[0].rpartition("/")[2] for call in seen[0][0]]
+    asked = [methods.index(name) for name in ("GetChallenge", "IssueToken")]
+    assert methods.count("IssueToken") == 1
+    # Before all that could depend on data.
+    assert asked[0] < asked[1] < methods.index("Select") < methods.index("Submit")
+
+
+def test_r239_devices_that_get_no_token_end_alike_whatever_their_data_are(
+    admitting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [seen_of(admitting, data, monkeypatch, admission=None) for data in (Data(), MANY, Data({7: 4.0}))]
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][1].startswith("EnrolmentError")
+    assert seen[0][2] == [], "nothing was charged"
 
 
 def only_with_item_seven(broadcast: Broadcast) -> Broadcast:

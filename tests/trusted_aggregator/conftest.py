@@ -31,7 +31,7 @@ from odp.simulation.noise import NoNoise
 from odp.statistics import Statistics
 from odp.tables import manifest_for
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
-from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Charged
 from trusted_aggregator.records import SealedRecord, noise_key, release_key
@@ -57,6 +57,7 @@ class World:
         noise: IntegerNoise | None = None,
         edit: Callable[[common_pb2.TaskDefinition], None] | None = None,
         founders: Iterable[SigningKey] = (),
+        issuer_key: bytes = b"",
     ) -> None:
         """``founders`` are other developers who may found populations at this enclave."""
         self.platform = platform
@@ -72,7 +73,7 @@ class World:
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.round_keys: dict[tuple[bytes, int], bytes] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
-        self.charter = approve(found(population, owners=[self.developer.public]), self.developer)
+        self.charter = approve(found(population, owners=[self.developer.public], issuer_key=issuer_key), self.developer)
         self.settle(self.core.set_charter(self.charter))
 
     def adopt(self, task: common_pb2.SignedTask) -> None:
@@ -178,8 +179,8 @@ class World:
         self.persist(writes)
         self.core.commit()
 
-    def open(self, round: int = 0, **changes: Any) -> None:
-        self.persist(self.core.open_round(self.task, *self.order(round, domains.OPEN, **changes)))
+    def open(self, round: int = 0, token_key: enrolment_pb2.SignedTokenKey | None = None, **changes: Any) -> None:
+        self.persist(self.core.open_round(self.task, *self.order(round, domains.OPEN, **changes), token_key))
 
     def submit(self, sealed: bytes, round: int = 0) -> Refusal | None:
         refusal = self.core.submit(self.task_sha256, round, sealed)

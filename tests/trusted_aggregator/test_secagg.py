@@ -20,10 +20,13 @@ import odp
 from odp.algorithms.registry import algorithm_for
 from odp.cli.services import aggregator_app
 from odp.crypto import SigningKey, domains
+from odp.crypto.blind_rsa import blind, finalize
+from odp.crypto.blind_signer import BlindSigner
 from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
+from odp.enrolment.token_key import TokenKey
 from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceError
 from odp.signed_task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
@@ -31,10 +34,10 @@ from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
-from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, secagg_service_pb2_grpc
 from odp.v1 import secagg_service_pb2 as wire
 from trusted_aggregator import secagg_rounds
-from trusted_aggregator.secagg_admission import Admission
+from trusted_aggregator.secagg_admission import Admission, WithToken
 from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
 from trusted_aggregator.secagg_rounds import SecAggRounds, kept
 from trusted_aggregator.secagg_servicer import NAME, SecureAggregationService, secagg_servicer
@@ -71,6 +74,7 @@ class Host:
         rosters: Sequence[Collection[bytes]] = (),
         admission: Admission | None = None,
         limits: SessionLimits | None = None,
+        token_key: Callable[[common_pb2.TaskDefinition, bytes], enrolment_pb2.SignedTokenKey] | None = None,
     ) -> None:
         self.limits = limits
         self.now = 0.0
@@ -84,13 +88,18 @@ class Host:
         self.key = task_sha256(signed), 0
         order = aggregator_pb2.RoundOrder(task_sha256=self.key[0], round=0, model_sha256=b"m" * 32)
         data, signature = sign_order(order, developer, domains.OPEN)
-        self.request = aggregator_pb2.OpenRoundRequest(task=signed, order=data, signature=signature)
+        self.request = aggregator_pb2.OpenRoundRequest(
+            task=signed, order=data, signature=signature,
+            token_key=None if token_key is None else token_key(definition, self.key[0]),
+        )  # fmt: skip
         self.length = algorithm_for(definition).query(0).grid.size
         self.log = io.StringIO()
         self.rounds = self.begin()
         with kept(self.rounds, self.request):
             assert self.rounds.join(self.key) is None, "no session before the enclave has opened the round"
-        service = SecureAggregationService(self.rounds, admission=admission, wait=0.0)
+        service = SecureAggregationService(
+            self.rounds, admission=WithToken(self.rounds) if admission is None else admission, wait=0.0
+        )
         tls = identity_for(self.state, certificate=None, key=None, ca=None, ca_folder=None)
 
         def add(server: grpc.Server) -> None:
@@ -495,6 +504,45 @@ def test_a_client_is_admitted_once_and_before_the_host_holds_anything_of_it(
     assert session is not None
     assert [session.holds(client.advert.identity) for client in clients.clients[:2]] == [True, False]
     assert asked_for == [client.advert.identity for client in clients.clients[:2]]
+
+
+def test_a_client_joins_with_a_token_over_its_identity_alone_in_every_attempt(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    issuer, signer = SigningKey.generate(), BlindSigner.generate()
+
+    def token_key(definition: common_pb2.TaskDefinition, task: bytes) -> enrolment_pb2.SignedTokenKey:
+        return TokenKey(definition.population, task, 0, signer.public.to_bytes(), 2**33).signed(issuer)
+
+    def token(identity: bytes, message: Callable[[bytes], bytes] = domains.session_token) -> bytes:
+        blinding = blind(signer.public, message(identity))
+        return finalize(signer.public, blinding, signer.sign(blinding.blinded_message))
+
+    def join(clients: Clients, number: int, admission: bytes) -> None:
+        clients.step(number, **clients.message(number, "advertise"), admission_token=admission)
+
+    host = Host(tmp_path, stack, asked(), token_key=token_key)
+    for attempt in (0, 1):
+        # The same identities in both attempts.
+        clients = Clients(host)
+        identities = [client.advert.identity for client in clients.clients]
+        mine, others = token(identities[0]), token(identities[1])
+        wrong = [b"", mine[:-1], bytes(256), others, token(identities[0], domains.contribution_token)]
+        for one in wrong:
+            with pytest.raises(ServiceError, match="token") as refused:
+                join(clients, 0, one)
+            assert "\n" not in str(refused.value)
+        join(clients, 0, mine)
+        join(clients, 1, others)
+        session = host.rounds.session(host.key, attempt)
+        assert session is not None
+        assert [session.holds(identity) for identity in identities[:3]] == [True, True, False]
+        # Once it has its seat, the session's own secret is what names it.
+        join(clients, 0, b"")
+        session.void("everybody left")
+    restarted = host.begin()
+    restarted.restore(host.key)
+    assert restarted.token_key(host.key) == host.rounds.token_key(host.key)
 
 
 def test_a_stranger_cannot_join_and_end_a_session_of_a_task_that_names_the_hosts_roster(

@@ -1,0 +1,112 @@
+"""The token key of each round, which the server gets from the issuer before the round opens.
+
+The charter of the population decides whether a round needs one, and whose. The issuer gives the same key for the same
+round each time. The key is kept before the aggregator hears of it, so that devices get the one that the round has.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from odp.charter import open_charter
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, SigningKey
+from odp.enrolment.token_key import open_token_key
+from odp.errors import ConfigurationError, EnrolmentError
+from odp.signed_task import sign_order, task_sha256
+from odp.transport.logs import Log, short
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
+from server.clients import Issuer
+from server.populations import Populations
+from server.schema import TOKEN_KEYS
+from server.storage import Storage
+
+
+class TokenKeys:
+    """The token keys of one server's rounds. Thread-safe.
+
+    Args:
+        storage: keeps them.
+        populations: whose charters name issuers.
+        key: the server's, which orders them.
+        log: where new ones are noted.
+        issuer: gives them; None where this server knows no issuer.
+    """
+
+    def __init__(
+        self, storage: Storage, *, populations: Populations, key: SigningKey, log: Log, issuer: Issuer | None = None
+    ) -> None:
+        self._storage = storage
+        self._populations = populations
+        self._key = key
+        self._log = log
+        self._issuer = issuer
+
+    def kept(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
+        """The key that a round was opened with; None where it has none. Waits for nobody."""
+        query = sa.select(TOKEN_KEYS.c.signed).where(
+            TOKEN_KEYS.c.task_sha256 == task_sha256(task), TOKEN_KEYS.c.round == round
+        )
+        with self._storage.transaction() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else enrolment_pb2.SignedTokenKey.FromString(row.signed)
+
+    def ordered(
+        self, task: common_pb2.SignedTask, order: aggregator_pb2.RoundOrder, *, population: str
+    ) -> enrolment_pb2.SignedTokenKey | None:
+        """The key to open a round with; None where the population's charter names no issuer.
+
+        Raises:
+            EnrolmentError: it names one that this server does not know, or another one, or that refuses: the operator
+                of one of them has to mend that.
+            ServiceError: the aggregator does not tell the charter, or the issuer does not answer.
+        """
+        signed = self._populations.refreshed(population)
+        issuer_key = b"" if signed is None else open_charter(signed).issuer_key
+        if not issuer_key:
+            return None
+        kept = self.kept(task, order.round)
+        if kept is not None and _is_of(kept, issuer_key, population, order):
+            return kept
+        if self._issuer is None:
+            raise EnrolmentError(
+                f"population {population!r} names an issuer of tokens, and this server knows none: start it with "
+                "--issuer and --issuer-control"
+            )
+        given = self._issuer.token_key(task, *sign_order(order, self._key, domains.TOKEN_ORDER))
+        if not _is_of(given, issuer_key, population, order):
+            raise EnrolmentError(
+                f"the issuer of tokens is not the one that population {population!r} names (issuer key "
+                f"{issuer_key.hex()[:16]}..): check --issuer-control, or have the owners name this one"
+            )
+        self._keep(order, given)
+        self._log.event("token_key", task=short(order.task_sha256), round=order.round)
+        return given
+
+    def _keep(self, order: aggregator_pb2.RoundOrder, signed: enrolment_pb2.SignedTokenKey) -> None:
+        values = {
+            "task_sha256": order.task_sha256,
+            "round": order.round,
+            "signed": signed.SerializeToString(deterministic=True),
+        }
+        changed = insert(TOKEN_KEYS).values(values)
+        with self._storage.transaction() as connection:
+            connection.execute(
+                changed.on_conflict_do_update(
+                    index_elements=[TOKEN_KEYS.c.task_sha256, TOKEN_KEYS.c.round],
+                    set_={"signed": changed.excluded.signed},
+                )
+            )
+
+
+def _is_of(
+    signed: enrolment_pb2.SignedTokenKey, issuer_key: bytes, population: str, order: aggregator_pb2.RoundOrder
+) -> bool:
+    try:
+        open_token_key(
+            signed, issuer_key=issuer_key, population=population, task_sha256=order.task_sha256, round=order.round
+        )
+    except (SignatureError, ConfigurationError):
+        return False
+    return True
