@@ -300,7 +300,8 @@ class Services:
         if name in ("distributor", "aggregator", ISSUER):
             # Again on the port that it had, where it is started again: the server keeps its address.
             before = self.children.get(name)
-            arguments += ["--control-listen", before.control_address if before else f"{self._listen}:0"]
+            kept = "" if before is None else before.control_address
+            arguments += ["--control-listen", kept or f"{self._listen}:0"]
         if name == "server":
             for other in ("distributor", "aggregator"):
                 arguments += [f"--{other}", self.children[other].address]

@@ -89,6 +89,7 @@ class Platform:
         self.services = stack.enter_context((ArmedServices if armed else Services)(root, policy=policy, helper=helper))
         self.root = root
         self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
+        self._controls = {name: child.control_address for name, child in self.services.children.items()}
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
         self.devices: Child | None = None
         self.handle: TaskHandle | None = None
@@ -119,7 +120,8 @@ class Platform:
         command = crashing_at(*image, *points) if points else ODP
         if name != DEVICE_HOST:
             child = self.services.start_child(name, self.ports[name], command=command)
-            child.address = f"127.0.0.1:{self.ports[name]}"
+            # Both ports are kept over starts, of which no one may wait until the program serves.
+            child.address, child.control_address = f"127.0.0.1:{self.ports[name]}", self._controls[name]
             return child
         arguments = ["device", "run", "--population", POPULATION, "--server", self.services.server_address]
         arguments += ["--services", str(self.root), "--data", DATA, "--min-cohort", "20"]
