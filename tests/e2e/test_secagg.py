@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+import grpc
 import numpy as np
 import pytest
 from e2e.test_statistics import asked, seeds_of
