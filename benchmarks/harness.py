@@ -51,6 +51,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "recommendations from a few privately fetched clusters: recall and bytes; accuracy of float16 rows",
     ),
     "isolated": ("benchmarks.isolated", "a developer's isolated code on a device: start of its processes, one call"),
+    "silent": ("benchmarks.silent", "honest calls beside 1,024 calls of 64 connections that never send a request"),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

@@ -7,7 +7,7 @@ host's disk. A limit that is reached is told to the developer who reached it, by
 from __future__ import annotations
 
 #: Populations of one enclave.
-MOST_POPULATIONS = 16
+MOST_POPULATIONS = 24
 #: Changes of one population's charter from one start of the enclave to the next: each is a line of the event log.
 MOST_CHANGES = 8
 #: Tasks of one population that the enclave knows: those under way, and finished ones until newer ones need the room.

@@ -401,7 +401,12 @@ def test_a_full_disk_at_the_start_is_named(program: str) -> None:
         ("aggregator", "aggregator", "disk full", True),
         (DEVICE_HOST, DEVICE_HOST, "disk full", True),
         ("server", "server", "disk full", False),
-        ("distributor", "server", "could not publish a model version to the distributor: state folder", False),
+        (
+            "distributor",
+            "server",
+            "could not publish a model version to the distributor: the service cannot use its storage",
+            False,
+        ),
     ],
 )
 def test_a_disk_that_fills_in_the_middle_of_a_round_loses_nothing(

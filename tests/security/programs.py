@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from callers import program_identity
 
 from distributor import enclave_process as distributor_enclave
 from distributor.helper_program import HelperConfig, start_helper
@@ -17,6 +18,7 @@ from odp.enclave.in_thread import InThread
 from odp.transparency import witness_program
 from odp.transparency.note import Kind, NoteKey
 from odp.transport.logs import Log
+from odp.transport.tls import TlsIdentity
 from server.program import Config as ServerConfig
 from server.program import start as start_server
 from trusted_aggregator import enclave_process as aggregator_enclave
@@ -35,12 +37,18 @@ class Program:
     Attributes:
       honest: a method, which ends with ``status`` for an empty request.
       methods: some of its methods, of every kind that it has.
+      caller: of a program that admits no strangers, the kind of the program that may call it.
     """
 
     start: Callable[..., Any]
     honest: str
     status: grpc.StatusCode
     methods: tuple[str, ...]
+    caller: str = ""
+
+    def identity(self, folder: Path) -> TlsIdentity | None:
+        """What a caller shows to this program, which runs in ``folder``."""
+        return program_identity(folder, self.caller, folder / "ca") if self.caller else None
 
 
 def _server(folder: Path, log: Log, *, reflection: bool = False) -> Any:
@@ -54,12 +62,16 @@ def _server(folder: Path, log: Log, *, reflection: bool = False) -> Any:
 
 
 def _distributor(folder: Path, log: Log, *, reflection: bool = False) -> Any:
-    config = DistributorConfig(state=folder / "state", listen=LISTEN, ca_folder=folder / "ca", reflection=reflection)
+    config = DistributorConfig(
+        state=folder / "state", listen=LISTEN, control_listen=LISTEN, ca_folder=folder / "ca", reflection=reflection
+    )
     return start_distributor(config, log=log, launch=InThread(distributor_enclave.run, digest=_IMAGE))
 
 
 def _aggregator(folder: Path, log: Log, *, reflection: bool = False) -> Any:
-    config = AggregatorConfig(state=folder / "state", listen=LISTEN, ca_folder=folder / "ca", reflection=reflection)
+    config = AggregatorConfig(
+        state=folder / "state", listen=LISTEN, control_listen=LISTEN, ca_folder=folder / "ca", reflection=reflection
+    )
     return start_aggregator(config, log=log, launch=InThread(aggregator_enclave.run, digest=_IMAGE))
 
 
@@ -85,15 +97,17 @@ PROGRAMS = {
     ),
     "distributor": Program(
         _distributor, "DistributorService/Select", REFUSED,
-        ("DistributorService/Select", "DistributorService/Publish", "DistributorService/Download",
-         "RetrievalService/GetHint"),
+        ("DistributorService/Select", "DistributorService/Download", "RetrievalService/GetHint"),
     ),
     "aggregator": Program(
-        _aggregator, "AggregatorService/GetRound", UNKNOWN,
+        _aggregator, "AggregatorService/GetLedger", UNKNOWN,
         ("AggregatorService/Submit", "AggregatorService/SubmitStream", "SecureAggregationService/SendMasked",
          "AttestationService/GetEvidence"),
     ),
-    "helper": Program(_helper, "HelperService/Answer", REFUSED, ("HelperService/Answer", "HelperService/Replicate")),
+    "helper": Program(
+        _helper, "HelperService/Answer", REFUSED, ("HelperService/Answer", "HelperService/Replicate"),
+        caller="distributor",
+    ),
     "witness": Program(
         _witness, "WitnessService/AddCheckpoint", grpc.StatusCode.FAILED_PRECONDITION,
         ("WitnessService/AddCheckpoint",),

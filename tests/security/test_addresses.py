@@ -94,9 +94,11 @@ def test_r187_inference_goes_where_the_person_said(world: Any, listeners: Listen
     services = world.services()
     world.server.newest.distributor_address = listeners.addresses[0]
     with pytest.raises(AddressRefused):
-        newest_model(services, "people", cache=TableCache(tmp_path), folder=tmp_path)
+        newest_model(
+            services, "people", cache=TableCache(tmp_path), folder=tmp_path, charters=world.participant().charters
+        )
     lookup = Lookup(services=services, enclaves=world.participant().enclaves)
     offer = server_pb2.GetModelResponse.FromString(world.server.newest.SerializeToString())
     with pytest.raises(odp.OdpError):
-        find_candidates(lookup, offer, cache=TableCache(tmp_path))
+        find_candidates(lookup, offer, cache=TableCache(tmp_path), charters=world.participant().charters)
     assert listeners.connected == 0

@@ -80,7 +80,8 @@ def test_no_method_of_a_program_tells_a_stranger_a_path_or_its_own_bytes(
 ) -> None:
     running = PROGRAMS[name].start(tmp_path, Log(name, stream=io.StringIO()))
     stack.callback(running.stop)
-    channel = stack.enter_context(connect(running.address, tmp_path / "ca" / "ca.pem"))
+    identity = PROGRAMS[name].identity(tmp_path)
+    channel = stack.enter_context(connect(running.address, tmp_path / "ca" / "ca.pem", identity=identity))
     statuses = 0
     for service in SERVICES[name]:
         for method in descriptor_pool.Default().FindServiceByName(f"odp.v1.{service}").methods:
@@ -117,7 +118,8 @@ def test_no_program_lists_its_methods_unless_its_operator_says_so(
         folder = tmp_path / str(reflection)
         running = PROGRAMS[name].start(folder, Log(name, stream=io.StringIO()), reflection=reflection)
         stack.callback(running.stop)
-        channel = stack.enter_context(connect(running.address, folder / "ca" / "ca.pem"))
+        identity = PROGRAMS[name].identity(folder)
+        channel = stack.enter_context(connect(running.address, folder / "ca" / "ca.pem", identity=identity))
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="*")])
         replies = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked, timeout=SECONDS)
         if reflection:

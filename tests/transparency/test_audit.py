@@ -141,9 +141,9 @@ def _records_at(log: Path, name: str, place: int, changed: bytes) -> set[str]:
     for number, data in enumerate(LogFolder(log).entries(_size(log))):
         end = at + 4 + len(data)
         if at <= place < end:
-            # Where the length before the entry or its prefix is damaged, the number is all there is; where its type is,
-            # it may read as one of the other type.
-            names = {f"entry {number}"} if place < at + 17 else {f"entry {number} ({decode(data).label})"}
+            # Where the length before the entry or its prefix is damaged, the number may be all there is; where its type
+            # is, it may read as one of the other type.
+            names = {f"entry {number} ({decode(data).label})"} | ({f"entry {number}"} if place < at + 17 else set())
             if place == at + 16:
                 with contextlib.suppress(ConfigurationError):
                     names.add(f"entry {number} ({decode(changed[at + 4 : end]).label})")

@@ -1,6 +1,6 @@
-"""A program that plays hostile callers of one service; ``Attackers`` in ``test_silent_callers`` starts it.
+"""A program that plays hostile callers of one service; ``benchmarks.silent.Attackers`` starts it.
 
-``python silent_callers.py ADDRESS CA CONNECTIONS CALLS METHOD[,METHOD..]`` answers the lines of its stdin:
+``python silent_callers.py ADDRESS CA CONNECTIONS CALLS METHOD[,METHOD..] [IDENTITY]`` answers the lines of its stdin:
 
 - ``silence``: on every connection open so many calls that never send their request; what ends is opened again, a few
   thousand times at most
@@ -14,6 +14,7 @@ import asyncio
 import collections
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
@@ -23,8 +24,10 @@ CALL_SECONDS = 600.0
 
 
 class Callers:
-    def __init__(self, address: str, ca: bytes, connections: int, calls: int, methods: list[str]) -> None:
-        credentials = grpc.ssl_channel_credentials(root_certificates=ca)
+    def __init__(
+        self, address: str, ca: bytes, connections: int, calls: int, methods: list[str], shown: bytes | None
+    ) -> None:
+        credentials = grpc.ssl_channel_credentials(ca, shown, shown)
         options = [("grpc.use_local_subchannel_pool", 1)]
         self.channels = [grpc.aio.secure_channel(address, credentials, options=options) for _ in range(connections)]
         self.calls, self.methods = calls, methods
@@ -56,7 +59,7 @@ class Callers:
         ends: collections.Counter[str] = collections.Counter()
 
         async def one(number: int) -> None:
-            call = self.channels[number % len(self.channels)].unary_unary(method)
+            call: Any = self.channels[number % len(self.channels)].unary_unary(method)
             try:
                 await call(message, timeout=60.0)
                 ends["OK"] += 1
@@ -70,7 +73,7 @@ class Callers:
         first = True
         while self.left:
             self.left -= 1
-            call = channel.stream_unary(method)(timeout=CALL_SECONDS)
+            call: Any = channel.stream_unary(method)(timeout=CALL_SECONDS)
             if first:
                 opened.release()
                 first = False
@@ -83,8 +86,9 @@ class Callers:
 
 
 async def main() -> None:
-    address, ca, connections, calls, methods = sys.argv[1:]
-    callers = Callers(address, Path(ca).read_bytes(), int(connections), int(calls), methods.split(","))
+    address, ca, connections, calls, methods, *shown = sys.argv[1:]
+    identity = Path(shown[0]).read_bytes() if shown else None
+    callers = Callers(address, Path(ca).read_bytes(), int(connections), int(calls), methods.split(","), identity)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         order, *given = line.split()
