@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from odp.errors import StateError
@@ -13,6 +14,8 @@ NOISE_PREFIX = "noise/"
 RELEASE_PREFIX = "release/"
 #: What an enclave does not need in order to start: the large records, each handed in by itself when it is used.
 LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX)
+
+_ROUND_KEY = re.compile(ROUND_PREFIX + "([0-9a-f]{64})/[0-9]{1,10}")
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ def noise_key(task_sha256: bytes, round: int) -> str:
 
 def task_of(round_key: str) -> bytes:
     """The task of the key of a round's record. Raises StateError where it is none."""
-    try:
-        return bytes.fromhex(round_key.split("/")[1])
-    except (IndexError, ValueError):
-        raise StateError(f"sealed record {round_key!r} has no such name: restore the state folder") from None
+    found = _ROUND_KEY.fullmatch(round_key)
+    if found is None:
+        raise StateError(f"the name of sealed record {round_key!r} was changed: restore the state folder")
+    return bytes.fromhex(found[1])
 
 
 def noise_beside(round_key: str) -> str:

@@ -235,7 +235,7 @@ class TestHostile:
         assert core.submit_batch([]) == []
         odd = aggregator_pb2.SubmitRequest(task_sha256=b"?", round=2**32 - 1, sealed_contribution=b"")
         assert core.sealed_bytes(b"?", 2**32 - 1) is Refusal.WRONG_TASK
-        assert core.submit_batch([odd] * 3) == [Refusal.WRONG_TASK] * 3
+        assert core.submit_batch([odd] * 3) == [(Refusal.WRONG_TASK, b"")] * 3
         with pytest.raises(ConfigurationError, match="at most 4096"):
             core.submit_batch([odd] * 5000)
         for late in (EnclaveRequest(start=enclave_pb2.EnclaveStart()), EnclaveRequest()):

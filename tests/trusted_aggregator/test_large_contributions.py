@@ -11,6 +11,7 @@ import pytest
 from aggregator_host import StoredHost
 
 from odp.crypto import domains, hpke
+from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.errors import Busy, ConfigurationError, Refusal, StateError
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
@@ -225,3 +226,20 @@ def test_the_round_takes_no_more_than_the_declared_maximum(host: Host) -> None:
     assert query.maximum == 12
     answers = [host.core.submit(host.world.task_sha256, 0, host.world.sealed(device)) for device in range(14)]
     assert answers == [None] * 12 + [Refusal.ROUND_CLOSED] * 2
+
+
+def test_a_late_stream_is_refused_under_a_signature_by_its_first_bytes(host: Host) -> None:
+    world = host.world
+    key, late = world.round_key(), world.sealed(9)
+    for device in range(3):
+        assert host.send(world.sealed(device)) is None
+    host.close()
+    header = aggregator_pb2.SubmitHeader(task_sha256=world.task_sha256, sealed_key=late[:KEY_BYTES])
+    stream = iter([aggregator_pb2.SubmitStreamRequest(header=header)])
+    answer = host.service.submit_stream(stream, Context())  # type: ignore[arg-type]
+    assert answer is not None
+    assert answer.refusal is Refusal.ROUND_CLOSED
+    assert refusal_holds(
+        answer.signature, answer.refusal, signing_key=world.identity.signing.public, task_sha256=world.task_sha256,
+        round=0, hpke_key=key, sealed=late, masked=b"",
+    )  # fmt: skip
