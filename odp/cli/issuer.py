@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import print_json, print_text
+from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.run import serve_until_stopped
 from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
 
@@ -41,6 +42,8 @@ def run_issuer(
     key: Key = None,
     ca: Ca = None,
     ca_folder: CaFolder = None,
+    limit: LimitSettings = [],  # noqa: B006  # typer copies it
+    reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
     """Give each attested device one token per round, in the foreground.
@@ -48,8 +51,9 @@ def run_issuer(
     Its key, which a population names, is in its first line. It learns which device asked for a token of which round; it
     cannot recognise that token.
     """
-    from odp.enrolment.issuer import Limits
+    from odp.enrolment.issuer import TokenLimits
     from odp.enrolment.issuer_program import Config, start
+    from odp.transport.limits import Limits
 
     running = start(
         Config(
@@ -59,7 +63,7 @@ def run_issuer(
             roster=roster,
             listen=listen,
             control_listen=control_listen,
-            limits=Limits(
+            token_limits=TokenLimits(
                 tokens_per_device=tokens_per_device,
                 tokens_per_round=tokens_per_round,
                 keys_per_developer=keys_per_developer,
@@ -70,6 +74,8 @@ def run_issuer(
             key=key,
             ca=ca,
             ca_folder=ca_folder,
+            limits=Limits().changed(limit),
+            reflection=reflection,
         )
     )
     serve_until_stopped(running, state, with_parent=with_parent)

@@ -35,7 +35,7 @@ _PRUNE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TokenLimits:
     """What one party may take of an issuer.
 
     Attributes:
@@ -68,7 +68,7 @@ class Issuer:
         key: its long-lived key, which populations name.
         verifiers: the kinds of device attestation that count; at least one.
         developers: Ed25519 keys (32 bytes) whose tasks it serves.
-        limits: see ``Limits``.
+        limits: see ``TokenLimits``.
         clock: seconds since the epoch.
 
     Raises:
@@ -82,7 +82,7 @@ class Issuer:
         *,
         verifiers: Sequence[Verifier],
         developers: Collection[bytes],
-        limits: Limits | None = None,
+        limits: TokenLimits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage
@@ -97,7 +97,7 @@ class Issuer:
         for developer in developers:
             check_length("developer key", developer, _HASH_BYTES)
         self._developers = frozenset(developers)
-        self._limits = Limits() if limits is None else limits
+        self._limits = TokenLimits() if limits is None else limits
         self._clock = clock
         self._challenges = Challenges(clock=clock)
         self._making = threading.Lock()

@@ -15,10 +15,11 @@ from odp.crypto.signing import SigningKey
 from odp.enrolment.attesters.emulated import EmulatedVerifier
 from odp.enrolment.attesters.roster import RosterVerifier
 from odp.enrolment.attesters.seam import Verifier
-from odp.enrolment.issuer import Issuer, Limits
+from odp.enrolment.issuer import Issuer, TokenLimits
 from odp.enrolment.storage import Storage
 from odp.errors import ConfigurationError, StateError
 from odp.transport.channel import parse_address
+from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import answers, serve
@@ -48,7 +49,9 @@ class Config:
         roster: file of devices that count; see ``odp.crypto.roster``.
         listen: host:port for devices.
         control_listen: host:port for servers, which show a certificate of the name ``odp:server``.
-        limits: see ``Limits``.
+        token_limits: see ``TokenLimits``.
+        limits: what callers may take of a listener.
+        reflection: whether gRPC reflection is served.
         server_ca: PEM file from which the certificates of servers descend; default: the CA of this program's own.
         certificate, key, ca: PEM files, all three or none: without them a development CA in ``ca_folder`` (default:
             inside ``state``) issues a certificate.
@@ -60,7 +63,9 @@ class Config:
     roster: Path | None = None
     listen: str = "127.0.0.1:7220"
     control_listen: str = "127.0.0.1:7221"
+    token_limits: TokenLimits = field(default_factory=TokenLimits)
     limits: Limits = field(default_factory=Limits)
+    reflection: bool = False
     server_ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -93,7 +98,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         key = _key(state)
         storage = Storage(state.path(_DATABASE_FILE))
         undo.callback(storage.close)
-        issuer = Issuer(storage, key, verifiers=verifiers, developers=developers, limits=config.limits, clock=clock)
+        issuer = Issuer(
+            storage, key, verifiers=verifiers, developers=developers, limits=config.token_limits, clock=clock
+        )
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
@@ -104,13 +111,23 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         def add_control(server: grpc.Server) -> None:
             enrolment_pb2_grpc.add_EnrolmentControlServiceServicer_to_server(control_servicer(issuer, log), server)
 
-        service = serve(address=config.listen, identity=tls, add=add, service_names=[NAME], workers=_WORKERS)
+        service = serve(
+            address=config.listen,
+            identity=tls,
+            add=add,
+            service_names=[NAME],
+            workers=_WORKERS,
+            limits=config.limits,
+            reflection=config.reflection,
+        )
         undo.callback(service.stop)
         control = serve(
             address=config.control_listen,
             identity=tls,
             add=add_control,
             service_names=[CONTROL_NAME],
+            limits=config.limits,
+            reflection=config.reflection,
             callers=Callers(
                 tls.ca_pem if config.server_ca is None else read_ca(config.server_ca), (caller_name("server"),)
             ),

@@ -12,7 +12,7 @@ from odp.crypto import domains
 from odp.crypto.signing import SignatureError
 from odp.enrolment.attesters.emulated import EmulatedVerifier
 from odp.enrolment.challenges import VALID_SECONDS
-from odp.enrolment.issuer import Issuer, Limits
+from odp.enrolment.issuer import Issuer, TokenLimits
 from odp.enrolment.storage import DAY
 from odp.errors import ConfigurationError, EnrolmentError
 from odp.transport.service import NotFound
@@ -108,7 +108,7 @@ def test_there_is_no_token_of_a_round_without_a_key(world: World, tmp_path: Path
 
 
 def test_a_device_gets_so_many_tokens_a_day_and_no_more(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(tokens_per_device=3))
+    world = World(tmp_path, limits=TokenLimits(tokens_per_device=3))
     keys = [world.token_key(world.developer.task(f"task-{number}"), 0) for number in range(4)]
     for key in keys[:3]:
         world.token(world.device(1), key)
@@ -122,7 +122,7 @@ def test_a_device_gets_so_many_tokens_a_day_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_round_has_so_many_tokens_and_no_more(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(tokens_per_round=2))
+    world = World(tmp_path, limits=TokenLimits(tokens_per_round=2))
     key = world.token_key(world.developer.task(), 0)
     for number in range(2):
         world.token(world.device(number), key)
@@ -132,7 +132,7 @@ def test_a_round_has_so_many_tokens_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_developer_has_so_many_keys_at_a_time_and_no_more(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(keys_per_developer=2, key_days=1))
+    world = World(tmp_path, limits=TokenLimits(keys_per_developer=2, key_days=1))
     tasks = [world.developer.task(f"task-{number}") for number in range(3)]
     for task in tasks[:2]:
         world.token_key(task, 0)
@@ -145,7 +145,7 @@ def test_a_developer_has_so_many_keys_at_a_time_and_no_more(tmp_path: Path) -> N
 
 
 def test_what_is_not_needed_any_more_is_forgotten(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(key_days=2))
+    world = World(tmp_path, limits=TokenLimits(key_days=2))
     task = world.developer.task()
     for round in range(3):
         key = world.token_key(task, round)
@@ -263,4 +263,4 @@ def test_an_issuer_needs_an_attester_and_a_developer(world: World) -> None:
 )
 def test_a_limit_out_of_range_is_refused(values: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError):
-        Limits(**values)
+        TokenLimits(**values)

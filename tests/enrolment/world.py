@@ -11,7 +11,7 @@ from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
 from odp.enrolment.attesters.seam import Attester, Verifier
-from odp.enrolment.issuer import Issuer, Limits
+from odp.enrolment.issuer import Issuer, TokenLimits
 from odp.enrolment.storage import Storage
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.enrolment.tokens import TokenRequest
@@ -89,7 +89,7 @@ class World:
         folder: Path,
         *,
         clock: Clock | None = None,
-        limits: Limits | None = None,
+        limits: TokenLimits | None = None,
         verifiers: list[Verifier] | None = None,
         key: SigningKey | None = None,
     ) -> None:

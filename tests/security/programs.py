@@ -1,4 +1,4 @@
-"""The five programs that listen, each started in the test's own process, for attacks on all of them."""
+"""The six programs that listen, each started in the test's own process, for attacks on all of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from distributor.helper_program import HelperConfig, start_helper
 from distributor.program import Config as DistributorConfig
 from distributor.program import start as start_distributor
 from odp.enclave.in_thread import InThread
+from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
+from odp.enrolment.issuer_program import Config as IssuerConfig
+from odp.enrolment.issuer_program import start as start_issuer
 from odp.transparency import witness_program
 from odp.transparency.note import Kind, NoteKey
 from odp.transport.logs import Log
@@ -81,6 +84,16 @@ def _helper(folder: Path, log: Log, *, reflection: bool = False) -> Any:
     )
 
 
+def _issuer(folder: Path, log: Log, *, reflection: bool = False) -> Any:
+    vendor = folder / "vendor"
+    EmulatedVendor.open(vendor)
+    config = IssuerConfig(
+        state=folder / "state", developers=("0" * 64,), emulated_vendors=(vendor / ROOT_FILE,),
+        listen=LISTEN, control_listen=LISTEN, ca_folder=folder / "ca", reflection=reflection,
+    )  # fmt: skip
+    return start_issuer(config, log=log)
+
+
 def _witness(folder: Path, log: Log, *, reflection: bool = False) -> Any:
     key = NoteKey.generate("example.com/log").public(Kind.NOTE).text
     config = witness_program.Config(
@@ -107,6 +120,10 @@ PROGRAMS = {
     "helper": Program(
         _helper, "HelperService/Answer", REFUSED, ("HelperService/Answer", "HelperService/Replicate"),
         caller="distributor",
+    ),
+    "issuer": Program(
+        _issuer, "EnrolmentService/GetChallenge", grpc.StatusCode.OK,
+        ("EnrolmentService/GetChallenge", "EnrolmentService/IssueToken"),
     ),
     "witness": Program(
         _witness, "WitnessService/AddCheckpoint", grpc.StatusCode.FAILED_PRECONDITION,

@@ -18,7 +18,7 @@ from security.programs import PROGRAMS
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.statuses import LONGEST_LINE
-from odp.v1 import retrieval_pb2, secagg_service_pb2, server_pb2, table_pb2  # noqa: F401  # into the pool
+from odp.v1 import enrolment_pb2, retrieval_pb2, secagg_service_pb2, server_pb2, table_pb2  # noqa: F401  # into the pool
 
 SECONDS = 20.0
 #: A text that a terminal would act on, with a path, of half of the largest request.
@@ -28,6 +28,7 @@ SERVICES = {
     "distributor": ("DistributorService", "RetrievalService", "AttestationService"),
     "aggregator": ("AggregatorService", "SecureAggregationService", "AttestationService"),
     "helper": ("HelperService",),
+    "issuer": ("EnrolmentService",),
     "witness": ("WitnessService",),
 }
 
