@@ -45,8 +45,8 @@ DEVICES = 10
 RATES = {0: 0, 10: 1, 30: 3}
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 #: Seconds that a step of a session waits for those who are dead: all cases wait at once.
-STEP_SECONDS = 10.0
-SECONDS = 120.0
+STEP_SECONDS = 30.0
+SECONDS = 300.0
 KILLED = -9
 #: Numbers of the noisy releases: so many that their variance is known to 1 %.
 BINS = 20_000
