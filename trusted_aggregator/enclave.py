@@ -386,15 +386,19 @@ class AggregatorCore(Submissions):
     # What may be told
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
-        """(the population's ledger as canonical JSON, signature); None for an unknown task.
+        """(the population's ledger as canonical JSON, signature); None for a task that it never had.
 
         Raises StateError where another copy of this enclave has charged since.
         """
         with self._admin:
             task = self._holdings.task(task_sha256)
             if task is None:
+                population = next((each for each in self._populations.values() if each.knows(task_sha256)), None)
+            else:
+                population = self._populations[task.population]
+            if population is None:
                 return None
-            data = self._populations[task.population].ledger.encode()
+            data = population.ledger.encode()
             return data, self._identity.signing.sign(domains.LEDGER, data)
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:

@@ -96,6 +96,10 @@ class Population:
             raise StateError(f"an earlier change of population {self.name!r} is not stored yet; store it, then retry")
         self._guard.require(self._committed.stamp)
 
+    def knows(self, task_sha256: bytes) -> bool:
+        """Whether a task was charged to this population, or ended in it."""
+        return task_sha256 in self._committed.tasks
+
     def charged(self, task_id: str, round: int) -> Entry | None:
         """The entry that charged a round, in the current or the pending version; None where nothing was charged."""
         entries = self.record.ledger.entries

@@ -114,6 +114,11 @@ class PopulationRecord:
         return Ledger.decode(self.ledger_bytes)
 
     @functools.cached_property
+    def tasks(self) -> frozenset[bytes]:
+        """Ids of all tasks that were charged or ended."""
+        return self.abandoned.union(bytes.fromhex(entry.task_id) for entry in self.ledger.entries)
+
+    @functools.cached_property
     def charter(self) -> Charter | None:
         """The charter in force; None in the version before the first."""
         if not self.charter_bytes:

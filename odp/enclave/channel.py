@@ -73,7 +73,7 @@ class Connection:
             raise StateError("the other end of the enclave's socket is gone") from error
 
     def receive(self) -> tuple[int, bytes] | None:
-        """(number, payload) of the next frame; None where the other end closed between two frames.
+        """(number, payload) of the next frame; None where the other end closed between two frames, or was killed.
 
         Raises:
             StateError: a frame is too long or was cut.
@@ -89,6 +89,8 @@ class Connection:
                 payload = self._reader.read(length)
                 if len(payload) == length:
                     return number, payload
+        except ConnectionResetError:  # killed before it read what was sent
+            return None
         except (OSError, ValueError) as error:  # ValueError: closed by this end meanwhile
             raise StateError("the enclave's socket broke") from error
         raise StateError("the enclave's socket was closed in the middle of a frame")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import psutil
 import pytest
@@ -23,28 +21,31 @@ from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.datasets import Ratings
 from odp.signed_task import open_task, task_sha256
-from odp.transport import service
+from odp.transport.front import Front, _Method
 
 _PAGE_BYTES = 4096
 
 
-class _Recorder(grpc.ServerInterceptor):
+class _Recorder:
     """Keeps the serialized bytes of every request that any server of this process receives."""
 
     def __init__(self) -> None:
         self.requests: dict[str, list[bytes]] = {}
 
-    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        handler = continuation(details)
-        if handler is None:
-            return None
-        seen = self.requests.setdefault(details.method, [])
+    def service(self, front: Front, details: Any) -> Any:
+        """As ``Front.service``, of a method that keeps what it parses."""
+        name = details.method
+        handler = next(filter(None, (each.service(details) for each in front._handlers)), None)
+        if handler is None or name in front._methods:
+            return front._methods.get(name)
+        seen = self.requests.setdefault(name, [])
 
         def deserialize(data: bytes) -> Any:
             seen.append(data)
             return handler.request_deserializer(data) if handler.request_deserializer else data
 
-        return handler._replace(request_deserializer=deserialize)
+        recorded = _Method(handler._replace(request_deserializer=deserialize), front._immediate.get(name))
+        return front._methods.setdefault(name, front._handler(recorded))
 
 
 @dataclasses.dataclass
@@ -110,10 +111,8 @@ def _no_slices() -> Any:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> _Recorder:
-    made, recording = grpc.server, _Recorder()
-    monkeypatch.setattr(
-        service.grpc, "server", lambda *given, **options: made(*given, interceptors=[recording], **options)
-    )
+    recording = _Recorder()
+    monkeypatch.setattr(Front, "service", lambda front, details: recording.service(front, details))
     return recording
 
 
