@@ -1,4 +1,4 @@
-"""`odp demo`: the whole platform on this machine, from four programs to a private model, and what it was worth."""
+"""`odp demo`: the whole platform on this machine, from five programs to a private model, and what it was worth."""
 
 from __future__ import annotations
 
