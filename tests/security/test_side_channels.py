@@ -130,7 +130,8 @@ def test_r41_a_policy_that_gives_access_patterns_away_is_another_policy() -> Non
 
 def test_m1_of_an_open_round_only_the_number_of_uploads_can_be_asked() -> None:
     assert [field.name for field in aggregator_pb2.GetRoundResponse.DESCRIPTOR.fields] == ["contributions", "released"]
-    assert [field.name for field in aggregator_pb2.SubmitResponse.DESCRIPTOR.fields] == ["refusal"]
+    # A refusal's signature is over what its sender knows (R177).
+    assert [field.name for field in aggregator_pb2.SubmitResponse.DESCRIPTOR.fields] == ["refusal", "signature"]
 
 
 def test_m1_the_number_is_that_of_uploads_whatever_they_hold(small: Any) -> None:

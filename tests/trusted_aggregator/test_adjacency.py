@@ -15,6 +15,7 @@ from odp.privacy.events import SampledRound, Sampling
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
 from trusted_aggregator import opened_task
+from trusted_aggregator.records import population_key
 
 VICTIM, DEVICES = 4, 9
 
@@ -36,7 +37,7 @@ def test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn(make
     monkeypatch.setattr(opened_task, "round_charges", _claiming(Adjacency.ADD_REMOVE_USER, draw))
     with pytest.raises(PrivacyError, match="adjacency='add_remove_user' of event 'counts' does not fit"):
         world.open()
-    assert world.records == {}
+    assert list(world.records) == [population_key(world.population)]
     assert world.core.ledger(world.task_sha256) is None
 
 
