@@ -105,7 +105,9 @@ class ControlService:
                 return self._close_secagg(request, key, self._secagg)
         with self._changes.turn():
             charged = self._core.charge(request.order, request.signature)
-            if not charged.released:
+            if charged.released:
+                self._changes.settle(self._core.seal_release(request.order))  # a failure may have kept it from being so
+            else:
                 self._seal(request, charged)
             release = self._release(request, key)
         self._note_work(key[0])
@@ -153,7 +155,8 @@ class ControlService:
                 self._changes.settle(self._core.seal_release(request.order, noise=noise, masked=masked))
             self._log.event("round_released", task=short(task), round=number, contributions=survivors.clients)
         with self._changes.turn():
-            self._core.charge(request.order, request.signature)
+            if self._core.charge(request.order, request.signature).released:
+                self._changes.settle(self._core.seal_release(request.order))
             release = self._release(request, key)
         secagg.forget(key)
         return release

@@ -70,6 +70,8 @@ class AggregatorCore(Submissions):
         self._keys = RoundKeys(identity)
         # Of tasks that are being ended: what can never count once that is in force.
         self._ending: list[Round] = []
+        # Tasks whose end is not in force yet, held or not: a host may have withheld their records.
+        self._ended: set[bytes] = set()
         # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
         self._over: set[bytes] = set()
         # What evidence shows of each population, and how often it changed since the launch.
@@ -153,8 +155,9 @@ class AggregatorCore(Submissions):
             released = [round for round in held if round.status is Status.SEALED]
             self._closed.add_charged(held)
             self._closed.add_ended(self._ending)
-            self._over.update(round.task_sha256 for round in [*released, *self._ending])
-            self._ending = []
+            self._over.update(round.task_sha256 for round in released)
+            self._over.update(self._ended)
+            self._ending, self._ended = [], set()
             for round in released:
                 self._holdings.drop_round(round)
             self._show_charters()
@@ -181,6 +184,7 @@ class AggregatorCore(Submissions):
             population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
             held = self._holdings.task(task)
             population.abandon(task, held=held is not None)
+            self._ended.add(task)
             self._holdings.end([task])
             return (self._population_record(population), *self._end([] if held is None else [held], population))
 
@@ -219,6 +223,11 @@ class AggregatorCore(Submissions):
                 return ()
             newest = population.find(task.id, parsed.round)
             if newest is not None and newest.state is ReleaseState.SEALED:
+                if self._holdings.task(task.sha256) is None:
+                    raise PrivacyError(
+                        f"round {parsed.round} of {task.label} was released, and the task is forgotten here since: "
+                        "submit a new task"
+                    )
                 return ()
             require_may_open(
                 task, parsed.round, population=population, holdings=self._holdings, policy=self._identity.policy
@@ -227,7 +236,9 @@ class AggregatorCore(Submissions):
             erased = make_room(task, parsed.round, population=population, holdings=self._holdings)
             query = task.queries[parsed.round]
             noise = draw_round_noise(query, self._noise_of(parsed.round))
-            opened = held_round(task, new_record(order, noise, token_key=admitting), self._identity)
+            policy_sha256 = self._identity.policy.sha256
+            record = new_record(order, noise, token_key=admitting, policy_sha256=policy_sha256)
+            opened = held_round(task, record, self._identity)
             sealer = self._keys.new_sealer(task.sha256)
             self._over.discard(task.sha256)
             self._holdings.add_task(task)
@@ -462,6 +473,7 @@ class AggregatorCore(Submissions):
 
     def _end(self, tasks: Sequence[OpenedTask], population: Population) -> Writes:
         self._ending += self._holdings.rounds({task.sha256 for task in tasks})
+        self._ended.update(task.sha256 for task in tasks)
         self._holdings.end(task.sha256 for task in tasks)
         return tuple(record for task in tasks for record in self._holdings.drop_task(task.sha256, population))
 

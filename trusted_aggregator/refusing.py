@@ -15,6 +15,7 @@ round's key, so that an opening of the round that is not the device's own says n
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -51,9 +52,13 @@ class ClosedRound(NamedTuple):
 
 
 class ClosedRounds:
-    """What is remembered of closed rounds, the oldest forgotten first. Not thread-safe."""
+    """What is remembered of closed rounds, the oldest forgotten first.
+
+    Thread-safe, with a lock of its own: whoever asks for a refusal waits for no change of a population.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._rounds: OrderedDict[Key, ClosedRound] = OrderedDict()
         self._marks = 0
 
@@ -69,17 +74,19 @@ class ClosedRounds:
             self._add(round, b"")
 
     def _add(self, round: Round, marks: bytes) -> None:
-        key = round.task_sha256, round.number
-        before = self._rounds.pop(key, None)
-        self._rounds[key] = ClosedRound(round.public_key, _sorted(marks))
-        self._marks += len(marks) // MARK_BYTES - (0 if before is None else len(before.marks))
-        while len(self._rounds) > MOST_CLOSED or self._marks > MOST_MARKS:
-            _, forgotten = self._rounds.popitem(last=False)
-            self._marks -= len(forgotten.marks)
+        key, closed = (round.task_sha256, round.number), ClosedRound(round.public_key, _sorted(marks))
+        with self._lock:
+            before = self._rounds.pop(key, None)
+            self._rounds[key] = closed
+            self._marks += len(closed.marks) - (0 if before is None else len(before.marks))
+            while len(self._rounds) > MOST_CLOSED or self._marks > MOST_MARKS:
+                _, forgotten = self._rounds.popitem(last=False)
+                self._marks -= len(forgotten.marks)
 
     def find(self, key: Key) -> ClosedRound | None:
         """A closed round, or None."""
-        return self._rounds.get(key)
+        with self._lock:
+            return self._rounds.get(key)
 
 
 def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggregator_pb2.SubmitRequest) -> bytes:

@@ -105,6 +105,11 @@ def _restored(
     newest = population.find(task.id, order.round)
     if newest is not None and newest.state is not ReleaseState.CHARGED:
         return False
+    if record.policy_sha256 != identity.policy.sha256:
+        if newest is not None:
+            population.mark_void(task_id=task.id, round=order.round)
+            holdings.lost.append((task.sha256, order.round))
+        return False
     restored = held_round(task, record, identity)
     restored.resubmit(contributions(task.sha256, order.round))
     if newest is not None:

@@ -58,14 +58,16 @@ def draw_round_noise(query: Query, noise: IntegerNoise) -> RoundNoise:
     return RoundNoise(noise_id=os.urandom(HASH_BYTES), arrays=arrays)
 
 
-def new_record(order: bytes, noise: RoundNoise, *, token_key: bytes = NO_KEY) -> RoundRecord:
+def new_record(
+    order: bytes, noise: RoundNoise, *, token_key: bytes = NO_KEY, policy_sha256: bytes = b""
+) -> RoundRecord:
     """The record of a round that is opened now, with a new seed of its draw and a new key.
 
     ``token_key`` is of ``sealed_key``.
     """
     return RoundRecord(
         order=order, noise_id=noise.noise_id, draw_seed=os.urandom(SEED_BYTES),
-        hpke_key=HpkeKey.generate().to_bytes(), token_key=token_key,
+        hpke_key=HpkeKey.generate().to_bytes(), token_key=token_key, policy_sha256=policy_sha256,
     )  # fmt: skip
 
 
@@ -172,7 +174,7 @@ class Round:
         vectors = [b""] * len(sealed) if masked_sha256 is None else masked_sha256
         checked = self.query.refusals([one.payload for _, one in opened])
         for (number, found), refusal in zip(opened, checked, strict=True):
-            if refusal is None and (b"" if self.halves is None else found.payload[MASK_SEED_BYTES:]) != vectors[number]:
+            if refusal is None and (found.payload[MASK_SEED_BYTES:] if self.masked_bytes else b"") != vectors[number]:
                 refusal = Refusal.MALFORMED
             judged[number] = found if refusal is None else refusal
         return judged

@@ -177,7 +177,8 @@ class RoundRecord:
     ``token_key`` is the serialized SignedTokenKey that it was opened with; empty where anybody may contribute.
     ``noise_id`` is no hash of the noise: the ledger is published, and a hash would confirm a guess of the noise of a
     small release. ``draw_seed`` (32 random bytes) decides which contributions of a sampled round count; it is as secret
-    as the noise.
+    as the noise. ``policy_sha256`` is of the policy that the round was opened under: under any other it is lost, or a
+    host could have its noise drawn by a laxer one.
     """
 
     order: bytes
@@ -185,6 +186,7 @@ class RoundRecord:
     draw_seed: bytes = field(repr=False)
     hpke_key: bytes = field(repr=False)
     token_key: bytes = b""
+    policy_sha256: bytes = b""
 
     def encode(self) -> bytes:
         """The plaintext of the record."""

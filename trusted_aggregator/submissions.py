@@ -56,8 +56,7 @@ class Submissions:
         """
         key = given.task_sha256, given.round
         held = self._find_round(*key)
-        with self._admin:
-            closed = self._closed.find(key)
+        closed = self._closed.find(key)
         refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
         return Refused(refusal, sign_closed(self._identity.signing, closed, refusal, given))
 

@@ -344,6 +344,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R176", "a kill around the erasing",
          "security/test_round_keys.py::"
          "test_r176_a_death_around_the_erasing_of_a_released_round_leaves_one_release_and_no_key"),
+        ("R179", "noise of a laxer policy",
+         "security/test_round_keys.py::test_r179_a_round_that_another_policy_opened_is_lost_with_its_noise"),
         ("R178", "the distributor's key, in a later launch",
          "distributor/test_program.py::"
          "test_a_restart_keeps_the_models_and_opens_no_request_of_the_launch_before"),

@@ -272,7 +272,8 @@ def worst_population(world: Any, name: str, sealer: Sealer) -> Iterator[SealedRe
             order = aggregator_pb2.RoundOrder(task_sha256=opened.sha256, model_sha256=bytes(32)).SerializeToString()
             noise = draw_round_noise(opened.queries[0], world.drawn)
             own = RoundKeys(world.identity).new_sealer(opened.sha256)
-            yield own.seal(records.round_key(opened.sha256, 0), new_record(order, noise).encode())
+            record = new_record(order, noise, policy_sha256=world.policy.sha256)
+            yield own.seal(records.round_key(opened.sha256, 0), record.encode())
             yield own.seal(records.noise_key(opened.sha256, 0), noise.encode(noised_here(opened.queries[0])))
 
 

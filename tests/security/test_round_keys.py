@@ -6,6 +6,8 @@ every contribution that it carried. The same attacker, while a round is open, op
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +19,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from odp.crypto import SigningKey, domains, segments
 from odp.crypto.hpke import DecryptionError, HpkeKey
+from odp.crypto.secure_aggregation.masked import mask
+from odp.enclave.policy import EnclavePolicy
 from odp.enclave.sealing import unseal
 from odp.enclave.slots import EmulatedSlots
-from odp.errors import PrivacyError, Refusal, StateError
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from trusted_aggregator.records import NOISE_PREFIX
 
 Make = Callable[..., Any]
 LARGE = 300_000
+IMAGE = "sha384:" + "0" * 96
 
 
 class Recorder:
@@ -334,3 +339,68 @@ def test_r176_a_slot_that_the_platform_lost_is_a_lost_round(small: Any) -> None:
     small.restart()
     with pytest.raises(PrivacyError, match="void"):
         small.seal_release()
+
+
+@pytest.mark.parametrize("charged", [False, True])
+def test_r179_a_round_that_another_policy_opened_is_lost_with_its_noise(make_world: Make, charged: bool) -> None:
+    """A host starts the same code under a laxer policy, lets it draw the noise, and goes on under the endorsed one."""
+    lax = EnclavePolicy(role="aggregator", minimum_cohort=3, accumulation="direct")
+    world = make_world(minimum=3, policy=lax)
+    world.open()
+    world.fill(range(3))
+    if charged:
+        world.settle(world.charge().writes)
+    world.policy = dataclasses.replace(world.policy, accumulation="oblivious")
+    world.sealed_keys = None
+    world.restart()
+    assert world.core.round_key(world.task_sha256, 0) is None
+    with pytest.raises((PrivacyError, ConfigurationError), match="void" if charged else "not open"):
+        world.charge()
+    assert world.platform.slots(IMAGE).read(world.task_sha256.hex()) is None
+    assert world.charges() == int(charged), "what was charged stays charged"
+
+
+def test_r176_the_end_of_a_task_whose_records_were_withheld_erases_its_key(make_world: Make) -> None:
+    world = make_world(minimum=3)
+    world.open()
+    world.fill(range(3))
+    kept = {key: data for key, data in world.records.items() if key.startswith("population/")}
+    world.restart(records=kept, rows={})
+    world.settle(world.abandon())
+    assert world.platform.slots(IMAGE).read(world.task_sha256.hex()) is None
+
+
+def test_r177_no_refusal_is_final_for_bytes_that_are_judged_while_their_round_closes(
+    make_statistics: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They counted before; the host sends them again, and the release erases the round in between."""
+    world = make_statistics(40, aggregation="masked")
+    world.open()
+    halves = mask(world.payload(0), info=domains.masked_vector_info(world.task_sha256, 0))
+    sealed = world.sealed(0, payload=halves.secret)
+    digest = hashlib.sha256(halves.vector).digest()
+    held = world.held()
+    kind = type(held.query)
+    check = kind.refusals
+
+    def erased_meanwhile(query: Any, payloads: Any) -> Any:
+        found = check(query, payloads)
+        held.erase()
+        return found
+
+    monkeypatch.setattr(kind, "refusals", erased_meanwhile)
+    (judged,) = held.judge([sealed], masked_sha256=[digest])
+    assert not isinstance(judged, Refusal)
+    assert held.keep([judged]) == [Refusal.ROUND_CLOSED]
+
+
+def test_a_released_round_of_a_task_that_is_forgotten_is_not_opened_again(make_world: Make) -> None:
+    """Its release is lost: a server that asks for it has to hear so, and not to ask for ever."""
+    world = make_world(minimum=3)
+    world.open()
+    world.fill(range(3))
+    world.close()
+    kept = {key: data for key, data in world.records.items() if key.startswith("population/")}
+    world.restart(records=kept)
+    with pytest.raises(PrivacyError, match="was released, and the task is forgotten"):
+        world.open()
