@@ -53,18 +53,19 @@ def find_candidates(
     cache: TableCache,
     charters: CharterMemory,
     log: LogGuard | None = None,
+    population: str | None = None,
 ) -> CandidateModel:
     """The candidates of the model that a server offers; first finds the model in the ``log``, where one is given.
 
     Raises:
       SignatureError, ConfigurationError: task, model or tables are not what their developer signed.
-      PrivacyError: that developer does not own the population.
+      PrivacyError: that developer does not own the population, or it is another one than ``population``.
       TransparencyError: task, model or charter are not in the log; nothing was asked of the distributor.
       StaleModel: the candidates are those of another version of the model: use the whole model, or ask again later.
       ServiceError: the server has no candidates, or a table is not the one of its manifest.
       ServiceUnavailable: nobody answers.
     """
-    model = offered_model(offer, charters=charters, log=log)
+    model = offered_model(offer, charters=charters, log=log, population=population)
     if not model.keyed:
         raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
     developer = model.definition.developer_key

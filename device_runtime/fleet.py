@@ -174,7 +174,7 @@ class Fleet:
                     pause = self._step(pool)
                 except (
                     ServiceError, AttestationError, TransparencyError, EnrolmentError, SignatureError,
-                    ConfigurationError,
+                    ConfigurationError, PrivacyError,
                 ) as error:  # fmt: skip
                     pause = self._failed_for_all(error)
                 self._write_statistics()

@@ -59,7 +59,7 @@ def newest_model(
     Raises:
       ServiceUnavailable: nobody answers, and no complete model is kept.
       CertificateError: somebody else answers: that is no outage, and no kept model is used.
-      SignatureError, ConfigurationError, TransparencyError, ServiceError: as ``download_model``.
+      SignatureError, ConfigurationError, PrivacyError, TransparencyError, ServiceError: as ``download_model``.
     """
     _validate.identifier(population=population)
     try:
@@ -86,7 +86,7 @@ def _newest(
     log: Callable[[], LogGuard | None],
 ) -> Available:
     offer = services.newest_model(population)
-    downloaded = download_model(services, offer, charters=charters, log=log(), cache=cache)
+    downloaded = download_model(services, offer, charters=charters, log=log(), cache=cache, population=population)
     # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
     with contextlib.suppress(OSError):
         make_folders(folder)

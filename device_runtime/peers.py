@@ -104,7 +104,8 @@ class Peers:
             known = self._peers.get(address)
         if known is not None and (not known.targets or self._monotonic() < known.until):
             return known
-        targets = self.pinned.targets(address)
+        # In one order: names with several addresses give them in turn.
+        targets = tuple(sorted(self.pinned.targets(address)))
         until = self._monotonic() + _NAME_SECONDS
         with self._lock:
             known = self._peers.get(address)

@@ -49,16 +49,29 @@ class Recommendation:
     scores: Float64Array
 
 
-def offered_model(offer: server_pb2.GetModelResponse, *, charters: CharterMemory, log: LogGuard | None) -> Model:
-    """The model that a server offers for inference, of an owner of its population. Raises as ``download_model``."""
+def offered_model(
+    offer: server_pb2.GetModelResponse,
+    *,
+    charters: CharterMemory,
+    log: LogGuard | None,
+    population: str | None = None,
+) -> Model:
+    """The model that a server offers for inference; of ``population``, where one is named.
+
+    Its charter is compared with what training has seen, and not remembered: no evidence of the aggregator says here
+    that it is in force. Raises as ``download_model``.
+    """
     model = open_model(offer.task, offer.model)
+    if population is not None and model.definition.population != population:
+        raise PrivacyError(
+            f"the server offers a model of population {model.definition.population!r}, and {population!r} was asked for"
+        )
     if not offer.HasField("charter"):
         raise PrivacyError(f"the server gave no charter of population {model.definition.population!r}")
     charter = charter_of(offer.charter, model.definition)
     charters.check(charter)
     if log is not None:
         log.logged(offer.log, task=offer.task, model=offer.model, charter=offer.charter)
-    charters.accept(charter)
     return model
 
 
@@ -69,6 +82,7 @@ def download_model(
     charters: CharterMemory,
     log: LogGuard | None = None,
     cache: TableCache | None = None,
+    population: str | None = None,
 ) -> DownloadedModel:
     """Fetches all tables of the model that a server offers; first finds it in the ``log``, where one is given.
 
@@ -76,12 +90,14 @@ def download_model(
 
     Raises:
       SignatureError, ConfigurationError: task or manifest are not what their developer signed.
-      PrivacyError: that developer does not own the population, as far as ``charters`` know.
+      PrivacyError: that developer does not own the population, as far as ``charters`` know, or it is another one than
+        ``population``.
       TransparencyError: task, model or charter are not in the log; nothing was downloaded.
       ServiceError: a table is not the one of the manifest, or the distributor failed.
       ServiceUnavailable: nobody answers.
     """
-    model, distributor = offered_model(offer, charters=charters, log=log), offer.distributor_address
+    model = offered_model(offer, charters=charters, log=log, population=population)
+    distributor = offer.distributor_address
     if not model.keyed:
         raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
     tables = {

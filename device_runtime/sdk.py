@@ -277,6 +277,7 @@ class Device:
         reference_values: Path,
         until_finished: bool = False,
         allow_private_addresses: bool = False,
+        roster: Path | None = None,
     ) -> Running:
         """Starts the scheduler: the device checks in when its conditions hold, and takes part within its limits.
 
@@ -291,6 +292,7 @@ class Device:
           reference_values: JSON file of the enclaves that the device accepts, and of their addresses.
           until_finished: end when the population's task has no round left.
           allow_private_addresses: names of services may lead to addresses that are not public.
+          roster: file of the devices that may take part, where tasks or their issuer of tokens name one.
 
         Returns what stops it. Raises as ``device_runtime.start``.
         """
@@ -298,7 +300,7 @@ class Device:
             state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
             first=self._index, threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
             retention=self._retention, conditions=self._gate.conditions, until_finished=until_finished,
-            allow_private_addresses=allow_private_addresses,
+            allow_private_addresses=allow_private_addresses, roster=roster,
         )  # fmt: skip
         own = self._own
         made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)

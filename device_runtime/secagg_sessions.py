@@ -6,6 +6,7 @@ own part alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import heapq
@@ -172,7 +173,7 @@ class _Table:
                 if not self._later or self._later[0][0] > now:
                     return
                 place = heapq.heappop(self._later)[2]
-            self._ask(place)
+            self._guarded(place, functools.partial(self._ask, place))
 
     def _leave(self, *, all_of_them: bool) -> None:
         with self._lock:
@@ -197,10 +198,12 @@ class _Table:
 
     def _say_goodbye(self, place: _Place) -> None:
         goodbye = place.seat.leave()
-        if goodbye is not None:
+        if goodbye is None:
+            return
+        # A host whose name leads nowhere now finds out by itself.
+        with contextlib.suppress(OdpError):
             call = self._owner.participant.services.start_step(self._session.work.aggregator, goodbye)
-            # Nobody waits for the answer: a host that does not hear it finds out by itself. A call that nobody holds is
-            # cancelled, and the callback holds it.
+            # Nobody waits for the answer. A call that nobody holds is cancelled, and the callback holds it.
             call.add_done_callback(lambda done: None)
 
     def _sit_down(self, place: _Place) -> None:

@@ -443,7 +443,7 @@ class Store(Database):
         """Erases what was kept for sending, without an answer: it may have been counted, and stays charged."""
         with self.transaction():
             self._connection.execute(
-                "UPDATE participations SET payload = NULL, sealed = NULL "
+                "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
                 "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
                 (task_sha256, round),
             )

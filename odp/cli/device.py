@@ -198,7 +198,7 @@ def recommend(
         if candidates:
             lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
             offer = clients.newest_model(population)
-            model = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard)
+            model = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard, population=population)
             with Store.open(store_path(state, device)) as store:
                 found = recommend_candidates(store, model, lookup, k=count)
         else:

@@ -296,7 +296,7 @@ def run_aggregator(
 def up(
     state: Annotated[Path, typer.Option(help="One folder for all of them; made on first start.")] = Path("odp-state"),
     listen: Annotated[
-        str, typer.Option(help="Address to serve on; the port is the first of three in a row.")
+        str, typer.Option(help="Address to serve on; the port is the first of six in a row.")
     ] = "127.0.0.1:7200",
     minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,

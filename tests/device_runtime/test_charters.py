@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hosts import Host
 
 from device_runtime.assignment import open_assignment
 from device_runtime.charters import CharterMemory
 from device_runtime.participation import Outcome
+from device_runtime.recommend import offered_model
 from device_runtime.services import Traffic
 from odp.charter import approve, found, open_charter, succeed
 from odp.crypto.signing import SigningKey
 from odp.errors import AttestationError, OdpError, PrivacyError, StateError
-from odp.v1 import population_pb2
+from odp.v1 import population_pb2, server_pb2
 
-SignedCharter = population_pb2.SignedCharter
+SignedCharter, PopulationCharter = population_pb2.SignedCharter, population_pb2.PopulationCharter
 STRANGER = SigningKey.generate()
 
 
@@ -135,3 +138,36 @@ def test_r163_nothing_is_remembered_of_a_charter_that_was_refused(world: Any) ->
         take_part(world, participant)
     show(world, world.charter)
     assert take_part(world, participant) is Outcome.SENT
+
+
+def test_r163_inference_remembers_no_charter_that_no_evidence_shows(world: Any, tmp_path: Path) -> None:
+    """Nobody signed it and its sequence is huge: remembered, it would keep every real task away for good."""
+    world.fill([5])
+    charters = CharterMemory()
+    participant = dataclasses.replace(world.participant(), charters=charters)
+    real = PopulationCharter.FromString(world.charter.charter)
+    forged = PopulationCharter()
+    forged.CopyFrom(real)
+    forged.sequence, forged.previous_sha256 = 2**31 - 1, bytes(32)
+    forged.founding_sha256 = open_charter(world.charter).sha256
+    newest = server_pb2.GetModelResponse.FromString(world.server.newest.SerializeToString())
+    newest.charter.CopyFrom(SignedCharter(charter=forged.SerializeToString()))
+    with contextlib.suppress(OdpError):
+        offered_model(newest, charters=charters, log=None)
+    assert take_part(world, participant) is Outcome.SENT
+
+
+def test_r163_a_model_of_another_population_than_was_asked_for_is_refused(world: Any) -> None:
+    world.fill([5])
+    with pytest.raises(PrivacyError, match="'songs' was asked for"):
+        offered_model(world.server.newest, charters=CharterMemory(), log=None, population="songs")
+
+
+def test_r163_a_task_under_the_charter_of_others_ends_no_device_host(world: Any) -> None:
+    """The server's answer is refused, and the host asks again later."""
+    world.fill([5] * 2)
+    world.server.assignment.charter.CopyFrom(founding(STRANGER))
+    host = Host(world, count=2)
+    host.events.append(host.stop.set)
+    host.run()
+    assert host.pauses, "it waited for another answer"
