@@ -117,8 +117,9 @@ def test_the_devices_own_ledgers_agree_with_the_aggregator(runs: list[Run]) -> N
         with Store.open(store_path(runs[0].root, device)) as store:
             states.update(line.state for line in store.ledger())
     counted = sum(entry["counted"] for entry in runs[0].found["rounds"])
-    assert states[State.SENT] == counted
-    assert states[State.REFUSED] == 5 * ROUNDS
+    # Three of each five changed on their way: a refusal of other bytes than a device made proves nothing to it.
+    assert states[State.SENT] == counted + 3 * ROUNDS
+    assert states[State.REFUSED] == 2 * ROUNDS
 
 
 def test_every_line_about_a_fault_says_that_it_was_injected(runs: list[Run]) -> None:

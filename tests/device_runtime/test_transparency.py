@@ -24,7 +24,7 @@ from device_runtime.services import Traffic
 from device_runtime.store import State
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import Refusal, ServiceUnavailable, TransparencyError
+from odp.errors import ServiceUnavailable, TransparencyError
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import CharterEntry, ManifestEntry, PolicyEntry, TaskEntry
@@ -188,7 +188,6 @@ def test_a_contribution_that_was_prepared_waits_when_its_enclave_is_withdrawn(lo
 def test_new_keys_of_an_enclave_are_trusted_only_where_its_code_is_endorsed(logged: Logged, world: Any) -> None:
     """The aggregator comes back with other code in the middle of a round: pinned, but endorsed by nobody."""
     other = "sha384:" + "b" * 96
-    world.aggregator.script = [f"refuse {Refusal.MALFORMED.value}"]
     own = {role: (getattr(world, role).enclave.image,) for role in ("distributor", "aggregator")}
     values = world.reference_values(image_digests={**own, "aggregator": (*own["aggregator"], other)})
     participant = logged.participant(reference_values=values)
@@ -196,10 +195,12 @@ def test_new_keys_of_an_enclave_are_trusted_only_where_its_code_is_endorsed(logg
     enclaves = participant.enclaves
     enclaves.verified("aggregator", work.aggregator)
     world.aggregator.enclave.image = other
+    world.aggregator.enclave.signing = SigningKey.generate()
+    world.open_again()
     with pytest.raises(TransparencyError) as caught:
-        take_part(logged, participant, work)
+        take_part(logged, participant, logged.offer())
     assert caught.value.reason == "not_endorsed"
-    assert len(world.aggregator.submits) == 1
+    assert world.aggregator.submits == []
     logged.endorse("aggregator", other)
     assert take_part(logged, logged.participant(reference_values=values), logged.offer()) is Outcome.SENT
 
