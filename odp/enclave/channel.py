@@ -70,7 +70,7 @@ class Connection:
                     self._socket.sendall(header)
                     self._socket.sendall(payload)
         except OSError as error:
-            raise StateError("the other end of the enclave's socket is gone") from error
+            raise StateError("the enclave ended, or its host did; start the program again") from error
 
     def receive(self) -> tuple[int, bytes] | None:
         """(number, payload) of the next frame; None where the other end closed between two frames, or was killed.
