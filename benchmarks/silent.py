@@ -92,7 +92,7 @@ def run(quick: bool) -> list[Figure]:
 
 
 def _took(method: Any, calls: int) -> list[float]:
-    """Seconds of so many calls, one after the other. Raises ServiceError where one is not answered."""
+    """Seconds of each of ``calls`` calls, one after the other. Raises ServiceError where one is not answered."""
     took = []
     for _ in range(calls):
         started = time.perf_counter()

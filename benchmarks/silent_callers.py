@@ -2,10 +2,10 @@
 
 ``python silent_callers.py ADDRESS CA CONNECTIONS CALLS METHOD[,METHOD..] [IDENTITY]`` answers the lines of its stdin:
 
-- ``silence``: on every connection open so many calls that never send their request; what ends is opened again, a few
+- ``silence``: on every connection open CALLS calls that never send their request; what ends is opened again, a few
   thousand times at most
 - ``pause``: cancel them all
-- ``flood COUNT BYTES METHOD``: send so many calls at once, each with a request of so many bytes, and count their ends
+- ``flood COUNT BYTES METHOD``: send COUNT calls at once, each with a request of BYTES bytes, and count their ends
 """
 
 from __future__ import annotations

@@ -183,8 +183,9 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
         also="server",
     )
     # The second round: the server's own steps, then enclaves and platforms from outside.
-    platform.start("aggregator")
+    # The server first: it would learn of the release before it dies.
     platform.kill("server")
+    platform.start("aggregator")
     platform.crash_through("server", [f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"])
     platform.start("server")
     platform.until(lambda: platform.held(1) > 0, what="the second round")
