@@ -47,6 +47,7 @@ _RADIX = 1 << _RADIX_BITS
 _LOW = np.arange(_RADIX, dtype=np.int32)
 _TILE = 4096  # items per dense product; a multiple of the radix
 _MOST_PLACES = 2**11  # places whose one-hot rows are held at once
+_MOST_WEIGHTS = 2**20  # dense weights that are held at once: each product with them reads and writes all sums
 _BLOCK = 2**14  # users decoded at once
 _MOST_USERS = 2**19  # until then, float64 sums of entries below 2^32 are below 2^51
 _ALL_PAIRS = 256
@@ -145,17 +146,19 @@ class FactorSums:
 
     def __init__(self, items: int, places: int, widths: Sequence[int]) -> None:
         self._items = items
-        self._totals = [np.zeros((items, width), dtype=np.int64) for width in widths]
-        self._running = [np.zeros((items, width), dtype=np.float64) for width in widths]
+        # Items last: a matrix product with the long side last takes two thirds of the time.
+        self._totals = [np.zeros((width, items), dtype=np.int64) for width in widths]
+        self._running = [np.zeros((width, items), dtype=np.float64) for width in widths]
         self._users = 0
         # Buffers of one block, kept: memory that is new each time costs more than the arithmetic.
-        self._block = max(1, _MOST_PLACES // places)
-        rows = -(-min(items, _TILE) // _RADIX)
-        self._high = np.empty((self._block, places, rows), dtype=np.float32)
-        self._low = np.empty((self._block, places, _RADIX), dtype=np.float32)
-        self._weights = np.empty((self._block, rows, _RADIX), dtype=np.float32)
-        self._dense = np.empty((self._block, rows, _RADIX), dtype=np.float64)
-        self._product = [np.empty((rows * _RADIX, width), dtype=np.float64) for width in widths]
+        self._few = max(1, _MOST_PLACES // places)
+        rows, kinds = -(-min(items, _TILE) // _RADIX), len(widths)
+        self._block = max(self._few, _MOST_WEIGHTS // (rows * _RADIX))
+        self._high = np.empty((self._few, places, rows), dtype=np.float32)
+        self._low = np.empty((self._few, places, kinds, _RADIX), dtype=np.float32)
+        self._weights = np.empty((self._few, rows, kinds, _RADIX), dtype=np.float32)
+        self._dense = np.empty((kinds, self._block, rows, _RADIX), dtype=np.float64)
+        self._product = [np.empty((width, rows * _RADIX), dtype=np.float64) for width in widths]
 
     def add(self, items: Int64Array, weightings: Sequence[Int64Array], matrices: Sequence[Float64Array]) -> None:
         """Adds n users.
@@ -175,7 +178,7 @@ class FactorSums:
     def totals(self) -> list[Int64Array]:
         """The sums so far, int64 [m, width] each; copies."""
         self._flush()
-        return [total.copy() for total in self._totals]
+        return [np.array(total.T, order="C") for total in self._totals]
 
     def _flush(self) -> None:
         for total, running in zip(self._totals, self._running, strict=True):
@@ -185,23 +188,29 @@ class FactorSums:
 
     def _add_block(self, items: Int64Array, weightings: Sequence[Int64Array], matrices: Sequence[Float64Array]) -> None:
         users = len(items)
+        for first in range(0, self._items, _TILE):
+            size = min(_TILE, self._items - first)
+            dense = self._dense[:, :users, : -(-size // _RADIX)]
+            for start in range(0, users, self._few):
+                some = slice(start, start + self._few)
+                self._spread(items[some], [one[some] for one in weightings], first // _RADIX, dense[:, some])
+            for running, product, one, matrix in zip(self._running, self._product, dense, matrices, strict=True):
+                totals = product[:, : one[0].size]
+                np.matmul(matrix.T, one.reshape(users, -1), out=totals)
+                running[:, first : first + size] += totals[:, :size]
+
+    def _spread(self, items: Int64Array, weightings: Sequence[Int64Array], first: int, dense: Float64Array) -> None:
+        """Writes weightings, [n, K] each, into dense [weightings, n, rows, radix], which begins with row ``first``."""
+        kinds, users, rows, _ = dense.shape
         # Shifts: the time of a division depends on what is divided.
         high, low = (items >> _RADIX_BITS).astype(np.int32), (items & (_RADIX - 1)).astype(np.int32)
-        for start in range(0, self._items, _TILE):
-            size = min(_TILE, self._items - start)
-            rows = -(-size // _RADIX)
-            first = start // _RADIX
-            left = self._high[:users, :, :rows]
-            left[...] = high[:, :, None] == np.arange(first, first + rows, dtype=np.int32)
-            weights, dense = self._weights[:users, :rows], self._dense[:users, :rows]
-            for running, product, one, matrix in zip(self._running, self._product, weightings, matrices, strict=True):
-                right = self._low[:users]
-                # Weights below 2^24 are exact in float32, and every sum over places has one term that is not zero.
-                np.multiply(low[:, :, None] == _LOW, one.astype(np.float32)[:, :, None], out=right)
-                np.matmul(left.swapaxes(1, 2), right, out=weights)
-                dense[...] = weights
-                np.matmul(dense.reshape(users, -1).T, matrix, out=product[: rows * _RADIX])
-                running[start : start + size] += product[:size]
+        left, right, found = self._high[:users, :, :rows], self._low[:users], self._weights[:users, :rows]
+        left[...] = high[:, :, None] == np.arange(first, first + rows, dtype=np.int32)
+        right[...] = (low[:, :, None] == _LOW)[:, :, None]
+        # Weights below 2^24 are exact in float32, and every sum over places has one term that is not zero.
+        right *= np.stack(weightings, axis=2).astype(np.float32)[..., None]
+        np.matmul(left.swapaxes(1, 2), right.reshape(users, -1, kinds * _RADIX), out=found.reshape(users, rows, -1))
+        dense[...] = found.transpose(2, 0, 1, 3)
 
 
 class ObliviousAccumulator:
