@@ -332,7 +332,7 @@ class Participant:
             hpke_key=prepared.recipient, sealed=sealed, masked=vector,
         )  # fmt: skip
         store.settle(task, round, State.REFUSED if signed else State.SENT, refusal)
-        if refusal is Refusal.TASK_ABANDONED:
+        if signed and refusal is Refusal.TASK_ABANDONED:
             store.end_task(task)
         return Outcome.REFUSED
 

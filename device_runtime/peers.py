@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from odp.v1 import (
 
 #: A name is looked up again after so long: its service may have moved.
 _NAME_SECONDS = 300.0
+#: A channel that was replaced is closed after so long: longer than every call on it.
+_CALL_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ class Peers:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._peers: dict[str, Peer] = {}
-        self._replaced: list[grpc.Channel] = []
+        # With the time when each was replaced, oldest first.
+        self._replaced: list[tuple[float, grpc.Channel]] = []
 
     def at(self, role: str, address: str) -> Peer:
         """The service of ``role`` at ``address``.
@@ -106,14 +110,16 @@ class Peers:
             return known
         # In one order: names with several addresses give them in turn.
         targets = tuple(sorted(self.pinned.targets(address)))
-        until = self._monotonic() + _NAME_SECONDS
+        now = self._monotonic()
+        until = now + _NAME_SECONDS
         with self._lock:
+            self._close_replaced(before=now - _CALL_SECONDS)
             known = self._peers.get(address)
             if known is None or known.targets != targets:
                 channel = connect(address, self._ca, targets=targets)
                 if known is not None:
                     # Calls may be under way on it.
-                    self._replaced.append(known.channel)
+                    self._replaced.append((now, known.channel))
             else:
                 channel = known.channel
             peer = self._peers[address] = Peer.over(channel, targets, until)
@@ -122,7 +128,12 @@ class Peers:
     def close(self) -> None:
         """Closes all channels; calls in flight end with ServiceUnavailable."""
         with self._lock:
-            channels = [peer.channel for peer in self._peers.values()] + self._replaced
-            self._peers, self._replaced = {}, []
+            channels = [peer.channel for peer in self._peers.values()]
+            self._peers = {}
+            self._close_replaced(before=math.inf)
         for channel in channels:
             channel.close()
+
+    def _close_replaced(self, *, before: float) -> None:
+        while self._replaced and self._replaced[0][0] < before:
+            self._replaced.pop(0)[1].close()

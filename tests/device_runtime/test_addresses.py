@@ -106,9 +106,11 @@ def test_a_name_is_resolved_once_and_the_channel_gets_its_addresses(monkeypatch:
     """DNS rebinding: what the name leads to a moment later is nothing that a connection sees."""
     made: list[tuple[str, tuple[str, ...]]] = []
 
+    closed = []
+
     class Channel:
         def close(self) -> None:
-            """Nothing is open."""
+            closed.append(self)
 
         def __getattr__(self, name: str) -> Any:
             return lambda *given, **options: None
@@ -134,6 +136,10 @@ def test_a_name_is_resolved_once_and_the_channel_gets_its_addresses(monkeypatch:
     names.answers = [["1.1.1.1"]]
     assert peers.at("aggregator", "a.example:7202").channel is not first.channel
     assert made[-1] == ("a.example:7202", ("1.1.1.1:7202",))
+    assert not closed, "calls may be under way on the first"
+    now[0] = 4000.0
+    peers.at("aggregator", "a.example:7202")
+    assert closed == [first.channel]
     peers.close()
 
 

@@ -414,21 +414,25 @@ def test_a_signed_refusal_is_final_costs_nothing_and_leaves_no_bytes_behind(worl
     assert (line.state, line.refusal, line.payload) == (State.REFUSED, refusal, None)
 
 
-def test_the_end_of_a_task_drops_the_bytes_and_keeps_the_charge(world: Any) -> None:
-    """The first try was counted, perhaps released; then the task was cancelled, and nobody can say so any more."""
+@pytest.mark.parametrize("signed", [True, False])
+def test_the_end_of_a_task_drops_the_bytes_and_keeps_the_charge(world: Any, signed: bool) -> None:
+    """The first try was counted, perhaps released; then the task was cancelled.
+
+    Local parameters go with the word of the enclave alone: a host's word would let it spoil the person's own results.
+    """
     world.fill([5])
     world.aggregator.script = ["lose the answer"] * 9
     with pytest.raises(ServiceError):
         take_part(world, 0)
     tries = len(world.aggregator.submits)
-    world.aggregator.script = [f"lie {Refusal.TASK_ABANDONED.value}"]
+    world.aggregator.script = [f"{'refuse' if signed else 'lie'} {Refusal.TASK_ABANDONED.value}"]
     assert take_part(world, 0) is Outcome.REFUSED
     assert take_part(world, 0) is Outcome.SETTLED
     assert len(world.aggregator.submits) == tries + 1
     with world.store(0) as store:
         (line,) = store.ledger()
-        assert len(store.charged()) == 1
-        assert store.local_parameters(world.task_id) is None
+        assert len(store.charged()) == (not signed)
+        assert (store.local_parameters(world.task_id) is None) == signed
     assert (line.payload, line.sealed) == (None, None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import re
 import signal
 import sqlite3
@@ -54,7 +55,17 @@ Found = TypeVar("Found")
 
 def crashing_at(*points: str) -> list[str]:
     """The command that runs `odp` and ends it, its enclave or its platform process at the first of ``points``."""
+    for point in points:
+        if not point.startswith("--"):
+            _require_point(point)
     return [sys.executable, "-P", crash.__file__, *points, "--"]
+
+
+def _require_point(point: str) -> None:
+    """Fails where there is no such method: an enclave that cannot be armed ends as well, and at another step."""
+    module, path, *_ = point.removeprefix(crash.ENCLAVE).removeprefix(crash.PLATFORM).split(":")
+    owner, method = path.split(".")
+    assert callable(getattr(getattr(importlib.import_module(module), owner), method)), point
 
 
 class ArmedServices(Services):

@@ -13,7 +13,7 @@ from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
 pytestmark = pytest.mark.processes
 
 AGGREGATOR = "trusted_aggregator.storage:Storage"
-SPENDING = "trusted_aggregator.spending:Spending"
+SPENDING = "trusted_aggregator.population:Population"
 CLIENTS = "server.clients"
 SERVER = "server.storage:Storage"
 MODELS = "distributor.model_store:IncomingModel"
@@ -173,12 +173,13 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
             f"enclave/{CORE}.submit_batch:after:2",  # counted in its memory, the host does not know
             f"enclave/{SPENDING}.charge:before",
             f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
-            f"platform/{COUNTER}.advance:before",  # the charge is stored, the counters do not know
+            f"platform/{COUNTER}.advance:before:3",  # after two at start: the charge is stored, no counter knows
             f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
             f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
-            f"enclave/{CORE}.release:after",  # the release is made, the host does not know
+            f"enclave/{CORE}.seal_release:after",  # the release is made, the host does not know
             f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
-            f"{AGGREGATOR}.erase:before",  # stored; nobody heard of it
+            f"{AGGREGATOR}.erase:before",  # stored and in force, the contributions still lie there
+            f"enclave/{CORE}.release:after",  # nobody heard of it
         ],
         also="server",
     )
