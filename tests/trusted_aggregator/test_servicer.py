@@ -127,6 +127,26 @@ def test_what_a_crash_left_of_a_released_round_is_erased_at_the_next_start(host,
     assert host.close_round() == signed
 
 
+def test_a_release_that_was_stored_but_not_put_in_force_is_given_by_the_next_close(host, monkeypatch):
+    """The platform failed in between, and nothing was restarted: the round must not stay closed without a release."""
+    for device in range(3):
+        host.submit(device)
+    commit = host.core.commit
+
+    def failing_after_the_seal():
+        if host.storage.record(release_key(host.world.task_sha256, 0)) is not None:
+            raise StateError("the platform does not answer")
+        commit()
+
+    with monkeypatch.context() as failing:
+        failing.setattr(host.core, "commit", failing_after_the_seal)
+        with pytest.raises(StateError, match="does not answer"):
+            host.close_round()
+    signed = host.close_round()
+    assert host.close_round() == signed
+    assert host.log.getvalue().count("round_charged") == 1
+
+
 def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeypatch):
     for device in range(4):
         host.submit(device)
