@@ -30,6 +30,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, ServiceError
 from odp.public_table import OpenedTable, Table, open_version
+from odp.signed_ledger import LedgerPart, read_ledger
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.tables import broadcast_from, entry_bytes
 from odp.task import Task
@@ -321,17 +322,19 @@ class Connection:
         ).table
         return open_version(told.definition, told.manifest, name=name)
 
-    def ledger(self, status: server_pb2.TaskStatus) -> aggregator_pb2.GetLedgerResponse:
-        """Everything that the task's population was ever charged, as the aggregator's enclave signed it."""
-        address = status.aggregator_address
+    def ledger(self, status: server_pb2.TaskStatus) -> LedgerPart:
+        """Everything that the task's population was ever charged, under the head that the enclave signed."""
+        address, task = status.aggregator_address, task_sha256(status.task)
         with channel.connect(address, self._ca) as opened:
-            request = aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256(status.task))
-            return channel.call(
-                aggregator_pb2_grpc.AggregatorServiceStub(opened).GetLedger,
-                request,
-                timeout=channel.SHORT_DEADLINE,
-                what="read the privacy ledger",
-                address=address,
+            stub = aggregator_pb2_grpc.AggregatorServiceStub(opened)
+            return read_ledger(
+                lambda first: channel.call(
+                    stub.GetLedger,
+                    aggregator_pb2.GetLedgerRequest(task_sha256=task, first=first),
+                    timeout=channel.SHORT_DEADLINE,
+                    what="read the privacy ledger",
+                    address=address,
+                )
             )
 
     def evidence(self, address: str, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:

@@ -13,6 +13,7 @@ from typing import Protocol
 import grpc
 
 from odp.errors import EnrolmentError, ServiceError, ServiceUnavailable
+from odp.signed_ledger import LedgerPart, read_ledger
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call
 from odp.v1 import (
     aggregator_pb2,
@@ -85,8 +86,8 @@ class Aggregator(Protocol):
         """Evidence of the enclave over ``nonce``."""
         ...
 
-    def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
-        """The signed ledger of a task's population."""
+    def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
+        """The ledger of a task's population from entry ``first`` on, under its signed head."""
         ...
 
 
@@ -225,16 +226,18 @@ class AggregatorClient:
         )
         return reply
 
-    def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
+    def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
         """See ``Aggregator``."""
-        reply: aggregator_pb2.GetLedgerResponse = call(
-            self._public.GetLedger,
-            aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256),
-            timeout=SHORT_DEADLINE,
-            what="read the aggregator's ledger",
-            address=self._address,
+        return read_ledger(
+            lambda number: call(
+                self._public.GetLedger,
+                aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256, first=number),
+                timeout=SHORT_DEADLINE,
+                what="read the aggregator's ledger",
+                address=self._address,
+            ),
+            first=first,
         )
-        return reply
 
 
 class IssuerClient:

@@ -294,7 +294,9 @@ class Driver:
         )
         if self._keeper is not None:
             # Before it is stored: from then on the task may end, and nobody would come back to log the release.
-            self._keeper.log_round(task.sha256, current.round, signed, aggregator=self._aggregator)
+            self._keeper.log_round(
+                task.sha256, current.round, signed, population=task.population, aggregator=self._aggregator
+            )
         if self._storage.release_round(task.sha256, current.round, signed, contributions=release.contributions):
             self._board.refresh()
             self._log.event(

@@ -4,7 +4,8 @@
 before its population's tasks      each charter, once it is in force
 before the first model is made     the task; policies and endorsements of the enclaves (these at the start, too)
 after the distributor took it      each model version
-before a release is applied        the aggregator's evidence, the release and the ledger, in one batch
+before a release is applied        the aggregator's evidence, the release, and what was charged to its population since
+                                   the ledger was logged last, in one batch
 =================================  ==============================================================================
 
 Every step is done again after a crash: an entry that is in the log is not appended again, and what is not the same
@@ -22,6 +23,7 @@ from typing import Protocol
 
 from odp.enclave.evidence import Claims, read_token
 from odp.errors import ConfigurationError, OdpError, StateError
+from odp.privacy.ledger_state import LedgerHead
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.endorsements import EndorsementFile, open_endorsement
 from odp.transparency.entries import (
@@ -95,6 +97,8 @@ class LogKeeper:
         self._signed = clock()
         self._evidence: set[bytes] = set()
         self._ledgers: set[tuple[bytes, int]] = set()
+        # By population, how many entries of its ledger the log holds.
+        self._charged: dict[str, int] = {}
         self._recall()
         self._append([entry.encode() for entry in endorsements.entries])
         # Nobody cosigned this start's checkpoint yet, and it may be old.
@@ -115,9 +119,15 @@ class LogKeeper:
         self._append([ManifestEntry.of(model).encode()])
 
     def log_round(
-        self, task_sha256: bytes, round: int, release: common_pb2.SignedRelease, *, aggregator: Aggregator
+        self,
+        task_sha256: bytes,
+        round: int,
+        release: common_pb2.SignedRelease,
+        *,
+        population: str,
+        aggregator: Aggregator,
     ) -> bool:
-        """Logs a release with the evidence of who signed it and the ledger that charged it; False where that is done.
+        """Logs a release with the evidence of who signed it and what charged it; False where that is done.
 
         Raises:
             ServiceError, ServiceUnavailable: the aggregator did not give evidence or ledger.
@@ -129,17 +139,15 @@ class LogKeeper:
                 return False
             evidence = aggregator.evidence(self._random(_NONCE_BYTES))
             key = Claims.from_json(read_token(evidence.token).claims).signing_key
-            ledger = aggregator.ledger(task_sha256)
-            batch = [
-                ReleaseEntry.of(release).encode(),
-                LedgerEntry.of(task_sha256, round, ledger.ledger, ledger.signature).encode(),
-            ]
+            part = aggregator.ledger(task_sha256, self._charged.get(population, 0))
+            batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
             if key not in self._evidence:
                 token = evidence.token.encode("ascii")
                 batch.insert(0, EvidenceEntry(token, evidence.policy, evidence.event_log).encode())
             self._append(batch)
             self._evidence.add(key)
             self._ledgers.add((task_sha256, round))
+            self._note_charged(part.head)
             self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
             return True
 
@@ -253,6 +261,11 @@ class LogKeeper:
                     self._evidence.add(claims.signing_key)
                 elif isinstance(entry, LedgerEntry):
                     self._ledgers.add((entry.task_sha256, entry.number))
+                    self._note_charged(entry.head)
+
+    def _note_charged(self, encoded: bytes) -> None:
+        head = LedgerHead.decode(encoded)
+        self._charged[head.population] = head.entries
 
 
 def read_witness(text: str) -> tuple[str, VerifierKey]:

@@ -25,7 +25,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.cli.main import app
 from odp.errors import ConfigurationError
-from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 from odp.simulation.engine import check_population
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,7 +26,7 @@ from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
-from odp.privacy.ledger import ReleaseState
+from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed_task import open_order, open_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
@@ -107,7 +107,7 @@ class AggregatorCore(Submissions):
         core._erase_over()
         core._show_charters()
         changed = [population for population in core._populations.values() if population.changed]
-        core.restored_writes = (*map(core._population_record, changed), *erased)
+        core.restored_writes = (*(one for each in changed for one in each.writes(core._sealer)), *erased)
         return core
 
     # Whose a population is
@@ -127,7 +127,7 @@ class AggregatorCore(Submissions):
             if population is not None and population.record.charter_bytes:
                 known = population_pb2.SignedCharter.FromString(population.record.charter_bytes)
                 if charter_sha256(known) == charter.sha256:
-                    return (self._population_record(population),) if population.is_pending else ()
+                    return population.writes(self._sealer) if population.is_pending else ()
             population = changeable(charter, self._populations, self._identity, changes=self._changes)
             retired = [
                 task for task in self._holdings.tasks_of(charter.population) if task.developer_key not in charter.owners
@@ -135,7 +135,7 @@ class AggregatorCore(Submissions):
             population.set_charter(charter, abandoned=[task.sha256 for task in retired])
             self._populations[charter.population] = population
             self._changes[charter.population] += 1
-            return (self._population_record(population), *self._end(retired, population))
+            return (*population.writes(self._sealer), *self._end(retired, population))
 
     def charter(self, population: str) -> population_pb2.SignedCharter | None:
         """The charter in force; None where the population is not founded."""
@@ -180,13 +180,13 @@ class AggregatorCore(Submissions):
         with self._admin:
             population = self._population(definition.population)
             if task in population.record.abandoned:
-                return (self._population_record(population),) if population.is_pending else ()
+                return population.writes(self._sealer) if population.is_pending else ()
             population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
             held = self._holdings.task(task)
             population.abandon(task, held=held is not None)
             self._ended.add(task)
             self._holdings.end([task])
-            return (self._population_record(population), *self._end([] if held is None else [held], population))
+            return (*population.writes(self._sealer), *self._end([] if held is None else [held], population))
 
     # Rounds
 
@@ -221,8 +221,8 @@ class AggregatorCore(Submissions):
                 require_same_model(existing.number, existing.model_sha256, parsed)
                 require_same_key(existing.number, existing.record.token_key, token_key)
                 return ()
-            newest = population.find(task.id, parsed.round)
-            if newest is not None and newest.state is ReleaseState.SEALED:
+            standing = population.find(task.id, parsed.round)
+            if standing is not None and standing.state is ReleaseState.SEALED:
                 if self._holdings.task(task.sha256) is None:
                     raise PrivacyError(
                         f"round {parsed.round} of {task.label} was released, and the task is forgotten here since: "
@@ -274,15 +274,15 @@ class AggregatorCore(Submissions):
                 require_same_model(found.number, found.model_sha256, parsed)
                 if found.status is Status.OPEN:
                     self._charge_open(task, found, population)
-            entry, newest = (look(task.id, parsed.round) for look in (population.charged, population.find))
-            if entry is None or newest is None:
+            standing = population.find(task.id, parsed.round)
+            if standing is None:
                 raise not_open(parsed.round)
-            released = newest.state is ReleaseState.SEALED
+            released = standing.state is ReleaseState.SEALED
             if not released and not isinstance(found, Round):
                 raise void(parsed.round)
-            writes = () if released else (self._population_record(population),)
+            writes = () if released else population.writes(self._sealer)
             masked_bytes = found.masked_bytes if isinstance(found, Round) else 0
-            return Charged(task.sha256, parsed.round, entry.contributions, released, writes, masked_bytes)
+            return Charged(task.sha256, parsed.round, standing.contributions, released, writes, masked_bytes)
 
     def seal_release(self, order: bytes, *, noise: bytes | None = None, masked: MaskedSum | None = None) -> Writes:
         """Makes the one release of a charged round, sealed. Idempotent.
@@ -302,25 +302,25 @@ class AggregatorCore(Submissions):
             parsed = parse_order(order)
             task, population = self._ordered(parsed)
             found = self._find_round(task.sha256, parsed.round)
-            newest = population.find(task.id, parsed.round)
-            if newest is not None and newest.state is ReleaseState.SEALED:
-                return (self._population_record(population),) if population.is_pending else ()
-            if newest is None:
+            standing = population.find(task.id, parsed.round)
+            if standing is not None and standing.state is ReleaseState.SEALED:
+                return population.writes(self._sealer) if population.is_pending else ()
+            if standing is None:
                 raise PrivacyError(f"round {parsed.round} was not charged: a release is charged first")
-            if not isinstance(found, Round):
+            if not isinstance(found, Round) or standing.charge is None:
                 raise void(parsed.round)
             require_same_model(found.number, found.model_sha256, parsed)
             population.require_committed()
-            if newest.events != task.charges(found.number):
+            if standing.charge.events != task.charges(found.number):
                 raise StateError(f"the ledger charges round {found.number} otherwise; restore the newest state folder")
             drawn = self._noise(found, noise)
-            signed = signed_release(found, newest, self._identity.signing, noise=drawn, masked=masked)
+            signed = signed_release(found, standing.charge, self._identity.signing, noise=drawn, masked=masked)
             population.seal(task_id=task.id, round=found.number, release_sha256=release_sha256(signed))
             found.status = Status.SEALED
             found.erase()
             key = names.release_key(task.sha256, found.number)
             return (
-                self._population_record(population),
+                *population.writes(self._sealer),
                 self._sealer.seal(key, signed.SerializeToString(deterministic=True)),
                 SealedRecord(names.round_key(task.sha256, found.number), None),
                 SealedRecord(names.noise_key(task.sha256, found.number), None),
@@ -363,8 +363,8 @@ class AggregatorCore(Submissions):
         """
         with self._admin:
             task = self._holdings.task(task_sha256)
-            entry = None if task is None else self._populations[task.population].find(task.id, round)
-            if task is None or entry is None or entry.state is ReleaseState.SEALED:
+            standing = None if task is None else self._populations[task.population].find(task.id, round)
+            if task is None or standing is None or standing.state is ReleaseState.SEALED:
                 raise StateError(f"round {round} is no charged round: there is nothing to give up")
             population = self._populations[task.population]
             found = self._find_round(task_sha256, round)
@@ -373,7 +373,7 @@ class AggregatorCore(Submissions):
                 population.mark_void(task_id=task.id, round=round)
                 self._holdings.drop_round(found)
             return (
-                self._population_record(population),
+                *population.writes(self._sealer),
                 SealedRecord(names.round_key(task_sha256, round), None),
                 SealedRecord(names.noise_key(task_sha256, round), None),
             )
@@ -397,7 +397,9 @@ class AggregatorCore(Submissions):
     # What may be told
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
-        """(the population's ledger as canonical JSON, signature); None for a task that it never had.
+        """(head of the population's ledger, encoded; its signature); None for a task that it never had.
+
+        The host has the entries, and the head stands for them.
 
         Raises StateError where another copy of this enclave has charged since.
         """
@@ -409,7 +411,7 @@ class AggregatorCore(Submissions):
                 population = self._populations[task.population]
             if population is None:
                 return None
-            data = population.ledger.encode()
+            data = population.ledger.head.encode()
             return data, self._identity.signing.sign(domains.LEDGER, data)
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
@@ -480,9 +482,6 @@ class AggregatorCore(Submissions):
     def _erase_over(self) -> None:
         self._keys.erase(self._over)
         self._over.clear()
-
-    def _population_record(self, population: Population) -> SealedRecord:
-        return self._sealer.seal(names.population_key(population.name), population.record.encode())
 
     def _show_charters(self) -> None:
         """Puts charters in force into the log that evidence carries: who attests sees whose each population is."""

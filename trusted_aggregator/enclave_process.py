@@ -197,8 +197,8 @@ class _Calls:
         return _written(self._core.forget(request.forget_task.task_sha256))
 
     def ledger(self, request: EnclaveRequest) -> EnclaveReply:
-        data, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
-        return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(ledger=data, signature=signature))
+        head, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
+        return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(head=head, signature=signature))
 
 
 def _written(writes: Writes) -> EnclaveReply:

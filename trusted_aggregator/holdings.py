@@ -9,14 +9,14 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 
 from odp.errors import Refusal
-from odp.privacy.ledger import ReleaseState
+from odp.privacy.ledger_entry import ReleaseState
 from trusted_aggregator.interface import RoundState, Status
 from trusted_aggregator.opened_task import OpenedTask
 from trusted_aggregator.population import Population
 from trusted_aggregator.records import SealedRecord, noise_key, release_key, round_key, task_key
 from trusted_aggregator.rounds import Round
 
-#: What the ledger's newest entry of a round says of it.
+#: What the ledger says of a round that is not held.
 _STATUS = {
     ReleaseState.CHARGED: Status.VOID,  # charged, and not held: what was charged is gone
     ReleaseState.SEALED: Status.RELEASED,
@@ -32,8 +32,6 @@ class Holdings:
         self._tasks: dict[bytes, OpenedTask] = {}
         self._rounds: dict[tuple[bytes, int], Round] = {}
         self._ended: set[bytes] = set()
-        # By task, its rounds that the ledger knows and that are not held.
-        self._over: dict[bytes, set[int]] = {}
         #: Rounds that were charged, and that the last start could not restore.
         self.lost: list[tuple[bytes, int]] = []
 
@@ -48,10 +46,8 @@ class Holdings:
             task = self._tasks.get(task_sha256)
             if task is None:
                 return Refusal.WRONG_TASK
-            if task_sha256 not in self._over:
-                entries = populations[task.population].record.ledger.entries
-                self._over[task_sha256] = {entry.round for entry in entries if entry.task_id == task.id}
-            return Refusal.ROUND_CLOSED if round in self._over[task_sha256] else Refusal.WRONG_ROUND
+            charged = populations[task.population].find(task.id, round) is not None
+            return Refusal.ROUND_CLOSED if charged else Refusal.WRONG_ROUND
 
     def holds(self, task_sha256: bytes, round: int) -> bool:
         """Whether a round is held: open, charged, or sealed and not in force."""
@@ -98,7 +94,6 @@ class Holdings:
         """Erases a round and holds it no longer."""
         with self._lock:
             self._rounds.pop((round.task_sha256, round.number), None)
-            self._over.pop(round.task_sha256, None)
         round.erase()
 
     def end(self, tasks: Iterable[bytes]) -> None:
@@ -112,7 +107,6 @@ class Holdings:
             self.drop_round(held)
         with self._lock:
             task = self._tasks.pop(task_sha256, None)
-            self._over.pop(task_sha256, None)
         if task is None:
             return ()
         keys = [task_key(task_sha256)]
@@ -128,11 +122,10 @@ class Holdings:
         """Where a round stands; None for one that was never opened, or whose opening is gone."""
         with self._lock:
             found = self._rounds.get((task.sha256, number))
-        entry = population.charged(task.id, number)
+        standing = population.find(task.id, number)
         if found is not None:
-            contributions = found.contributions if entry is None else entry.contributions
+            contributions = found.contributions if standing is None else standing.contributions
             return RoundState(task.sha256, number, found.status, contributions)
-        newest = population.find(task.id, number)
-        if entry is None or newest is None:
+        if standing is None:
             return None
-        return RoundState(task.sha256, number, _STATUS[newest.state], entry.contributions)
+        return RoundState(task.sha256, number, _STATUS[standing.state], standing.contributions)

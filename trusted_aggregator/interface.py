@@ -137,7 +137,7 @@ class Aggregator(Protocol):
         ...
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
-        """(the population's ledger as canonical JSON, signature); None for an unknown task."""
+        """(head of the population's ledger, encoded; its signature); None for an unknown task."""
         ...
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:

@@ -20,5 +20,9 @@ MOST_OPEN_ROUNDS = 16
 MOST_STORED_BYTES = 2**27
 #: Tasks of one population that were ended: each is remembered for good, so that it stays ended.
 MOST_ABANDONED = 4096
-#: Rounds that one population can charge: its ledger is read at every start.
-MOST_CHARGES = 512
+#: Rounds that one population can charge: a start reads where each of them stands.
+MOST_CHARGES = 10_000
+#: Different events that one population can charge, and of those the ones of sampled rounds: each is a term of epsilon,
+#: which is computed anew at every charge, while other populations wait. A sampled one is by far the slowest.
+MOST_EVENTS = 2048
+MOST_SAMPLED = 512

@@ -10,7 +10,7 @@ from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import Query
 from odp.privacy import accounting
 from odp.privacy.events import Event, Sampling
-from odp.privacy.ledger import Budget
+from odp.privacy.ledger_entry import Budget
 from odp.signed_task import open_task, task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.masking import aggregated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy.ledger import ReleaseState
+from odp.privacy.ledger_entry import ReleaseState
 from trusted_aggregator.holdings import Holdings
 from trusted_aggregator.limits import MOST_DEFINITION_BYTES, MOST_OPEN_ROUNDS, MOST_STORED_BYTES, MOST_TASKS
 from trusted_aggregator.opened_task import OpenedTask
@@ -41,7 +41,7 @@ def require_may_open(
     if number >= task.planned:
         raise ConfigurationError(f"Expected round={number} of the task to be from 0 to {task.planned - 1}")
     _require_sizes(task)
-    if population.charged(task.id, number) is not None:
+    if population.find(task.id, number) is not None:
         raise PrivacyError(f"round {number} is void: it was charged, and its state is gone; submit a new task")
     if number:
         before = population.find(task.id, number - 1)
@@ -68,7 +68,7 @@ def make_room(task: OpenedTask, number: int, *, population: Population, holdings
     others = [held for held in holdings.tasks_of(population.name) if held.sha256 != task.sha256]
     finished = [held for held in others if _is_finished(held, population)]
     under_way = [held for held in others if held not in finished]
-    finished.sort(key=lambda held: _last_entry(held, population))
+    finished.sort(key=lambda held: population.record.ledger.last_entry(held.id))
     rounds = len(holdings.rounds({held.sha256 for held in [task, *others]}))
     if rounds >= MOST_OPEN_ROUNDS:
         raise _full(task, f"has {rounds} rounds open, of at most {MOST_OPEN_ROUNDS}")
@@ -115,11 +115,6 @@ def _lack(tasks: list[OpenedTask], holdings: Holdings) -> str:
 def _is_finished(task: OpenedTask, population: Population) -> bool:
     last = population.find(task.id, task.planned - 1)
     return last is not None and last.state is ReleaseState.SEALED
-
-
-def _last_entry(task: OpenedTask, population: Population) -> int:
-    entries = population.record.ledger.entries
-    return max(number for number, entry in enumerate(entries) if entry.task_id == task.id)
 
 
 def _full(task: OpenedTask, what: str) -> PrivacyError:

@@ -13,17 +13,22 @@ current version. A host that skipped the storing of 1 finds its older version re
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 from odp.charter import Charter
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import BudgetExceeded, PrivacyError, StateError
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import Event
-from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
-from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES, MOST_TASKS
+from odp.privacy.events import Event, SampledRound
+from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.ledger_state import LedgerState, Standing
+from trusted_aggregator.interface import Writes
+from trusted_aggregator.ledger_writes import LedgerWrites
+from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
+from trusted_aggregator.records import population_key
 from trusted_aggregator.rollback import ZERO, RollbackGuard
-from trusted_aggregator.sealed_state import PopulationRecord
+from trusted_aggregator.sealed_state import PopulationRecord, Sealer
 
 
 def _require_zero_out(events: Sequence[Event]) -> None:
@@ -39,8 +44,12 @@ def _require_zero_out(events: Sequence[Event]) -> None:
 class Population:
     """State and rollback guard of one population. Not thread-safe: its owner calls it under one lock."""
 
-    def __init__(self, identity: EnclaveIdentity, name: str, *, record: PopulationRecord | None = None) -> None:
+    def __init__(
+        self, identity: EnclaveIdentity, name: str, *, record: PopulationRecord | None = None, stored_state: int = 0
+    ) -> None:
         """Starts from ``record``, or without a charter where there is none.
+
+        ``stored_state`` is how many entries the state of the ledger covers that the host has stored.
 
         Raises StateError where the record is not the newest, or none is given although one was stored once.
         """
@@ -56,6 +65,7 @@ class Population:
         else:
             self._guard.advance(parent=record.parent, to=record.stamp)
         self._committed = record
+        self._writes = LedgerWrites(stored_state)
 
     @property
     def charter(self) -> Charter | None:
@@ -63,8 +73,11 @@ class Population:
         return self._committed.charter
 
     @property
-    def ledger(self) -> Ledger:
-        """The ledger in force. Raises StateError where another copy of this enclave has changed it since."""
+    def ledger(self) -> LedgerState:
+        """The ledger in force, not to be changed.
+
+        Raises StateError where another copy of this enclave has changed it since.
+        """
         self._guard.require(self._committed.stamp)
         return self._committed.ledger
 
@@ -98,16 +111,18 @@ class Population:
 
     def knows(self, task_sha256: bytes) -> bool:
         """Whether a task was charged to this population, or ended in it."""
-        return task_sha256 in self._committed.tasks
+        return self._committed.knows(task_sha256)
 
-    def charged(self, task_id: str, round: int) -> Entry | None:
-        """The entry that charged a round, in the current or the pending version; None where nothing was charged."""
-        entries = self.record.ledger.entries
-        return next((entry for entry in entries if entry.task_id == task_id and entry.round == round), None)
-
-    def find(self, task_id: str, round: int) -> Entry | None:
-        """The newest entry of a round, in the current or the pending version; None where nothing was charged."""
+    def find(self, task_id: str, round: int) -> Standing | None:
+        """Where a round stands, in the current or the pending version; None where nothing was charged."""
         return self.record.ledger.find(task_id, round)
+
+    def writes(self, sealer: Sealer) -> Writes:
+        """What the host has to store for ``record`` to be what a start finds."""
+        return (
+            sealer.seal(population_key(self.name), self.record.encode()),
+            *self._writes.pending(sealer, self.record.ledger),
+        )
 
     def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
         """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
@@ -119,7 +134,7 @@ class Population:
         """
         _require_zero_out(events)
         ledger = self.ledger
-        self._require_entry(ledger, what)
+        self._require_entry(ledger, events, what)
         try:
             ledger.require_room(
                 task_id=task_id, events=events, population_size=self._users(users),
@@ -168,24 +183,28 @@ class Population:
         """
         _require_zero_out(events)
         ledger = self.ledger
-        self._require_entry(ledger, f"round {round}")
-        ledger = ledger.charge(
+        self._require_entry(ledger, events, f"round {round}")
+        entry = ledger.charge(
             task_id=task_id, round=round, events=events, contributions=contributions,
             population_size=self._users(contributions), id_set_sha256=set_sha256, noise_id=noise_id,
             task_budget=budget, population_budget=self._budget,
         )  # fmt: skip
-        self._prepare(ledger=ledger)
+        self._prepare(entry)
 
     def seal(self, *, task_id: str, round: int, release_sha256: bytes) -> None:
         """Prepares the version that names the one release of a charged round. Raises PrivacyError, StateError."""
         self._prepare(
-            ledger=self._committed.ledger.advance(
+            self._committed.ledger.advance(
                 task_id=task_id, round=round, state=ReleaseState.SEALED, release_sha256=release_sha256
             )
         )
 
     def commit(self) -> None:
-        """Makes a stored version the only one. Raises StateError where another copy of this enclave was faster."""
+        """Makes the version that the host has stored the only one.
+
+        Raises StateError where another copy of this enclave was faster.
+        """
+        self._writes.all_stored()
         if self._pending is not None:
             self._guard.advance(parent=self._pending.parent, to=self._pending.stamp)
             self._committed, self._pending = self._pending, None
@@ -196,31 +215,45 @@ class Population:
         The stamp stays: it is the charge that must not roll back. Raises StateError where a change is not committed.
         """
         self.require_committed()
-        entry = self._committed.ledger.find(task_id, round)
-        if entry is not None and entry.state is ReleaseState.CHARGED:
-            ledger = self._committed.ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID)
-            self._committed = self._committed.with_ledger(ledger)
+        standing = self._committed.ledger.find(task_id, round)
+        if standing is not None and standing.state is ReleaseState.CHARGED:
+            ledger = self._committed.ledger.copy()
+            self._append(ledger, ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID))
+            self._committed = dataclasses.replace(self._committed, ledger=ledger)
             self.changed = True
 
     def _prepare(
-        self, *, charter: Charter | None = None, ledger: Ledger | None = None, abandoned: Collection[bytes] = ()
+        self, entry: Entry | None = None, *, charter: Charter | None = None, abandoned: Collection[bytes] = ()
     ) -> None:
         self.require_committed()
-        ledger = self._committed.ledger if ledger is None else ledger
-        ended = {task.hex() for task in abandoned}
-        for entry in [entry for entry in ledger.entries if entry.task_id in ended]:
-            latest = ledger.find(entry.task_id, entry.round)
-            if latest is not None and latest.state is ReleaseState.CHARGED:
-                ledger = ledger.advance(task_id=entry.task_id, round=entry.round, state=ReleaseState.VOID)
+        ledger = self._committed.ledger.copy()
+        self._append(ledger, entry)
+        for task_id in (task.hex() for task in abandoned):
+            charged = [round for round, one in ledger.rounds(task_id).items() if one.state is ReleaseState.CHARGED]
+            for round in charged:
+                self._append(ledger, ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID))
         self._pending = self._committed.after(
             charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned)
         )
 
-    def _require_entry(self, ledger: Ledger, what: str) -> None:
-        if sum(entry.state is ReleaseState.CHARGED for entry in ledger.entries) >= MOST_CHARGES:
+    def _append(self, ledger: LedgerState, entry: Entry | None) -> None:
+        if entry is not None:
+            self._writes.add(ledger.head.entries, entry)
+            ledger.append(entry)
+
+    def _require_entry(self, ledger: LedgerState, events: Sequence[Event], what: str) -> None:
+        full = f"{what} was not started: population {self.name!r}"
+        if ledger.charges >= MOST_CHARGES:
             raise PrivacyError(
-                f"{what} was not started: population {self.name!r} has charged {MOST_CHARGES} rounds, the most that "
-                "one ledger holds; take another population"
+                f"{full} has charged {MOST_CHARGES} rounds, the most that one ledger holds; take another population"
+            )
+        different = {*ledger.events, *events}
+        sampled = sum(isinstance(event, SampledRound) for event in different)
+        if len(different) > MOST_EVENTS or sampled > MOST_SAMPLED:
+            raise PrivacyError(
+                f"{full} would be charged for {len(different)} different events, {sampled} of them sampled rounds, of "
+                f"at most {MOST_EVENTS} and {MOST_SAMPLED}; repeat the settings of earlier tasks, or take another "
+                "population"
             )
 
     def _ended_most(self) -> str:
@@ -231,7 +264,7 @@ class Population:
 
     def _users(self, now: int) -> int:
         """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
-        return max([now, *(entry.contributions for entry in self._committed.ledger.entries)])
+        return max(now, self._committed.ledger.largest_cohort)
 
 
 def unfounded(name: str) -> PrivacyError:

@@ -12,23 +12,56 @@ TASK_PREFIX = "task/"
 ROUND_PREFIX = "round/"
 NOISE_PREFIX = "noise/"
 RELEASE_PREFIX = "release/"
+LEDGER_PREFIX = "ledger/"
+LEDGER_STATE_PREFIX = "ledger-state/"
 #: What an enclave does not need in order to start: the large records, each handed in by itself when it is used.
 LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX)
 
+_NUMBER_BYTES = 8
+_ENTRY_KEY = re.compile(LEDGER_PREFIX + "([^/]+)/([0-9]{1,18})")
 _ROUND_KEY = re.compile(ROUND_PREFIX + "([0-9a-f]{64})/[0-9]{1,10}")
 
 
 @dataclass(frozen=True)
 class SealedRecord:
-    """One record for the host to make durable: ``data`` replaces what stood under ``key``; None erases it."""
+    """One record for the host to make durable, sealed but for entries of a ledger.
+
+    ``data`` replaces what stood under ``key``; None erases it.
+    """
 
     key: str
     data: bytes | None
 
 
 def population_key(population: str) -> str:
-    """Key of the record of a population: its charter, its ledger, its abandoned tasks."""
+    """Key of the record of a population: its charter, the head of its ledger, its abandoned tasks."""
     return f"{POPULATION_PREFIX}{population}"
+
+
+def ledger_key(population: str, number: int) -> str:
+    """Key of an entry of a population's ledger."""
+    return f"{LEDGER_PREFIX}{population}/{number}"
+
+
+def ledger_entry(key: str) -> tuple[str, int] | None:
+    """Population and number of the entry with this key; None for a key of something else."""
+    found = _ENTRY_KEY.fullmatch(key)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def ledger_state_key(population: str) -> str:
+    """Key of what the ledger of a population comes to."""
+    return f"{LEDGER_STATE_PREFIX}{population}"
+
+
+def numbered_state(entries: int, sealed: bytes) -> bytes:
+    """The record of a ledger's sealed state after its first ``entries``."""
+    return entries.to_bytes(_NUMBER_BYTES, "big") + sealed
+
+
+def split_state(data: bytes) -> tuple[int, bytes]:
+    """Number of entries, and the sealed state, of what ``numbered_state`` made."""
+    return int.from_bytes(data[:_NUMBER_BYTES], "big"), data[_NUMBER_BYTES:]
 
 
 def task_key(task_sha256: bytes) -> str:

@@ -10,7 +10,7 @@ from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
 from odp.privacy.events import releases_of
-from odp.privacy.ledger import Entry
+from odp.privacy.ledger_entry import Entry
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds import Round
 from trusted_aggregator.sealed_state import RoundNoise

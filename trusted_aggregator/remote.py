@@ -131,7 +131,7 @@ class RemoteAggregator:
         """See ``Aggregator``."""
         given = aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256)
         found = self._client.call(EnclaveRequest(ledger=given)).ledger
-        return (found.ledger, found.signature) if found.ledger else None
+        return (found.head, found.signature) if found.head else None
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
         """See ``Aggregator``."""

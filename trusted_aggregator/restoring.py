@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import StateError
-from odp.privacy.ledger import ReleaseState
 from trusted_aggregator import records as names
 from trusted_aggregator.holdings import Holdings
 from trusted_aggregator.interface import Status, Writes
+from trusted_aggregator.ledger_writes import restored_ledger
 from trusted_aggregator.opened_task import OpenedTask
 from trusted_aggregator.orders import parse_order
 from trusted_aggregator.population import Population
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rounds import Round
 from trusted_aggregator.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord
+
+# Opened where what they belong to is.
+_BY_THEMSELVES = (names.ROUND_PREFIX, names.LEDGER_PREFIX, names.LEDGER_STATE_PREFIX)
 
 #: (task_sha256, round) to the stored ciphertexts of that round.
 Contributions = Callable[[bytes, int], Iterable[bytes]]
@@ -43,7 +46,7 @@ def restore(
     plaintexts = {
         key: sealer.open(key, data)
         for key, data in records.items()
-        if not key.startswith((names.ROUND_PREFIX, *names.LATER_PREFIXES))
+        if not key.startswith((*_BY_THEMSELVES, *names.LATER_PREFIXES))
     }
 
     def opened(prefix: str) -> list[bytes]:
@@ -52,8 +55,9 @@ def restore(
     populations: dict[str, Population] = {}
     holdings = Holdings()
     for data in opened(names.POPULATION_PREFIX):
-        record = PopulationRecord.decode(data)
-        populations[record.name] = Population(identity, record.name, record=record)
+        record = PopulationRecord.decode(data, lambda head: restored_ledger(head, sealer, records))
+        stored_state = names.split_state(records.get(names.ledger_state_key(record.name), b""))[0]
+        populations[record.name] = Population(identity, record.name, record=record, stored_state=stored_state)
         holdings.end(record.abandoned)
     for data in opened(names.TASK_PREFIX):
         task = OpenedTask.restored(TaskRecord.decode(data))
@@ -102,18 +106,19 @@ def _restored(
     if task is None:
         raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
     population = populations[task.population]
-    newest = population.find(task.id, order.round)
-    if newest is not None and newest.state is not ReleaseState.CHARGED:
+    standing = population.find(task.id, order.round)
+    charge = None if standing is None else standing.charge
+    if standing is not None and charge is None:
         return False
     if record.policy_sha256 != identity.policy.sha256:
-        if newest is not None:
+        if charge is not None:
             population.mark_void(task_id=task.id, round=order.round)
             holdings.lost.append((task.sha256, order.round))
         return False
     restored = held_round(task, record, identity)
     restored.resubmit(contributions(task.sha256, order.round))
-    if newest is not None:
-        as_charged = (newest.contributions, newest.id_set_sha256, newest.noise_id)
+    if charge is not None:
+        as_charged = (charge.contributions, charge.id_set_sha256, charge.noise_id)
         if (*restored.freeze(), record.noise_id) != as_charged:
             restored.erase()
             population.mark_void(task_id=task.id, round=order.round)

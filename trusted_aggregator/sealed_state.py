@@ -3,8 +3,10 @@
 =========================  ==========================================================================================
 key                        plaintext
 =========================  ==========================================================================================
-``population/<name>``      charter, privacy ledger, abandoned tasks, and the stamp that ties them to the platform's
+``population/<name>``      charter, head of the ledger, abandoned tasks, and the stamp that ties them to the platform's
                            counters (``rollback.py``)
+``ledger-state/<name>``    what the first so many entries of the ledger come to; their number stands before it in clear
+``ledger/<name>/<n>``      entry n of the ledger, not sealed: it is public, and the head stands for it
 ``task/<task>``            the signed task definition, and what limits need to know of it
 ``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw,
                            its private key, its token key
@@ -14,9 +16,9 @@ key                        plaintext
 
 The records of a round and of its noise are sealed under a key that is erased with the round (``round_keys.py``).
 
-Every record is sealed under its own name, so the host can neither read one nor put it in another's place. It can bring
-back an *older* one; only that of the population needs protection from that, because everything else is checked against
-it: which rounds were charged, which release of each was signed, and which tasks are over.
+Every record but an entry is sealed under its own name, so the host can neither read one nor put it in another's place.
+It can bring back an *older* one; only that of the population needs protection from that, because everything else is
+checked against it: which rounds were charged, which release of each was signed, and which tasks are over.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import dataclasses
 import functools
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +37,7 @@ from odp.charter import Charter, open_charter
 from odp.crypto.hpke import DecryptionError
 from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
-from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.v1 import common_pb2, population_pb2
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rollback import ZERO, Stamp
@@ -66,19 +68,19 @@ class Sealer:
 
 @dataclass(frozen=True)
 class PopulationRecord:
-    """One version of a population, with the stamp of this version and of the one before it.
+    """One version of a population, with the stamp of this version and of the one before it. Nothing changes in it.
 
     Attributes:
         name: the population's.
         charter_bytes: the serialized SignedCharter in force; empty in the version before the first.
-        ledger_bytes: the privacy ledger, encoded.
+        ledger: what its charges come to. The record holds its head alone.
         abandoned: ids of the tasks that an owner ended, 32 bytes each.
         stamp, parent: of this version, and of the one before it.
     """
 
     name: str
     charter_bytes: bytes
-    ledger_bytes: bytes
+    ledger: LedgerState
     abandoned: frozenset[bytes]
     stamp: Stamp
     parent: Stamp
@@ -86,37 +88,24 @@ class PopulationRecord:
     @classmethod
     def unfounded(cls, name: str) -> PopulationRecord:
         """The version before the first."""
-        return cls(name, b"", Ledger(name).encode(), frozenset(), ZERO, ZERO)
+        return cls(name, b"", LedgerState(name), frozenset(), ZERO, ZERO)
 
     def after(
-        self, *, charter: Charter | None = None, ledger: Ledger | None = None, abandoned: frozenset[bytes] | None = None
+        self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None
     ) -> PopulationRecord:
         """The next version, with a new stamp; None leaves a part as it is."""
-        changed = dataclasses.replace(
+        return dataclasses.replace(
             self,
             charter_bytes=self.charter_bytes if charter is None else charter.signed.SerializeToString(),
+            ledger=ledger,
             abandoned=self.abandoned if abandoned is None else abandoned,
             stamp=self.stamp.successor(),
             parent=self.stamp,
         )
-        return changed.with_ledger(self.ledger if ledger is None else ledger)
 
-    def with_ledger(self, ledger: Ledger) -> PopulationRecord:
-        """This version with another ledger under the same stamp."""
-        changed = dataclasses.replace(self, ledger_bytes=ledger.encode())
-        # Decoding checks the whole chain: of a ledger at hand, that was done.
-        changed.__dict__["ledger"] = ledger
-        return changed
-
-    @functools.cached_property
-    def ledger(self) -> Ledger:
-        """The privacy ledger. Raises StateError where it is damaged."""
-        return Ledger.decode(self.ledger_bytes)
-
-    @functools.cached_property
-    def tasks(self) -> frozenset[bytes]:
-        """Ids of all tasks that were charged or ended."""
-        return self.abandoned.union(bytes.fromhex(entry.task_id) for entry in self.ledger.entries)
+    def knows(self, task_sha256: bytes) -> bool:
+        """Whether a task was charged or ended."""
+        return task_sha256 in self.abandoned or bool(self.ledger.rounds(task_sha256.hex()))
 
     @functools.cached_property
     def charter(self) -> Charter | None:
@@ -130,7 +119,7 @@ class PopulationRecord:
         value = {
             "abandoned": sorted(task.hex() for task in self.abandoned),
             "charter": self.charter_bytes.hex(),
-            "ledger": self.ledger_bytes.decode("ascii"),
+            "ledger": self.ledger.head.encode().decode("ascii"),
             "name": self.name,
             "parent": list(self.parent),
             "stamp": list(self.stamp),
@@ -138,13 +127,13 @@ class PopulationRecord:
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> PopulationRecord:
-        """The inverse of ``encode``, for bytes that were unsealed."""
+    def decode(cls, data: bytes, ledger_at: Callable[[LedgerHead], LedgerState]) -> PopulationRecord:
+        """The inverse of ``encode``, for bytes that were unsealed; ``ledger_at`` has the state under a head."""
         value = json.loads(data)
         return cls(
             name=value["name"],
             charter_bytes=bytes.fromhex(value["charter"]),
-            ledger_bytes=value["ledger"].encode("ascii"),
+            ledger=ledger_at(LedgerHead.decode(value["ledger"].encode("ascii"))),
             abandoned=frozenset(map(bytes.fromhex, value["abandoned"])),
             stamp=Stamp(*value["stamp"]),
             parent=Stamp(*value["parent"]),

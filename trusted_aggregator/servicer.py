@@ -17,7 +17,9 @@ from typing import TypeVar, cast
 
 import grpc
 
+from odp import _validate
 from odp.errors import Refusal, StateError
+from odp.privacy.ledger_state import LedgerHead
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, answers
@@ -38,8 +40,8 @@ MAX_STREAMS = 16
 
 _Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.SubmitStreamResponse)
 
-# Of at most a few MiB each.
-_LEDGERS_IN_MEMORY = 8
+_HEADS_IN_MEMORY = 256
+_LEDGER_PAGE = 2**20
 
 
 class AggregatorService:
@@ -54,10 +56,11 @@ class AggregatorService:
         failed: Callable[[StateError], None],
     ) -> None:
         self._core = core
+        self._storage = storage
         self._changes = changes
         self._ingest = Ingest(core, storage, failed=failed)
         self._reading = threading.Lock()
-        self._ledgers: dict[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = {}
+        self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
         self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
@@ -101,20 +104,28 @@ class AggregatorService:
             ).result()
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
-        """The signed ledger of the task's population; the enclave is asked once after each change."""
-        version, task = self._changes.version, request.task_sha256
-        known = self._ledgers.get(task)
+        """Entries of the ledger of the task's population, and its signed head; the enclave is asked for that once after
+        each change.
+        """
+        _validate.integer(low=0, high=2**53, first=request.first)
+        data, signature = self._ledger_head(request.task_sha256)
+        head = LedgerHead.decode(data)
+        lines = self._storage.ledger_lines(head.population, request.first, head.entries, most_bytes=_LEDGER_PAGE)
+        return aggregator_pb2.GetLedgerResponse(entries=lines, head=data, signature=signature)
+
+    def _ledger_head(self, task: bytes) -> tuple[bytes, bytes]:
+        version = self._changes.version
+        known = self._heads.get(task)
         if known is not None and known[0] == version:
             return known[1]
         found = self._core.ledger(task)
         if found is None:
             raise NotFound(f"task {short(task)} is not known here")
-        answer = aggregator_pb2.GetLedgerResponse(ledger=found[0], signature=found[1])
         with self._reading:
-            self._ledgers[task] = version, answer
-            while len(self._ledgers) > _LEDGERS_IN_MEMORY:
-                self._ledgers.pop(next(iter(self._ledgers)))
-        return answer
+            self._heads[task] = version, found
+            while len(self._heads) > _HEADS_IN_MEMORY:
+                self._heads.pop(next(iter(self._heads)))
+        return found
 
     def close(self) -> None:
         """Finishes the contributions that wait. Idempotent."""

@@ -28,7 +28,14 @@ from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, open_database
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
-from trusted_aggregator.records import LATER_PREFIXES, SealedRecord
+from trusted_aggregator.records import (
+    LATER_PREFIXES,
+    SealedRecord,
+    ledger_entry,
+    ledger_key,
+    ledger_state_key,
+    split_state,
+)
 
 _PAGE = 512
 # Masked vectors in memory at once, of at most 1 MiB each; larger ones are read one by one.
@@ -53,6 +60,15 @@ _RECORDS = Table(
     Column("key", Text, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
+# Of each population, every entry of its ledger: public, and chained to the head that the enclave signs.
+_LEDGERS = Table(
+    "ledgers",
+    MetaData(),
+    Column("population", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("line", LargeBinary, nullable=False),
+)
+_PUT_LINE = insert(_LEDGERS).on_conflict_do_update(set_={"line": insert(_LEDGERS).excluded.line})
 # Of each population, all charters that were ever in force: public, and signed by those who may.
 _CHARTERS = Table(
     "charters",
@@ -94,7 +110,7 @@ class Storage:
         with database_errors(self._paths["contributions"]):
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
         with database_errors(self._paths["sealed"]):
-            for table in (_RECORDS, _CHARTERS, _WORK):
+            for table in (_RECORDS, _LEDGERS, _CHARTERS, _WORK):
                 table.create(self._sealed, checkfirst=True)
         self._changed = threading.Condition()
         self._stored: dict[tuple[bytes, int], int] = {}
@@ -210,18 +226,46 @@ class Storage:
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             connection.exec_driver_sql("PRAGMA secure_delete=ON")
             for record in writes:
+                entry = ledger_entry(record.key)
+                if entry is not None:
+                    line = {"population": entry[0], "number": entry[1], "line": record.data}
+                    connection.execute(_PUT_LINE, line)
+                    continue
                 connection.execute(table.delete().where(table.c.key == record.key))
                 if record.data is not None:
                     connection.execute(table.insert().values(key=record.key, data=record.data))
             connection.commit()
 
     def records(self) -> dict[str, bytes]:
-        """All sealed records that an enclave needs in order to start."""
+        """All records that an enclave needs in order to start: of ledgers, the state and the entries behind it."""
         table = _RECORDS
         later = [table.c.key.startswith(prefix, autoescape=True) for prefix in LATER_PREFIXES]
         query = sqlalchemy.select(table).where(~sqlalchemy.or_(*later))
+        lines = _LEDGERS.c
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
-            return {row.key: row.data for row in connection.execute(query)}
+            found = {row.key: row.data for row in connection.execute(query)}
+            for population in connection.execute(sqlalchemy.select(lines.population).distinct()).scalars().all():
+                covered, _ = split_state(found.get(ledger_state_key(population), b""))
+                behind = sqlalchemy.select(lines.number, lines.line)
+                behind = behind.where(lines.population == population, lines.number >= covered)
+                for row in connection.execute(behind):
+                    found[ledger_key(population, row.number)] = row.line
+        return found
+
+    def ledger_lines(self, population: str, first: int, end: int, *, most_bytes: int) -> bytes:
+        """Entries of a ledger from number ``first`` to before ``end``, in order; as many as fit, at least one."""
+        lines, size = _LEDGERS.c, 0
+        found: list[bytes] = []
+        query = sqlalchemy.select(lines.line)
+        query = query.where(lines.population == population, lines.number >= first, lines.number < end)
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            rows = connection.execution_options(yield_per=_PAGE).execute(query.order_by(lines.number))
+            for line in rows.scalars():
+                size += len(line)
+                if found and size > most_bytes:
+                    break
+                found.append(line)
+        return b"".join(found)
 
     def record(self, key: str) -> bytes | None:
         """One sealed record, or None."""

@@ -458,7 +458,8 @@ def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) 
     """The privacy report of the task, from the enclave's ledger."""
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
-    from odp.privacy.ledger import Budget, Ledger
+    from odp.privacy.ledger import Ledger
+    from odp.privacy.ledger_entry import Budget
     from odp.privacy.rendering import render_text
     from odp.privacy.report import privacy_report
 

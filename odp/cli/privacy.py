@@ -148,7 +148,7 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
     from odp.cli.task import find_task, open_connection
-    from odp.privacy.ledger import Budget
+    from odp.privacy.ledger_entry import Budget
     from odp.privacy.report import privacy_report
     from odp.signed_task import model_sha256, open_task, task_sha256
 
@@ -201,8 +201,6 @@ def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: V
     """The population's ledger under the attested key; an empty one before the task's first round was opened."""
     import grpc
 
-    from odp.crypto import domains
-    from odp.crypto.signing import verify
     from odp.errors import ServiceError
     from odp.privacy.ledger import Ledger
     from odp.signed_task import open_task
@@ -214,7 +212,6 @@ def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: V
             raise
         console().print("note: the aggregator does not know the task yet; this is its plan")
         return Ledger(open_task(status.task).population)
-    verify(enclave.signing_key, reply.signature, domains.LEDGER, reply.ledger)
-    found = Ledger.decode(reply.ledger)
+    found = reply.ledger(enclave.signing_key)
     found.verify()
     return found

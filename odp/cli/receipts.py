@@ -48,12 +48,10 @@ def collect(handle: TaskHandle, services: Services, output: Path) -> Receipts:
     """Fetches the ledger and checks its signature; copies the log and what is pinned to ``output``; audits the copy.
 
     Raises:
-        AttestationError, SignatureError: the ledger is not signed by the attested aggregator.
+        AttestationError, SignatureError, StateError: the ledger is not signed by the attested aggregator.
         AuditFailure: a record of the log is wrong.
         OSError: ``output`` cannot be written.
     """
-    from odp.crypto import domains
-    from odp.crypto.signing import verify
     from odp.enclave.reference_values import ReferenceValues
     from odp.transparency.audit import audit
     from odp.transparency.sources import LogFolder
@@ -61,10 +59,9 @@ def collect(handle: TaskHandle, services: Services, output: Path) -> Receipts:
     pinned = ReferenceValues.load(services.reference_values)
     status = handle.status()
     enclave = handle.connection.attested_aggregator(status, pinned)
-    reply = handle.connection.ledger(status)
-    verify(enclave.signing_key, reply.signature, domains.LEDGER, reply.ledger)
+    ledger = handle.connection.ledger(status).ledger(enclave.signing_key)
     copy = output / "log"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(services.root / "server" / "log", copy, ignore=shutil.ignore_patterns(".*"))
     shutil.copy(services.reference_values, output / _PINS)
-    return Receipts(reply.ledger, audit(LogFolder(copy), pinned), copy)
+    return Receipts(ledger.encode(), audit(LogFolder(copy), pinned), copy)

@@ -13,7 +13,8 @@ from odp.privacy.accounting import (
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
-from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
 from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report, report_of_ledger
 

@@ -158,7 +158,7 @@ class _Query:
         return (1.0 + 1e-6) / mu
 
     def most_rounds(self, budget: float, sigma: float, drawn: float) -> int:
-        return rounds_possible((), (self.event(sigma, drawn),), budget=budget, delta=self.delta)
+        return rounds_possible({}, (self.event(sigma, drawn),), budget=budget, delta=self.delta)
 
     def largest_probability(self, budget: float, sigma: float, rounds: int) -> float | None:
         """The largest share of the population that may count; 1 where all may."""

@@ -22,7 +22,8 @@ from odp.privacy.events import (
     adjacency_of,
     releases_of,
 )
-from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
 
 _UNIT = (
     "one enrolled device over its whole life in the population;"
@@ -121,7 +122,7 @@ def privacy_report(
     done = ledger.task_events(task_id)
     basis: Sequence[Event] = done or planned or ()
     delta, adjacency = task_budget.delta, adjacency_of(basis)
-    left = ledger.remaining(task_id, task_budget=task_budget, population_budget=population_budget)
+    left = ledger.state.remaining(task_id, task_budget=task_budget, population_budget=population_budget)
     draws = sorted({event.sampling for event in basis if isinstance(event, SampledRound)}, key=str)
     shares = any(isinstance(event, DistributedRelease) for event in basis)
     states = {entry.round: entry.state for entry in ledger.entries if entry.task_id == task_id}
@@ -160,7 +161,7 @@ def privacy_report(
             "population": {
                 "epsilon": population_budget.epsilon,
                 "delta": population_budget.delta,
-                "spent": ledger.epsilon_of_population(delta=population_budget.delta),
+                "spent": ledger.state.epsilon_of_population(delta=population_budget.delta),
                 "left": left.population_epsilon,
                 "tasks": len({entry.task_id for entry in ledger.entries}),
             },

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, composition
-from odp.privacy.events import Event, GaussianRelease, scaled
+from odp.privacy.events import Event, GaussianRelease, SampledRound, scaled
 
 _MOST_ROUNDS = 2**40
 # Above the error of the coarse grid for 10,000 rounds: what is over the budget by more is not computed a second time,
@@ -17,18 +17,21 @@ _COARSE_ERROR = 0.1
 _LARGEST_FACTOR = 1e6
 
 
-def epsilon_within(who: str, spent: Sequence[Event], asked: Sequence[Event], *, budget: float, delta: float) -> float:
-    """Epsilon of ``spent`` and ``asked`` together, if ``budget`` allows it.
+def epsilon_within(
+    who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float
+) -> float:
+    """Epsilon of ``spent``, each event as often as it says, and ``asked`` together, if ``budget`` allows it.
 
     Raises:
         BudgetExceeded: it does not; the message holds what is spent, asked and budgeted, how many more rounds of this
             cost fit (none), and how much more noise would fit (rule P29).
         PrivacyError: what is added to delta uses it up.
     """
-    coarse = composition.COARSE_INTERVAL
-    after = accounting.epsilon((*spent, *asked), delta=delta, interval=coarse)
-    if after <= budget + _COARSE_ERROR:
-        after = accounting.epsilon((*spent, *asked), delta=delta)
+    coarse, together = composition.COARSE_INTERVAL, _and(spent, asked)
+    after = accounting.epsilon(together, delta=delta, interval=coarse)
+    # Without sampled rounds there is no grid, and the first answer is the exact one.
+    if after <= budget + _COARSE_ERROR and any(isinstance(event, SampledRound) for event in together):
+        after = accounting.epsilon(together, delta=delta)
     if after <= budget:
         return after
     before = accounting.epsilon(spent, delta=delta, interval=coarse)
@@ -39,13 +42,13 @@ def epsilon_within(who: str, spent: Sequence[Event], asked: Sequence[Event], *, 
     )
 
 
-def require_room(who: str, spent: Sequence[Event], asked: Sequence[Event], *, budget: float, delta: float) -> None:
+def require_room(who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float) -> None:
     """Returns if ``asked`` fits; as ``epsilon_within``, but quicker where sampled rounds fit with room to spare."""
-    if accounting.epsilon((*spent, *asked), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
+    if accounting.epsilon(_and(spent, asked), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
         epsilon_within(who, spent, asked, budget=budget, delta=delta)
 
 
-def rounds_possible(spent: Sequence[Event], each: Sequence[Event], *, budget: float, delta: float) -> int:
+def rounds_possible(spent: Mapping[Event, int], each: Sequence[Event], *, budget: float, delta: float) -> int:
     """The largest k for which ``spent`` and k times ``each`` are within the budget.
 
     With sampled rounds the search is at the coarse discretisation, and its answer then made exact.
@@ -79,19 +82,26 @@ def rounds_possible(spent: Sequence[Event], each: Sequence[Event], *, budget: fl
     return low
 
 
-def _way_out(spent: Sequence[Event], asked: Sequence[Event], *, budget: float, delta: float) -> str:
+def _and(spent: Mapping[Event, int], asked: Iterable[Event]) -> Counter[Event]:
+    together = Counter(spent)
+    together.update(asked)
+    return together
+
+
+def _way_out(spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float) -> str:
     """The factor on the noise with which ``asked`` would fit, rounded up so that it does."""
     if all(isinstance(event, GaussianRelease) for event in (*spent, *asked)):
-        coordinates = accounting.noised_coordinates((*spent, *asked))
+        before = tuple(Counter(spent).elements())
+        coordinates = accounting.noised_coordinates((*before, *asked))
         allowed = accounting.mu_for(epsilon=budget, delta=delta, coordinates=coordinates)
-        left = allowed**2 - accounting.mu(spent) ** 2
+        left = allowed**2 - accounting.mu(before) ** 2
         if left <= 0.0:
             return "nothing is left, no noise makes it fit"
         times = accounting.mu(asked) / math.sqrt(left)
         return f"with {math.ceil(1000 * times) / 1000:.3f} times the noise it would fit"
 
     def fits(factor: float) -> bool:
-        events = (*spent, *(scaled(event, factor) for event in asked))
+        events = _and(spent, (scaled(event, factor) for event in asked))
         return accounting.epsilon(events, delta=delta, interval=composition.COARSE_INTERVAL) <= budget
 
     low, high = 1.0, 2.0

@@ -17,7 +17,8 @@ type entry             fields
 5    ``EvidenceEntry``     token, policy, event log: binds the key that signs releases and ledgers to endorsed code
 6    ``ManifestEntry``     manifest, signature by the developer: a model version
 7    ``ReleaseEntry``      release, signature by the aggregator's enclave
-8    ``LedgerEntry``       task id, round (4 bytes), ledger, signature by the aggregator's enclave
+8    ``LedgerEntry``       task id, round (4 bytes), new entries of the ledger, its head, signature of the head by the
+                       aggregator's enclave
 9    ``CharterEntry``      charter, approvals (96 bytes each: key, signature), by ascending key
 ==== ================= =====================================================================================
 """
@@ -29,6 +30,7 @@ from typing import ClassVar, TypeAlias
 
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError
+from odp.signed_ledger import LedgerPart
 from odp.signed_task import HASH_BYTES, SIGNATURE_BYTES, check_length
 from odp.transparency.merkle import leaf_hash
 from odp.v1 import common_pb2, population_pb2
@@ -161,19 +163,23 @@ class ReleaseEntry(_Entry):
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry(_Entry):
-    """The signed ledger of a task's population, as it stood after a round of that task."""
+    """What was charged to a task's population since the last such entry, up to the signed head after one of its rounds.
+
+    ``lines`` are entries of the ledger, as ``odp.privacy.ledger_entry`` has them; ``head`` is a ``LedgerHead``.
+    """
 
     code: ClassVar[int] = 8
     label: ClassVar[str] = "ledger"
     task_sha256: bytes
     round: bytes
-    ledger: bytes
+    lines: bytes
+    head: bytes
     signature: bytes
 
     @classmethod
-    def of(cls, task_sha256: bytes, round: int, ledger: bytes, signature: bytes) -> LedgerEntry:
-        """The entry of a ledger."""
-        return cls(task_sha256, round.to_bytes(_ROUND_BYTES, "big"), ledger, signature)
+    def of(cls, task_sha256: bytes, round: int, part: LedgerPart) -> LedgerEntry:
+        """The entry of the end of a ledger."""
+        return cls(task_sha256, round.to_bytes(_ROUND_BYTES, "big"), part.lines, part.head, part.signature)
 
     @property
     def number(self) -> int:

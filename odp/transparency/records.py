@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -29,7 +30,10 @@ from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, OdpError
 from odp.privacy import accounting
 from odp.privacy.events import Event
-from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.privacy.ledger import EpsilonCheck
+from odp.privacy.ledger_entry import Budget, entries_of
+from odp.privacy.ledger_entry import Entry as LedgerLine
+from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
 from odp.transparency.entries import (
@@ -88,9 +92,10 @@ class _Task:
     signed: common_pb2.SignedTask
     algorithm: Algorithm
     models: list[bytes] = field(default_factory=list)
+    #: Without their tensors.
     releases: list[common_pb2.Release] = field(default_factory=list)
     releases_sha256: list[bytes] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: Counter[Event] = field(default_factory=Counter)
     ledgers: int = 0
 
     @property
@@ -100,6 +105,15 @@ class _Task:
     def charges(self, round: int) -> tuple[Event, ...]:
         """What the task declares for one round."""
         return round_charges(self.algorithm.query(round), sampling_of(self.definition))
+
+
+@dataclass
+class _Ledger:
+    """What was logged of one population's ledger, and the charges whose releases were not."""
+
+    state: LedgerState
+    epsilons: EpsilonCheck
+    charges: dict[tuple[str, int], LedgerLine] = field(default_factory=dict)
 
 
 @dataclass
@@ -120,7 +134,7 @@ class Records:
         self._endorsements: list[_Endorsed] = []
         self._enclaves: list[tuple[VerifiedEnclave, _Endorsed]] = []
         self._tasks: dict[bytes, _Task] = {}
-        self._ledgers: dict[str, Ledger] = {}
+        self._ledgers: dict[str, _Ledger] = {}
 
     def add(self, number: int, entry: Entry) -> None:
         """Checks entry ``number``.
@@ -176,7 +190,7 @@ class Records:
                     planned_rounds=len(task.algorithm.planned_releases()),
                     contributions=tuple(release.contributions for release in task.releases),
                     epsilon=accounting.epsilon(task.events, delta=delta),
-                    charged_epsilon=0.0 if ledger is None else ledger.epsilon_of_task(sha256.hex(), delta=delta),
+                    charged_epsilon=0.0 if ledger is None else ledger.state.epsilon_of_task(sha256.hex(), delta=delta),
                     budget=definition.privacy.epsilon,
                     delta=delta,
                 )
@@ -283,7 +297,8 @@ class Records:
         if release.contributions < max(task.definition.cohort.minimum, policy.minimum_cohort):
             raise _Wrong(f"it has {release.contributions} contributions, fewer than task and policy allow")
         self._check_declared(release, task)
-        task.events += task.charges(number)
+        task.events.update(task.charges(number))
+        release.ClearField("tensors")
         task.releases.append(release)
         task.releases_sha256.append(hashlib.sha256(entry.release).digest())
         delta, budget = task.budget.delta, task.budget.epsilon
@@ -311,38 +326,33 @@ class Records:
 
     def _ledger(self, entry: LedgerEntry) -> None:
         task = self._known(entry.task_sha256)
-        policy = self._signer(entry, domains.LEDGER, entry.ledger).policy
-        ledger = Ledger.decode(entry.ledger)
-        ledger.verify()
-        population = task.definition.population
-        if ledger.population != population:
-            raise _Wrong(f"it is of population {ledger.population!r}, and its task of {population!r}")
-        before = self._ledgers.get(population)
-        if before is not None and ledger.entries[: len(before.entries)] != before.entries:
-            raise _Wrong("it does not continue the ledger that was logged before it")
+        policy = self._signer(entry, domains.LEDGER, entry.head).policy
+        head, population = LedgerHead.decode(entry.head), task.definition.population
+        if head.population != population:
+            raise _Wrong(f"it is of population {head.population!r}, and its task of {population!r}")
         if entry.number != task.ledgers or entry.number != len(task.releases) - 1:
             raise _Wrong(f"it is for round {entry.number}, whose release is not the last one before it")
+        ledger = self._ledgers.setdefault(population, _Ledger(LedgerState(population), EpsilonCheck(population)))
+        new = list(entries_of(entry.lines))
+        for line in new:
+            ledger.state.append(line)
+        if ledger.state.head != head:
+            raise _Wrong("what was logged of the ledger, its own entries included, does not lead to its signed head")
+        ledger.epsilons.add(new)
+        ledger.charges.update({(line.task_id, line.round): line for line in new if line.events})
         self._check_charge(ledger, task.releases[-1], task)
-        for charged in ledger.entries:
-            if charged.state is ReleaseState.CHARGED:
+        for charged in new:
+            if charged.events:
                 of = self._known(bytes.fromhex(charged.task_id))
                 if charged.round >= len(of.algorithm.planned_releases()) or charged.events != of.charges(charged.round):
                     raise _Wrong(f"it charges round {charged.round} of {of.definition.name!r} other than declared")
                 if charged.population_budget != Budget(policy.population_epsilon, policy.population_delta):
                     raise _Wrong("a charge was checked against another population budget than the enclave's policy has")
         task.ledgers += 1
-        self._ledgers[population] = ledger
 
-    def _check_charge(self, ledger: Ledger, release: common_pb2.Release, task: _Task) -> None:
+    def _check_charge(self, ledger: _Ledger, release: common_pb2.Release, task: _Task) -> None:
         task_id = release.task_sha256.hex()
-        charge = next(
-            (
-                one
-                for one in ledger.entries
-                if (one.task_id, one.round, one.state) == (task_id, release.round, ReleaseState.CHARGED)
-            ),
-            None,
-        )
+        charge = ledger.charges.pop((task_id, release.round), None)
         if charge is None:
             raise _Wrong(f"it does not charge the release of round {release.round}")
         if charge.events != task.charges(release.round):
@@ -351,7 +361,7 @@ class Records:
             raise _Wrong(f"its charge of round {release.round} has another cohort or budget than release and task")
         if not _close(charge.task_epsilon, release.epsilon_spent):
             raise _Wrong(f"it states epsilon {charge.task_epsilon!r}, the release {release.epsilon_spent!r}")
-        sealed = ledger.find(task_id, release.round)
+        sealed = ledger.state.find(task_id, release.round)
         if sealed is None or sealed.release_sha256 != task.releases_sha256[-1]:
             raise _Wrong(f"it seals another release of round {release.round} than the one in the log before it")
 

@@ -198,15 +198,19 @@ class CloseRoundResponse(_message.Message):
     def __init__(self, release: _Optional[_Union[_common_pb2.SignedRelease, _Mapping]] = ...) -> None: ...
 
 class GetLedgerRequest(_message.Message):
-    __slots__ = ("task_sha256",)
+    __slots__ = ("task_sha256", "first")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
-    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+    first: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., first: _Optional[int] = ...) -> None: ...
 
 class GetLedgerResponse(_message.Message):
-    __slots__ = ("ledger", "signature")
-    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("entries", "signature", "head")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    ledger: bytes
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    entries: bytes
     signature: bytes
-    def __init__(self, ledger: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    head: bytes
+    def __init__(self, entries: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., head: _Optional[bytes] = ...) -> None: ...

@@ -78,7 +78,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     ledger.verify()
     task_id = ledger.entries[-1].task_id
     assert ledger.task_events(task_id) == tuple(event for events in planned for event in events)
-    assert ledger.epsilon_of_task(task_id, delta=1e-6) == pytest.approx(found["epsilon"], rel=1e-9)
+    assert ledger.state.epsilon_of_task(task_id, delta=1e-6) == pytest.approx(found["epsilon"], rel=1e-9)
     assert math.isclose(epsilon(ledger.task_events(task_id), delta=1e-6), found["epsilon"], rel_tol=1e-9)
 
     picture = Path(found["picture"]).read_bytes()

@@ -20,7 +20,6 @@ from device_runtime.verification import FOLDER, record_path
 from odp.cli.main import app
 from odp.errors import ConfigurationError, StateError
 from odp.privacy import accounting
-from odp.privacy.ledger import Ledger
 
 Odp = Callable[..., Printed]
 USERS = 24
@@ -50,7 +49,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Lived:
         world = World(root / "world").start(stack)
         handle = world.connection.submit(small_task(ratings))
         world.finish(handle, world.devices(ratings))
-        ledger = Ledger.decode(world.connection.ledger(handle.status()).ledger)
+        ledger = world.connection.ledger(handle.status()).ledger()
         charges = [event for entry in ledger.entries for event in entry.events]
     return Lived(world.root / "devices", world.reference_values, handle.task_sha256, charges)
 

@@ -14,7 +14,8 @@ import odp as package
 from odp.errors import AttestationError, ConfigurationError, StateError
 from odp.privacy import composition
 from odp.privacy.events import GaussianRelease
-from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 
 Odp = Callable[..., Printed]
 TASK = "ab" * 32

@@ -34,7 +34,6 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.privacy.accounting import epsilon
-from odp.privacy.ledger import Ledger
 from odp.signed_task import open_task
 from odp.task import Task
 from odp.transparency.audit import audit
@@ -321,7 +320,7 @@ class Platform:
         charges = [event for number in range(rounds) for event in charges_of(algorithm.query(number))]
         # What an undisturbed run spends follows from the task alone.
         assert releases[-1].epsilon_spent == pytest.approx(epsilon(charges, delta=task.privacy.delta), rel=1e-9)
-        ledger = Ledger.decode(self.until(lambda: self.connection.ledger(status), what="the ledger").ledger)
+        ledger = self.until(lambda: self.connection.ledger(status), what="the ledger").ledger()
         charged = [entry for entry in ledger.entries if entry.events]
         assert [entry.round for entry in charged] == list(range(rounds)), "each round charged once"
         assert [entry.contributions for entry in charged] == [DEVICES] * rounds

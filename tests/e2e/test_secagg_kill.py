@@ -14,7 +14,6 @@ import odp
 from device_runtime import Store, store_path
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.datasets import load
-from odp.privacy.ledger import Ledger
 from odp.v1 import common_pb2, server_pb2
 
 pytestmark = pytest.mark.processes
@@ -86,7 +85,7 @@ def test_a_round_whose_session_dies_with_its_vectors_is_charged_once_at_most_and
     else:
         # A second vector of a device could be unmasked beside the first one: no device sends it.
         platform.until_logged("aggregator", "secagg_gathers", round=0)
-    ledger = Ledger.decode(platform.until(lambda: platform.connection.ledger(status), what="the ledger").ledger)
+    ledger = platform.until(lambda: platform.connection.ledger(status), what="the ledger").ledger()
     assert len([entry for entry in ledger.entries if entry.events]) == charges
     assert not any(entry.release.release for entry in platform.handle.status().rounds)
     platform.child(DEVICE_HOST).process.kill()

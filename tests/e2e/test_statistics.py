@@ -233,7 +233,7 @@ def test_statistics_and_a_model_share_the_ledger_of_their_population(
     second = world.connection.submit(task)
     # The same devices: their stores keep what they hold.
     status = world.finish(second, world.devices(ratings))
-    entries = json.loads(world.connection.ledger(status).ledger)["entries"]
+    entries = [json.loads(line) for line in world.connection.ledger(status).lines.splitlines()]
     charged = [entry for entry in entries if entry["state"] == "CHARGED"]
     assert [event["name"] for entry in charged for event in entry["events"]] == ["statistics", "counts", "mass", "sums"]
     assert charged[-1]["population_epsilon"] > max(2.0, charged[-1]["task_epsilon"])

@@ -24,7 +24,8 @@ from odp.privacy.events import (
     releases_of,
     scaled,
 )
-from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 from odp.v1 import common_pb2
 
 ZERO_OUT, ADD_REMOVE = Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER

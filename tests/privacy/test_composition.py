@@ -22,7 +22,8 @@ from odp.privacy.accounting import added_delta, epsilon, epsilon_pld, epsilon_rd
 from odp.privacy.calibration import total_mu_for
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import GaussianRelease, SampledRound, Sampling, scaled
-from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 from odp.privacy.room import rounds_possible
 
 ADD_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -105,7 +106,7 @@ def test_golden_numbers_of_rounds_within_epsilon_eight(population, q, delta, rou
     monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
     event = sampled(q, 1.0, bound=population)
     own = delta + rounds * 2.0**-48 + composition.rounding_delta({event: rounds})
-    assert rounds_possible((), (event,), budget=8.0, delta=own) == rounds
+    assert rounds_possible({}, (event,), budget=8.0, delta=own) == rounds
 
 
 @pytest.mark.parametrize(("q", "sigma", "rounds", "delta"), [(0.1, 2.0, 100, 1e-6), (0.01, 1.0, 1000, 1e-5)])

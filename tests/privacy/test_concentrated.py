@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, concentrated, events
 from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, Sampling
-from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 from odp.privacy.mechanisms import ADDED_DELTA
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD
 from odp.privacy.rendering import render_text

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, StateError
 from odp.privacy import accounting
 from odp.privacy.events import GaussianRelease
-from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget, ReleaseState
 
 TASK, OTHER = "aa" * 32, "bb" * 32
 SIGNED = b"s" * 32
@@ -39,11 +40,11 @@ def test_epsilon_comes_from_the_list_of_all_events():
     ledger = charge(charge(charge(Ledger("films"), 0), 1), 0, task_id=OTHER)
     assert ledger.task_events(TASK) == EVENTS * 2
     assert ledger.population_events == EVENTS * 3
-    assert ledger.epsilon_of_task(TASK, delta=1e-5) == accounting.epsilon(EVENTS * 2, delta=1e-5)
-    assert ledger.epsilon_of_population(delta=1e-6) == accounting.epsilon(EVENTS * 3, delta=1e-6)
+    assert ledger.state.epsilon_of_task(TASK, delta=1e-5) == accounting.epsilon(EVENTS * 2, delta=1e-5)
+    assert ledger.state.epsilon_of_population(delta=1e-6) == accounting.epsilon(EVENTS * 3, delta=1e-6)
     assert ledger.entries[-1].task_epsilon == accounting.epsilon(EVENTS, delta=1e-5)
     assert ledger.entries[-1].population_epsilon == accounting.epsilon(EVENTS * 3, delta=1e-5)
-    assert Ledger("films").epsilon_of_task(TASK, delta=1e-5) == 0.0
+    assert Ledger("films").state.epsilon_of_task(TASK, delta=1e-5) == 0.0
 
 
 def test_the_same_charge_again_changes_nothing():
@@ -70,7 +71,7 @@ def test_a_round_is_never_charged_for_anything_else(change):
 def test_over_the_task_budget_is_refused_with_every_number_a_person_needs():
     tight = Budget(1.0, 1e-5)
     ledger = Ledger("films")
-    rounds = ledger.rounds_possible(TASK, EVENTS, task_budget=tight, population_budget=WIDE)
+    rounds = ledger.state.rounds_possible(TASK, EVENTS, task_budget=tight, population_budget=WIDE)
     assert rounds == 3  # mu of one round is .141421, the budget's is .26805
     for number in range(rounds):
         ledger = charge(ledger, number, task_budget=tight)
@@ -79,7 +80,7 @@ def test_over_the_task_budget_is_refused_with_every_number_a_person_needs():
     message = str(caught.value)
     for part in (f"task {TASK}", "epsilon=1 at delta=1e-05", "0.90", "1.06", "0 more rounds", "times the noise"):
         assert part in message
-    assert ledger.rounds_possible(TASK, EVENTS, task_budget=tight, population_budget=WIDE) == 0
+    assert ledger.state.rounds_possible(TASK, EVENTS, task_budget=tight, population_budget=WIDE) == 0
 
 
 def test_the_noise_that_a_refusal_advises_does_fit():
@@ -97,7 +98,7 @@ def test_the_population_budget_holds_over_all_tasks():
     ledger = charge(charge(Ledger("films"), population_budget=shared), task_id=OTHER, population_budget=shared)
     with pytest.raises(BudgetExceeded, match="population films"):
         charge(ledger, task_id="cc" * 32, population_budget=shared)
-    left = ledger.remaining("cc" * 32, task_budget=WIDE, population_budget=shared)
+    left = ledger.state.remaining("cc" * 32, task_budget=WIDE, population_budget=shared)
     assert left.task_epsilon == 10.0
     assert left.population_epsilon == pytest.approx(0.9 - accounting.epsilon(EVENTS * 2, delta=1e-5))
 
@@ -135,7 +136,7 @@ def test_a_release_goes_through_its_states_and_never_back():
     ledger = charge(Ledger("films"))
     ledger = ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED)
     assert ledger.advance(task_id=TASK, round=0, state=ReleaseState.SEALED, release_sha256=SIGNED) is ledger
-    assert ledger.find(TASK, 0).state is ReleaseState.SEALED
+    assert ledger.state.find(TASK, 0).state is ReleaseState.SEALED
     for state in (ReleaseState.CHARGED, ReleaseState.VOID):
         with pytest.raises(PrivacyError, match="cannot become"):
             ledger.advance(task_id=TASK, round=0, state=state)
@@ -281,10 +282,10 @@ def test_budgets_are_positive_and_delta_is_a_probability(budget, delta):
 def test_rounds_possible_agrees_with_charging_until_refused():
     tight = Budget(3.0, 1e-5)
     ledger = charge(Ledger("films"), task_budget=tight)
-    possible = ledger.rounds_possible(TASK, EVENTS, task_budget=tight, population_budget=WIDE)
+    possible = ledger.state.rounds_possible(TASK, EVENTS, task_budget=tight, population_budget=WIDE)
     for number in range(1, possible + 1):
         ledger = charge(ledger, number, task_budget=tight)
     with pytest.raises(BudgetExceeded):
         charge(ledger, possible + 1, task_budget=tight)
     with pytest.raises(ConfigurationError, match="not free"):
-        ledger.rounds_possible(TASK, (), task_budget=tight, population_budget=WIDE)
+        ledger.state.rounds_possible(TASK, (), task_budget=tight, population_budget=WIDE)

@@ -9,7 +9,8 @@ import pytest
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting
 from odp.privacy.events import GaussianRelease, SampledRound, Sampling
-from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget, ReleaseState
 from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report, report_of_ledger
 
@@ -55,7 +56,7 @@ def test_after_a_round_epsilon_is_what_the_ledger_was_charged():
     ledger = charged(1).advance(task_id=TASK, round=0, state=ReleaseState.VOID)
     found = report(ledger)
     assert found["status"] == "spent"
-    assert found["epsilon"]["at_delta"] == ledger.epsilon_of_task(TASK, delta=1e-5) < found["epsilon"]["of_plan"]
+    assert found["epsilon"]["at_delta"] == ledger.state.epsilon_of_task(TASK, delta=1e-5) < found["epsilon"]["of_plan"]
     assert found["rounds"] == {"planned": 2, "charged": 1, "released": 0, "void": 1, "unreleased": 0}
     assert [(row["name"], row["planned"], row["done"]) for row in found["events"]] == [
         ("counts", 1, 1), ("gram", 2, 1), ("right", 2, 1),

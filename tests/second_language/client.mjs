@@ -284,9 +284,7 @@ async function audit(wire, request) {
     requireSigned(signingKey, signature, domain('release', release));
     return readRelease(wire.parse('Release', release));
   });
-  const { ledger, signature } = await wire.call('AggregatorService', 'GetLedger', address, asked);
-  requireSigned(signingKey, signature, domain('ledger', ledger));
-  return { releases, ledger: readLedger(ledger) };
+  return { releases, ledger: await readLedger(wire, address, asked, signingKey) };
 }
 
 function readRelease(release) {
@@ -300,31 +298,30 @@ function readRelease(release) {
   return { ...bound, round, tensors, charges, epsilon_spent, epsilon_remaining, contributions };
 }
 
-/** The ledger, after its hash chain was checked over the bytes of its entries. */
-function readLedger(data) {
-  const text = data.toString('ascii');
-  const ledger = JSON.parse(text);
-  let previous = sha256(Buffer.from(`${ledger.format} ${ledger.population}`, 'utf8'));
-  const spans = entrySpans(text);
-  requireThat(spans.length === ledger.entries.length, 'the ledger cannot be read');
-  ledger.entries.forEach((entry, place) => {
-    requireThat(entry.previous === hex(previous), 'the ledger does not form a chain');
-    previous = sha256(Buffer.from(spans[place], 'ascii'));
-  });
-  requireThat(ledger.head === hex(previous), 'the ledger has another head');
-  return ledger;
+/** The ledger, page by page, after its hash chain was checked over the bytes of its entries up to the signed head. */
+async function readLedger(wire, address, asked, signingKey) {
+  const entries = [];
+  for (;;) {
+    const page = await wire.call('AggregatorService', 'GetLedger', address, { ...asked, first: entries.length });
+    requireSigned(signingKey, page.signature, domain('ledger', page.head));
+    const head = JSON.parse(page.head.toString('ascii'));
+    const lines = page.entries.toString('ascii').split('\n').slice(0, -1);
+    entries.push(...lines);
+    if (entries.length >= head.entries) return chained(head, entries);
+    requireThat(lines.length > 0, 'the ledger ends before its head');
+  }
 }
 
-// No string of a ledger holds a brace, a bracket or a quote: names and hexadecimal digits are all that there is.
-function entrySpans(text) {
-  const spans = [];
-  let depth = 0;
-  let start = 0;
-  for (let at = text.indexOf('{"entries":[') + '{"entries":['.length; depth > 0 || text[at] !== ']'; at++) {
-    if (text[at] === '{' && depth++ === 0) start = at;
-    if (text[at] === '}' && --depth === 0) spans.push(text.slice(start, at + 1));
-  }
-  return spans;
+function chained(head, lines) {
+  let previous = sha256(Buffer.from(`${head.format} ${head.population}`, 'utf8'));
+  const entries = lines.map((line) => {
+    const entry = JSON.parse(line);
+    requireThat(entry.previous === hex(previous), 'the ledger does not form a chain');
+    previous = sha256(Buffer.from(line, 'ascii'));
+    return entry;
+  });
+  requireThat(entries.length === head.entries && head.head === hex(previous), 'the ledger has another head');
+  return { ...head, entries };
 }
 
 const COMMANDS = { take_part: takePart, audit };

@@ -32,7 +32,6 @@ from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.policy import EnclavePolicy
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import GaussianRelease
-from odp.privacy.ledger import Ledger
 from odp.signed_task import open_task
 from odp.v1 import common_pb2, server_pb2
 
@@ -201,9 +200,9 @@ def test_node_devices_take_part_beside_python_devices_and_read_the_signed_releas
         assert release["epsilon_spent"] == pytest.approx(epsilon(charged, delta=1e-5), rel=1e-9)
     assert [len(release["charges"]) for release in audited["releases"]] == [1, 2]
 
-    ledger = Ledger.decode(signed_ledger.ledger)
+    ledger = signed_ledger.ledger()
     ledger.verify()
-    assert audited["ledger"] == json.loads(signed_ledger.ledger)
+    assert audited["ledger"]["entries"] == json.loads(ledger.encode())["entries"]
     assert [(entry["round"], entry["state"]) for entry in audited["ledger"]["entries"]] == [
         (round, state) for round in range(2) for state in ("CHARGED", "SEALED")
     ]

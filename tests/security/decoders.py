@@ -34,7 +34,8 @@ from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import OdpError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.events import GaussianRelease
-from odp.privacy.ledger import Budget, Ledger
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 from odp.signed_task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
 from odp.statistics import Statistics
 from odp.tables import manifest_for, slices_from, table_bytes

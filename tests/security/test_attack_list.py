@@ -454,6 +454,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R237", "a stranger's rounds",
          "security/test_sybils.py::test_r237_a_developer_that_is_not_served_gets_no_key_and_costs_no_storage"),
     ],
+    "many rounds": [
+        ("R250", "ten thousand rounds, to fill log, disk and memory",
+         "security/test_many_rounds.py::test_r250_a_later_round_adds_no_more_to_log_and_files_than_an_early_one"),
+        ("R250", "entries dropped, changed, reordered; an older or another population's state",
+         "security/test_many_rounds.py::test_r250_entries_and_states_that_do_not_lead_to_the_head_end_the_start"),
+        ("R250", "different events without end, to slow every charge",
+         "security/test_quotas.py::test_r250_different_events_are_bounded_and_repeated_ones_cost_nothing"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

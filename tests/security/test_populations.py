@@ -20,7 +20,7 @@ from odp.crypto import SigningKey, domains
 from odp.crypto.signing import SignatureError
 from odp.enclave.in_thread import InThread
 from odp.errors import OdpError, PrivacyError, Refusal, StateError
-from odp.privacy.ledger import ReleaseState
+from odp.privacy.ledger_entry import ReleaseState
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running
@@ -185,7 +185,7 @@ class TestOwners:
             with pytest.raises(OdpError):
                 call()
         assert small.abandon() == (), "it is over already"
-        assert small.core._populations[small.population].ledger.entries == ()
+        assert small.core._populations[small.population].ledger.head.entries == 0
         with pytest.raises(PrivacyError, match="not an owner"):
             small.core.set_charter(small.other_owner(small.developer))
 
@@ -243,8 +243,7 @@ class TestOwners:
         small.fill(range(3))
         small.settle(small.charge().writes)
         small.settle(small.core.set_charter(small.other_owner(SigningKey.generate())))
-        entries = small.core._populations[small.population].ledger.entries
-        assert [entry.state for entry in entries] == [ReleaseState.CHARGED, ReleaseState.VOID]
+        assert [entry.state for entry in small.ledger().entries] == [ReleaseState.CHARGED, ReleaseState.VOID]
 
 
 class Program:
@@ -325,7 +324,7 @@ def test_r160_at_the_control_port_a_server_alone_is_heard_and_an_owner_alone_obe
     ledger = aggregator_pb2_grpc.AggregatorServiceStub(program.public).GetLedger(
         aggregator_pb2.GetLedgerRequest(task_sha256=program.world.task_sha256), timeout=SECONDS
     )
-    assert b'"entries":[]' in ledger.ledger
+    assert b'"entries":0' in ledger.head
 
 
 def test_r160_a_distributor_takes_models_at_its_control_port_alone() -> None:

@@ -400,7 +400,7 @@ def test_a_released_round_of_a_task_that_is_forgotten_is_not_opened_again(make_w
     world.open()
     world.fill(range(3))
     world.close()
-    kept = {key: data for key, data in world.records.items() if key.startswith("population/")}
+    kept = {key: data for key, data in world.records.items() if key.startswith(("population/", "ledger/"))}
     world.restart(records=kept)
     with pytest.raises(PrivacyError, match="was released, and the task is forgotten"):
         world.open()

@@ -30,7 +30,8 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import BudgetExceeded, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.privacy.ledger import Budget, Ledger, ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
 from odp.signed_task import model_sha256, open_manifest, open_order, open_task, task_sha256
 from odp.tables import table_from_bytes
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
@@ -251,8 +252,10 @@ class FakeAggregator(
                     state=ReleaseState.SEALED,
                     release_sha256=hashlib.sha256(self.releases[task, round].release).digest(),
                 )
-        data = ledger.encode()
-        return aggregator_pb2.GetLedgerResponse(ledger=data, signature=self._key.sign(domains.LEDGER, data))
+        head = ledger.state.head.encode()
+        return aggregator_pb2.GetLedgerResponse(
+            entries=lines_of(ledger.entries[request.first :]), head=head, signature=self._key.sign(domains.LEDGER, head)
+        )
 
     def _answer(self, method: Any, request: Any, context: grpc.ServicerContext) -> Any:
         if self.failures:

@@ -16,8 +16,10 @@ from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
-from odp.privacy.ledger import Budget, Ledger, ReleaseState
-from odp.privacy.ledger import Entry as LedgerLine
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
+from odp.privacy.ledger_entry import Entry as LedgerLine
+from odp.signed_ledger import LedgerPart
 from odp.signed_task import model_sha256, task_sha256
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import (
@@ -83,9 +85,7 @@ class Run:
             task_budget=Budget(self.definition.privacy.epsilon, self.definition.privacy.delta),
             population_budget=Budget(POLICY.population_epsilon, POLICY.population_delta),
         )
-        entry = charged.find(task, round)
-        assert entry is not None
-        release = self._made(round, entry).SerializeToString(deterministic=True)
+        release = self._made(round, charged.entries[-1]).SerializeToString(deterministic=True)
         return charged.advance(
             task_id=task, round=round, state=ReleaseState.SEALED, release_sha256=hashlib.sha256(release).digest()
         )
@@ -154,9 +154,15 @@ class Run:
         data = release.SerializeToString(deterministic=True)
         return ReleaseEntry(data, (key or self.enclave).sign(domains.RELEASE, data))
 
-    def ledger(self, round: int, *, ledger: Ledger | None = None, data: bytes | None = None) -> LedgerEntry:
-        found = data if data is not None else (ledger or self.ledgers[round]).encode()
-        return LedgerEntry.of(self.task_id, round, found, self.enclave.sign(domains.LEDGER, found))
+    def ledger(self, round: int, *, ledger: Ledger | None = None, lines: bytes | None = None) -> LedgerEntry:
+        """What came after the round before, up to ``ledger``; ``lines`` instead of these where they are given."""
+        found = ledger or self.ledgers[round]
+        before = len(self.ledgers[round - 1].entries) if round else 0
+        new = lines_of(found.entries[before:]) if lines is None else lines
+        head = found.state.head.encode()
+        return LedgerEntry.of(
+            self.task_id, round, LedgerPart(before, new, head, self.enclave.sign(domains.LEDGER, head))
+        )
 
     def entries(self) -> list[Entry]:
         """Everything, in order."""

@@ -24,6 +24,7 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
 from odp.privacy.accounting import epsilon
+from odp.privacy.ledger_entry import lines_of
 from odp.signed_task import model_sha256, task_sha256
 from odp.transparency.audit import audit
 from odp.transparency.entries import (
@@ -377,7 +378,7 @@ LIES: dict[str, tuple[Change, str, str]] = {
     "a ledger left out": (_without(LedgerEntry), "(ledger of round 1)", "whose release is not the last one"),
     "the last ledger left out": (_without(LedgerEntry, 1), "release of round 1 of task 'films'", "no ledger"),
     "a ledger of somebody else": (
-        _instead(LedgerEntry, 0, lambda run: LedgerEntry.of(run.task_id, 0, run.ledgers[0].encode(), bytes(64))),
+        _instead(LedgerEntry, 0, lambda run: dataclasses.replace(run.ledger(0), signature=bytes(64))),
         "(ledger of round 0)", "no aggregator whose evidence"),
     "an old ledger for a later round": (
         _instead(LedgerEntry, 1, lambda run: run.ledger(1, ledger=run.ledgers[0])),
@@ -391,9 +392,14 @@ LIES: dict[str, tuple[Change, str, str]] = {
         ],
         "(ledger of round 1)", "does not continue"),
     "a ledger with a broken chain": (
-        _instead(LedgerEntry, 0, lambda run: run.ledger(0, data=run.ledgers[0].encode().replace(
+        _instead(LedgerEntry, 0, lambda run: run.ledger(0, lines=run.ledger(0).lines.replace(
             b'"noise_id":""', b'"noise_id":"00"', 1))),
         "(ledger of round 0)", "altered|chain"),
+    "entries of a ledger that are held back": (
+        _instead(LedgerEntry, 0, lambda run: run.ledger(0, lines=b"")), "(ledger of round 0)", "does not lead to its"),
+    "an entry of a ledger that is logged twice": (
+        _instead(LedgerEntry, 1, lambda run: run.ledger(1, lines=lines_of(run.ledgers[1].entries[1:]))),
+        "(ledger of round 1)", "does not continue"),
     "a ledger with another cohort": (_instead(LedgerEntry, 0, _smaller_cohort), "(ledger of round 0)", "cohort"),
     "a ledger that understates epsilon": (
         _instead(LedgerEntry, 0, _understated), "(ledger of round 0)", "states an epsilon its events do not have"),

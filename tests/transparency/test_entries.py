@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.errors import ConfigurationError
+from odp.signed_ledger import LedgerPart
 from odp.transparency import entries
 from odp.transparency.entries import TYPES, LedgerEntry, PolicyEntry, TaskEntry, decode
 from odp.transparency.merkle import leaf_hash
@@ -66,7 +67,7 @@ def test_no_two_byte_strings_are_one_entry(entry: entries.Entry, data: st.DataOb
 def test_the_bytes_of_an_entry_are_those_of_the_protocol_page() -> None:
     assert PolicyEntry(b"abc").encode() == b"odp/v1/entry\x02\x00\x00\x00\x03abc"
     assert TaskEntry(b"", b"s").encode() == b"odp/v1/entry\x01\x00\x00\x00\x00\x00\x00\x00\x01s"
-    ledger = LedgerEntry.of(bytes(32), 258, b"l", b"s")
+    ledger = LedgerEntry.of(bytes(32), 258, LedgerPart(0, b"l", b"h", b"s"))
     assert ledger.number == 258
     assert ledger.encode().startswith(
         b"odp/v1/entry\x08\x00\x00\x00\x20" + bytes(32) + b"\x00\x00\x00\x04\x00\x00\x01\x02"

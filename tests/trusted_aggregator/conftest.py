@@ -24,8 +24,11 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.privacy.ledger import Ledger, ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import ReleaseState
+from odp.privacy.ledger_state import LedgerHead
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
+from odp.signed_ledger import LedgerPart
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.simulation.noise import NoNoise
 from odp.statistics import Statistics
@@ -34,7 +37,7 @@ from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Charged
-from trusted_aggregator.records import SealedRecord, noise_key, release_key
+from trusted_aggregator.records import SealedRecord, ledger_key, noise_key, release_key
 from trusted_aggregator.round_keys import RoundKeys
 from trusted_aggregator.rounds import Round
 from trusted_aggregator.sealed_state import RoundNoise
@@ -70,6 +73,7 @@ class World:
         self.population = population
         self.adopt(self.sign(self.definition(minimum=minimum, epsilon=epsilon), edit))
         self.records: dict[str, bytes] = {}
+        self.restored: dict[str, bytes | None] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.round_keys: dict[tuple[bytes, int], bytes] = {}
         self.core = AggregatorCore(self.identity, noise=noise)
@@ -250,12 +254,21 @@ class World:
             lambda task, round: iter(kept.get((task, round), [])),
             noise=self.made_by,
         )
+        # Not persisted: a test may start again from the state before.
+        self.restored = {record.key: record.data for record in self.core.restored_writes}
+
+    @property
+    def found(self) -> dict[str, bytes | None]:
+        """What is persisted, and what the last start asked for besides."""
+        return {**self.records, **self.restored}
 
     def ledger(self) -> Ledger:
         """The ledger that the enclave signs."""
         found = self.core.ledger(self.task_sha256)
         assert found is not None
-        return Ledger.decode(found[0])
+        end = LedgerHead.decode(found[0]).entries
+        lines = b"".join(self.found[ledger_key(self.population, number)] for number in range(end))
+        return LedgerPart(0, lines, *found).ledger()
 
     def charges(self) -> int:
         """Charged rounds in that ledger."""

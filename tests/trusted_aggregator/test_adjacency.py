@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -55,7 +54,7 @@ def test_ledger_and_release_name_it(small):
     small.fill(range(DEVICES))
     release = small.learn(small.close())
     assert [charge.adjacency for charge in release.charges] == [common_pb2.ADJACENCY_ZERO_OUT_USER]
-    entry = json.loads(small.core.ledger(small.task_sha256)[0])["entries"][0]
+    entry = small.ledger().entries[0].to_json()
     assert [event["adjacency"] for event in entry["events"]] == ["zero_out_user"]
 
 

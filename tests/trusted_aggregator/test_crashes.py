@@ -8,7 +8,7 @@ import pytest
 
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, Refusal, StateError
-from odp.privacy.ledger import Ledger, ReleaseState
+from odp.privacy.ledger_entry import ReleaseState
 from odp.signed_task import task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator import records as names
@@ -134,7 +134,7 @@ class TestKill:
             world.learn(world.close(number))
             world.restart()
         assert world.charges() == 3
-        Ledger.decode(world.core.ledger(world.task_sha256)[0]).verify()
+        world.ledger().verify()
 
 
 class TestRollback:
@@ -283,14 +283,15 @@ class TestSwappedState:
     def test_a_void_round_is_written_to_the_ledger_and_stays_void_whatever_comes_back(self, charged):
         rows = {key: list(kept) for key, kept in charged.rows.items()}
         charged.restart(rows={})
-        written, *erased = charged.core.restored_writes
+        written, void, *erased = charged.core.restored_writes
         assert written.key == names.population_key(charged.population)
+        assert void.key == names.ledger_key(charged.population, 1)
         assert [(record.key, record.data) for record in erased] == _without(charged)
         charged.persist(charged.core.restored_writes)
         charged.restart(rows=rows)
         self._is_void(charged)
         assert charged.core.restored_writes == ()
-        ledger = Ledger.decode(charged.core.ledger(charged.task_sha256)[0])
+        ledger = charged.ledger()
         assert [entry.state for entry in ledger.entries] == [ReleaseState.CHARGED, ReleaseState.VOID]
         ledger.verify()
 
@@ -361,7 +362,8 @@ class TestSwappedState:
         old, rows = _snapshot(charged)
         signed = charged.close()
         population, release = names.population_key(charged.population), names.release_key(charged.task_sha256, 0)
-        mixed = {**old, population: charged.records[population]}
+        sealed = names.ledger_key(charged.population, 1)
+        mixed = {**old, population: charged.records[population], sealed: charged.records[sealed]}
         for kept in (rows, {}):
             charged.restart(mixed, kept)
             assert charged.core.round_state(charged.task_sha256, 0).status is Status.RELEASED
@@ -379,7 +381,7 @@ class TestSwappedState:
             ):
                 if key.startswith(names.LATER_PREFIXES):
                     continue  # not read by a start
-                with pytest.raises(StateError, match="sealed record"):
+                with pytest.raises(StateError, match=r"sealed record|stored entries"):
                     charged.restart({**charged.records, key: changed})
 
     def test_a_stored_release_that_is_missing_or_another_one_is_not_handed_out(self, charged):
@@ -404,10 +406,12 @@ def _without(world):
 
 
 def _opened(world, writes):
-    """The plaintexts of sealed records, but for the population's, whose stamps are random."""
+    """The plaintexts of records, but for the population's, whose stamps are random."""
     sealer = Sealer(world.identity.sealing_key)
     return {
-        record.key: record.data and sealer.open(record.key, record.data)
+        record.key: record.data
+        if record.key.startswith(names.LEDGER_PREFIX)
+        else record.data and sealer.open(record.key, record.data)
         for record in writes
         if not record.key.startswith(names.POPULATION_PREFIX)
     }

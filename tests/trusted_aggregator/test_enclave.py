@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import struct
 
 import numpy as np
@@ -13,7 +12,7 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
 from odp.privacy.events import GaussianRelease
-from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_state import LedgerHead
 from odp.signed_task import task_sha256
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
@@ -104,16 +103,17 @@ def test_more_contributions_than_one_block_are_summed_once_each(make_world, monk
 def test_the_ledger_is_signed_and_holds_one_charge_per_round(small):
     small.fill(range(4))
     small.close()
-    data, signature = small.core.ledger(small.task_sha256)
-    verify(small.identity.signing.public, signature, domains.LEDGER, data)
-    ledger = Ledger.decode(data)
+    head, signature = small.core.ledger(small.task_sha256)
+    verify(small.identity.signing.public, signature, domains.LEDGER, head)
+    ledger = small.ledger()
+    assert ledger.state.head == LedgerHead.decode(head)
     ledger.verify()
     declared = small.algorithm.query(0).releases[0]
     assert ledger.population_events == (
         GaussianRelease(name="counts", sensitivity=declared.sensitivity, noise_std=declared.noise_std, coordinates=12),
     )
     assert ledger.entries[0].contributions == ledger.entries[0].population_size == 4
-    assert [entry["state"] for entry in json.loads(data)["entries"]] == ["CHARGED", "SEALED"]
+    assert [entry.state.name for entry in ledger.entries] == ["CHARGED", "SEALED"]
     assert small.core.ledger(bytes(32)) is None
 
 
@@ -347,7 +347,7 @@ class TestClosing:
         world.fill([2, 3])
         world.close()
         assert world.charges() == 1
-        assert Ledger.decode(world.core.ledger(world.task_sha256)[0]).entries[0].contributions == 4
+        assert world.ledger().entries[0].contributions == 4
 
     @pytest.mark.parametrize(("population", "task", "most"), [(0.2, 1e-6, 4), (1e-3, 1e-2, 99)])
     def test_a_round_takes_no_more_contributions_than_can_be_charged(self, make_world, population, task, most):
@@ -366,7 +366,7 @@ class TestClosing:
         world.restart()
         assert world.submit(sealed[-1]) is Refusal.ROUND_CLOSED
         world.close()
-        assert Ledger.decode(world.core.ledger(world.task_sha256)[0]).entries[0].contributions == most
+        assert world.ledger().entries[0].contributions == most
 
     def test_a_goal_that_could_not_be_charged_is_refused_before_the_round_opens(self, make_world, counting_noise):
         policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_delta=0.2)

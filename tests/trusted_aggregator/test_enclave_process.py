@@ -21,6 +21,7 @@ from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy.ledger_entry import ReleaseState
 from odp.task import Cohort, ImplicitData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
@@ -152,7 +153,7 @@ def test_a_void_round_is_told_to_the_host_before_anything_else(make_world, insid
     world.rows.clear()
     inside(world)
     assert world.core.round_states()[0].status is Status.VOID
-    assert '"VOID"' in world.core.ledger(world.task_sha256)[0].decode()
+    assert world.ledger().entries[-1].state is ReleaseState.VOID
 
 
 @pytest.mark.parametrize("accumulation", ["oblivious", "direct"])

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from odp.crypto import SigningKey
 from odp.errors import ConfigurationError, OdpError, PrivacyError, Refusal, StateError
-from odp.privacy.ledger import ReleaseState
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import ReleaseState, entries_of
 from odp.v1 import common_pb2
 from trusted_aggregator.interface import Status
-from trusted_aggregator.records import release_key
+from trusted_aggregator.records import ledger_key, release_key
 
 DEVICES = 6
 MINIMUM = 3
@@ -51,6 +52,7 @@ class Schedule:
         self.sealed = {device: world.sealed(device) for device in range(DEVICES)}
         self.history = [(dict(world.records), [])]
         self.kept_releases = [b""]
+        self.given: dict[str, bytes | None] = {}
         self.released: set[bytes] = set()
         self.ending = False  # the enclave was told to end the task since it started
         self.ended = False  # .. and that is in force
@@ -95,6 +97,7 @@ class Schedule:
 
     def _answered(self, writes, stored):
         self.kept_releases += [record.data for record in writes if record.key == release_key(*self.key) and record.data]
+        self.given.update({record.key: record.data for record in writes})
         if stored:
             self.world.persist(writes)
 
@@ -171,7 +174,12 @@ class Schedule:
         return 0 if state is None else state.contributions
 
     def check(self):
-        ledger = self.world.core._populations[self.world.population].record.ledger
+        population = self.world.core._populations[self.world.population]
+        asked = {record.key: record.data for record in population.writes(self.world.core._sealer)}
+        stored, head = {**self.given, **self.world.found, **asked}, population.record.ledger.head
+        lines = [stored[ledger_key(head.population, number)] for number in range(head.entries)]
+        ledger = Ledger(head.population, tuple(entries_of(b"".join(lines))))
+        assert ledger.state.head == head
         ledger.verify()
         charged = [entry for entry in ledger.entries if entry.state is ReleaseState.CHARGED]
         assert len(charged) <= 1

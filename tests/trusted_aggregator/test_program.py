@@ -24,6 +24,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import verify_evidence
 from odp.errors import ConfigurationError, StateError
+from odp.signed_ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc, common_pb2
@@ -151,7 +152,8 @@ def test_a_round_over_tls_from_evidence_to_ledger_and_again_after_a_restart(worl
     assert (client.round().contributions, client.round().released) == (4, True)
     assert client.submit(client.sealed(9)) == aggregator_pb2.REFUSAL_ROUND_CLOSED
     ledger = client.stub.GetLedger(aggregator_pb2.GetLedgerRequest(task_sha256=world.task_sha256), timeout=SECONDS)
-    verify(enclave.signing_key, ledger.signature, domains.LEDGER, ledger.ledger)
+    verify(enclave.signing_key, ledger.signature, domains.LEDGER, ledger.head)
+    assert LedgerPart(0, ledger.entries, ledger.head, ledger.signature).ledger().entries[0].contributions == 4
     program.stop()
 
     program = run()

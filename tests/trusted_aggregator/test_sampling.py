@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import itertools
-import json
 import os
 import sys
 
@@ -20,7 +19,6 @@ from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
-from odp.privacy.ledger import Ledger
 from odp.simulation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator import records as names
@@ -137,7 +135,7 @@ class TestRound:
             half.open(number)
             half.fill(range(4), number)
             release = half.learn(half.close(number))
-            ledger = Ledger.decode(half.core.ledger(half.task_sha256)[0])
+            ledger = half.ledger()
             (event,) = ledger.entries[2 * number].events
             declared = half.algorithm.query(number).releases
             assert isinstance(event, SampledRound)
@@ -262,7 +260,7 @@ class TestCrash:
         half.open(1)
         seeds.append(half.held(1).record.draw_seed)
         assert len(set(seeds)) == 2
-        shown = b"".join(half.records.values()) + half.core.ledger(half.task_sha256)[0]
+        shown = b"".join(half.records.values())
         assert all(seed not in shown and seed.hex().encode() not in shown for seed in seeds)
         assert repr(half.held(1).record).find(seeds[1].hex()) < 0
 
@@ -371,6 +369,6 @@ def memory_of(held: rounds.Round) -> int:
 def test_the_ledger_names_every_number_of_the_draw(half):
     half.fill(range(3))
     half.close()
-    (event,) = json.loads(half.core.ledger(half.task_sha256)[0])["entries"][0]["events"]
+    (event,) = half.ledger().entries[0].to_json()["events"]
     assert event["mechanism"] == "truncated_poisson_gaussian"
     assert (event["sampling_probability"], event["population_bound"], event["cap"]) == (0.5, 100, 98)

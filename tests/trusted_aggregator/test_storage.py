@@ -69,10 +69,10 @@ def test_contributions_that_come_together_are_stored_together_or_not_at_all(stor
 
 def test_what_add_returned_for_survives_an_abrupt_end(folder, storage):
     storage.add([Contribution(TASK, 0, b"row")])
-    storage.apply([SealedRecord("ledger/a", b"1")])
+    storage.apply([SealedRecord("population/a", b"1")])
     again = Storage(folder)  # the first one was never closed
     assert list(again.contributions(TASK, 0)) == [b"row"]
-    assert again.records() == {"ledger/a": b"1"}
+    assert again.records() == {"population/a": b"1"}
     again.close()
 
 

@@ -1,0 +1,359 @@
+"""What all entries of a ledger come to: the spending of one population, without the entries themselves.
+
+Guarantee: ``charge`` never gives an entry with which the events of a task, or of all tasks of the population together,
+exceed the budgets they are charged against. Epsilon is recomputed at every charge from all events so far. They are
+counted, not listed: epsilon does not depend on their order, and equal rounds cost no memory.
+
+The size grows with the number of different events and of rounds, by some 100 bytes for each round. The holder of a
+ledger keeps this state and its head; the lines of the entries can lie anywhere, since the head stands for all of them.
+The holder makes a new entry durable *before* it acts on it, and binds the head to monotonic counters that it checks at
+start, so that an older copy is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from odp import _validate
+from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.privacy import accounting, room
+from odp.privacy.events import Event
+from odp.privacy.events import from_json as event_from_json
+from odp.privacy.ledger_entry import FORMAT, NEXT, Budget, Entry, ReleaseState, canonical, entry_of, genesis
+
+_STATE_FORMAT = "odp-privacy-ledger-state-1"
+_FREE = "Expected at least one privacy event: a release without events is not free"
+
+
+@dataclass(frozen=True)
+class LedgerHead:
+    """What names one version of a ledger; its bytes are what an enclave signs.
+
+    Attributes:
+        population: whose ledger it is.
+        entries: how many it has.
+        sha256: of the last entry, or of the population's name.
+    """
+
+    population: str
+    entries: int
+    sha256: bytes
+
+    def encode(self) -> bytes:
+        """Canonical JSON; equal heads give equal bytes."""
+        return canonical(
+            {"entries": self.entries, "format": FORMAT, "head": self.sha256.hex(), "population": self.population}
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> LedgerHead:
+        """The head that ``encode`` wrote. Raises StateError where the bytes are none of this version."""
+        try:
+            value = json.loads(data.decode("ascii"))
+            _validate.identifier(population=value["population"])
+            _validate.integer(low=0, high=2**53, entries=value["entries"])
+            found = LedgerHead(value["population"], value["entries"], bytes.fromhex(value["head"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StateError(f"The head of a privacy ledger cannot be read: {type(error).__name__}: {error}") from error
+        if found.encode() != data or len(found.sha256) != 32:
+            raise StateError(f"Expected the head of a privacy ledger of format {FORMAT!r}")
+        return found
+
+
+class Standing(NamedTuple):
+    """Where one release stands.
+
+    ``charge`` is the entry that charged it, as long as it is neither sealed nor void; ``release_sha256`` names the
+    release that was sealed.
+    """
+
+    state: ReleaseState
+    contributions: int
+    release_sha256: bytes
+    charge: Entry | None
+
+
+@dataclass
+class Account:
+    """What one task was charged; ``last`` is the number of its newest entry."""
+
+    budget: Budget
+    events: Counter[Event] = field(default_factory=Counter)
+    rounds: dict[int, Standing] = field(default_factory=dict)
+    last: int = 0
+
+    def copy(self) -> Account:
+        """Another one, equal for now."""
+        return Account(self.budget, self.events.copy(), dict(self.rounds), self.last)
+
+
+class Remaining(NamedTuple):
+    """What is left for a task: epsilon under its own budget, and under that of the population."""
+
+    task_epsilon: float
+    population_epsilon: float
+
+
+class LedgerState:
+    """The spending of one population after all entries that were appended. Raises ConfigurationError: no name."""
+
+    def __init__(self, population: str) -> None:
+        _validate.identifier(population=population)
+        self.head = LedgerHead(population, 0, genesis(population))
+        #: Charged releases.
+        self.charges = 0
+        #: Contributions of the largest round.
+        self.largest_cohort = 0
+        self._events: Counter[Event] = Counter()
+        self._accounts: dict[str, Account] = {}
+        # Tasks whose account no copy of this object shares.
+        self._own: set[str] = set()
+
+    def copy(self) -> LedgerState:
+        """Another state, equal for now; shares what neither of the two changes."""
+        other = LedgerState(self.head.population)
+        other.head, other.charges, other.largest_cohort = self.head, self.charges, self.largest_cohort
+        other._events, other._accounts = self._events.copy(), dict(self._accounts)
+        self._own = set()
+        return other
+
+    @property
+    def events(self) -> Mapping[Event, int]:
+        """How often each event was charged to the population."""
+        return self._events
+
+    @property
+    def tasks(self) -> Iterable[str]:
+        """The tasks that were charged, in the order of their first charge."""
+        return self._accounts.keys()
+
+    def task_events(self, task_id: str) -> Mapping[Event, int]:
+        """How often each event was charged to the task; void rounds included."""
+        account = self._accounts.get(task_id)
+        return {} if account is None else account.events
+
+    def rounds(self, task_id: str) -> Mapping[int, Standing]:
+        """Where the charged rounds of a task stand."""
+        account = self._accounts.get(task_id)
+        return {} if account is None else account.rounds
+
+    def last_entry(self, task_id: str) -> int:
+        """Number of the newest entry of a task that was charged."""
+        return self._accounts[task_id].last
+
+    def find(self, task_id: str, round: int) -> Standing | None:
+        """Where a release stands; None where nothing was charged."""
+        return self.rounds(task_id).get(round)
+
+    def epsilon_of_task(self, task_id: str, *, delta: float) -> float:
+        """Epsilon at ``delta`` of everything charged to the task; 0 for an unknown one."""
+        return accounting.epsilon(self.task_events(task_id), delta=delta)
+
+    def epsilon_of_population(self, *, delta: float) -> float:
+        """Epsilon at ``delta`` of everything charged to the population."""
+        return accounting.epsilon(self._events, delta=delta)
+
+    def remaining(self, task_id: str, *, task_budget: Budget, population_budget: Budget) -> Remaining:
+        """Budget minus epsilon so far. Epsilon does not add up: ``rounds_possible`` says how many rounds still fit."""
+        return Remaining(
+            task_epsilon=max(0.0, task_budget.epsilon - self.epsilon_of_task(task_id, delta=task_budget.delta)),
+            population_epsilon=max(
+                0.0, population_budget.epsilon - self.epsilon_of_population(delta=population_budget.delta)
+            ),
+        )
+
+    def rounds_possible(
+        self, task_id: str, events: Sequence[Event], *, task_budget: Budget, population_budget: Budget
+    ) -> int:
+        """How many more rounds of ``events`` each fit both budgets, if nothing else is charged meanwhile.
+
+        Raises:
+            ConfigurationError: ``events`` is empty.
+        """
+        return min(
+            room.rounds_possible(spent, events, budget=budget.epsilon, delta=budget.delta)
+            for _, spent, budget in self._claims(task_id, task_budget, population_budget)
+        )
+
+    def charge(
+        self, *, task_id: str, round: int, events: Sequence[Event], contributions: int, population_size: int,
+        id_set_sha256: bytes, task_budget: Budget, population_budget: Budget, noise_id: bytes = b"",
+    ) -> Entry:  # fmt: skip
+        """The entry that charges one more release; changes nothing until it is appended.
+
+        Raises:
+            BudgetExceeded: the task's or the population's budget is too small.
+            PrivacyError: the round was charged before, the task's budget changed, or a delta is too large for the
+                population.
+            ConfigurationError: a malformed value, or no events.
+        """
+        if not events:
+            raise ConfigurationError(_FREE)
+        entry = Entry(
+            task_id=task_id, round=round, state=ReleaseState.CHARGED, events=tuple(events), contributions=contributions,
+            population_size=population_size, id_set_sha256=id_set_sha256, noise_id=noise_id, task_budget=task_budget,
+            population_budget=population_budget, task_epsilon=0.0, population_epsilon=0.0, previous=self.head.sha256,
+        )  # fmt: skip
+        if self.find(task_id, round) is not None:
+            raise PrivacyError(f"Round {round} of task {task_id} was charged before: open another round")
+        self._check_terms(task_id, task_budget, population_budget, population_size)
+        epsilons = [
+            room.epsilon_within(whose, spent, entry.events, budget=budget.epsilon, delta=budget.delta)
+            for whose, spent, budget in self._claims(task_id, task_budget, population_budget)
+        ]
+        return replace(entry, task_epsilon=epsilons[0], population_epsilon=epsilons[1])
+
+    def require_room(
+        self, *, task_id: str, events: Sequence[Event], population_size: int, task_budget: Budget,
+        population_budget: Budget,
+    ) -> None:  # fmt: skip
+        """Returns if ``events`` could be charged now, in one round or in many; charges nothing (rule P29).
+
+        Raises:
+            BudgetExceeded, PrivacyError, ConfigurationError: as ``charge``.
+        """
+        if not events:
+            raise ConfigurationError(_FREE)
+        self._check_terms(task_id, task_budget, population_budget, population_size)
+        for whose, spent, budget in self._claims(task_id, task_budget, population_budget):
+            room.require_room(whose, spent, events, budget=budget.epsilon, delta=budget.delta)
+
+    def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
+        """The entry that brings a release into its next state; None where it is there already.
+
+        ``release_sha256`` names the release that is sealed.
+
+        Raises:
+            PrivacyError: nothing was charged for the round, ``state`` cannot follow its present state, or another
+                release was sealed before.
+        """
+        standing = self.find(task_id, round)
+        if standing is None:
+            raise PrivacyError(f"Nothing was charged for round {round} of task {task_id}: charge before releasing")
+        if standing.state is state and standing.release_sha256 == release_sha256:
+            return None
+        if state not in NEXT[standing.state] or standing.charge is None:
+            raise PrivacyError(
+                f"Round {round} of task {task_id} is {standing.state.name} and cannot become {state.name}"
+            )
+        return replace(
+            standing.charge, state=state, events=(), previous=self.head.sha256, release_sha256=release_sha256
+        )
+
+    def append(self, entry: Entry) -> None:
+        """Takes the next entry.
+
+        Raises:
+            StateError: it does not continue the chain, cannot follow the entries before it, or is over a budget that it
+                states. Nothing changed.
+        """
+        account, standing = self._accounts.get(entry.task_id), self.find(entry.task_id, entry.round)
+        charges = entry.state is ReleaseState.CHARGED
+        where = f"Entry {self.head.entries} of ledger {self.head.population!r}"
+        if entry.previous != self.head.sha256:
+            raise StateError(f"{where} does not continue the chain: it was altered")
+        follows = charges if standing is None else entry.state in NEXT[standing.state]
+        before = None if standing is None else standing.charge
+        if not follows or (before is not None and before.id_set_sha256 != entry.id_set_sha256):
+            raise StateError(f"{where} cannot follow those before it")
+        if account is not None and account.budget != entry.task_budget:
+            raise StateError(f"{where} changes the budget of its task")
+        if entry.task_epsilon > entry.task_budget.epsilon:
+            raise StateError(f"{where} is over the budget of its task")
+        if entry.population_epsilon > entry.population_budget.epsilon:
+            raise StateError(f"{where} is over the budget of the population")
+        if account is None or entry.task_id not in self._own:
+            account = Account(entry.task_budget) if account is None else account.copy()
+            self._accounts[entry.task_id] = account
+            self._own.add(entry.task_id)
+        account.rounds[entry.round] = Standing(
+            entry.state, entry.contributions, entry.release_sha256, entry if charges else None
+        )
+        account.last = self.head.entries
+        account.events.update(entry.events)
+        self._events.update(entry.events)
+        self.charges += charges
+        self.largest_cohort = max(self.largest_cohort, entry.contributions)
+        self.head = replace(self.head, entries=self.head.entries + 1, sha256=entry.sha256)
+
+    def encode(self) -> bytes:
+        """JSON from which ``decode`` gives the same state: the same epsilons to the last bit, and the same head."""
+        places = {event: place for place, event in enumerate(self._events)}
+        return canonical(
+            {
+                "charges": self.charges,
+                "events": [[event.to_json(), times] for event, times in self._events.items()],
+                "format": _STATE_FORMAT,
+                "head": self.head.encode().decode("ascii"),
+                "largest_cohort": self.largest_cohort,
+                # A list: the order of tasks is that of their first charges.
+                "tasks": [
+                    [
+                        task_id, [account.budget.epsilon, account.budget.delta], account.last,
+                        [[places[event], times] for event, times in account.events.items()],
+                        [[round, *_standing_json(standing)] for round, standing in account.rounds.items()],
+                    ]
+                    for task_id, account in self._accounts.items()
+                ],
+            }
+        )  # fmt: skip
+
+    @staticmethod
+    def decode(data: bytes) -> LedgerState:
+        """The state that ``encode`` wrote: for bytes that were unsealed, since it is believed as it stands.
+
+        Raises:
+            StateError: the bytes are no state of this version.
+        """
+        try:
+            value = json.loads(data)
+            if value["format"] != _STATE_FORMAT:
+                raise StateError(f"Expected a ledger's state of format {_STATE_FORMAT!r}")
+            head = LedgerHead.decode(value["head"].encode("ascii"))
+            state = LedgerState(head.population)
+            state.head, state.charges, state.largest_cohort = head, value["charges"], value["largest_cohort"]
+            events = [(event_from_json(event), times) for event, times in value["events"]]
+            state._events = Counter(dict(events))
+            for task_id, budget, last, places, rounds in value["tasks"]:
+                state._accounts[task_id] = Account(
+                    Budget(*budget),
+                    Counter({events[place][0]: times for place, times in places}),
+                    {round: _standing_of(*standing) for round, *standing in rounds},
+                    last,
+                )
+        except (ValueError, KeyError, TypeError, IndexError, PrivacyError) as error:
+            raise StateError(f"The state of a ledger cannot be read: {type(error).__name__}: {error}") from error
+        return state
+
+    def _claims(
+        self, task_id: str, task_budget: Budget, population_budget: Budget
+    ) -> tuple[tuple[str, Mapping[Event, int], Budget], ...]:
+        """Whose epsilon a charge raises, from which events, within which budget."""
+        return (
+            (f"task {task_id}", self.task_events(task_id), task_budget),
+            (f"population {self.head.population}", self._events, population_budget),
+        )
+
+    def _check_terms(self, task_id: str, task_budget: Budget, population_budget: Budget, population_size: int) -> None:
+        account = self._accounts.get(task_id)
+        if account is not None and account.budget != task_budget:
+            raise PrivacyError(
+                f"The budget of task {task_id} is fixed at {account.budget} and cannot become {task_budget}:"
+                " submit a new task"
+            )
+        accounting.check_delta(task_budget.delta, population_size)
+        accounting.check_delta(population_budget.delta, population_size)
+
+
+def _standing_json(standing: Standing) -> list[object]:
+    charge = None if standing.charge is None else standing.charge.to_json()
+    return [standing.state.value, standing.contributions, standing.release_sha256.hex(), charge]
+
+
+def _standing_of(state: int, contributions: int, release_sha256: str, charge: Mapping[str, Any] | None) -> Standing:
+    entry = None if charge is None else entry_of(charge)
+    return Standing(ReleaseState(state), contributions, bytes.fromhex(release_sha256), entry)
