@@ -454,6 +454,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R237", "a stranger's rounds",
          "security/test_sybils.py::test_r237_a_developer_that_is_not_served_gets_no_key_and_costs_no_storage"),
     ],
+    "what stands still": [
+        ("R260", "a task whose enclave needs on its way what it cannot load any more",
+         "e2e/test_task_combinations.py::test_a_task_of_every_combination_finishes"),
+        ("R260", "a combination that no enclave can run, in a definition made by hand",
+         "test_task_combinations.py::test_a_definition_made_by_hand_is_refused_by_whoever_checks_it"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),
