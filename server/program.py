@@ -211,6 +211,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             token=token,
             token_name=TOKEN_FILE,
             wake=driver.wake,
+            waits_for=driver.waits_for,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
             log=log,

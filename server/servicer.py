@@ -26,6 +26,7 @@ from server.board import Board
 from server.populations import Populations
 from server.schema import TaskState
 from server.storage import RoundRecord, Storage, TaskRecord
+from server.waits import Wait
 
 NAME = "odp.v1.ServerService"
 #: A release travels as one message, with room for its charges and framing.
@@ -47,12 +48,18 @@ def servicer(
     token: str,
     token_name: str,
     wake: Callable[[], None],
+    waits_for: Callable[[bytes], Wait | None] = lambda task_sha256: None,
     distributor_address: str,
     aggregator_address: str,
     log: Log,
 ) -> server_pb2_grpc.ServerServiceServicer:
-    """The service. ``token_name`` is the file of the state folder with ``token``; ``wake`` is called after a change."""
+    """The service. ``token_name`` is the file of the state folder with ``token``; ``wake`` is called after a change.
+
+    ``waits_for`` says what a task waits for.
+    """
     expected = token.encode()
+    # By task and round: a release never changes, and may be long.
+    spent: dict[tuple[bytes, int], float] = {}
 
     def operator_only(method: _Method) -> _Method:
         @functools.wraps(method)
@@ -67,6 +74,7 @@ def servicer(
 
     def status(task: TaskRecord, room: int) -> server_pb2.TaskStatus:
         published = storage.published_version(task.sha256)
+        wait = waits_for(task.sha256) if task.state is TaskState.ACTIVE else None
         rounds = storage.rounds(task.sha256)
         with_release = _newest_that_fit(rounds, room)
         return server_pb2.TaskStatus(
@@ -88,7 +96,19 @@ def servicer(
             model=None if published is None else published.signed,
             distributor_address=distributor_address,
             aggregator_address=aggregator_address,
+            waits_for=None if wait is None else server_pb2.TaskWait(reason=wait.reason, until=wait.until or 0.0),
+            epsilon_spent=epsilon_spent(task.sha256, rounds),
         )
+
+    def epsilon_spent(task: bytes, rounds: list[RoundRecord]) -> float:
+        """What the newest release says of itself and all before it; 0 before the first."""
+        newest = next((entry.round for entry in reversed(rounds) if entry.release_bytes), None)
+        if newest is None:
+            return 0.0
+        if (task, newest) not in spent:
+            release = common_pb2.Release.FromString(storage.release(task, newest).release)
+            spent[task, newest] = release.epsilon_spent
+        return spent[task, newest]
 
     def known_task(sha256: bytes) -> TaskRecord:
         check_length("task_sha256", sha256, HASH_BYTES)
@@ -113,7 +133,7 @@ def servicer(
             found = board.model(request.population)
             if found is None:
                 identifier(population=request.population)
-                raise NotFound(f"population {request.population!r} has no published model yet; ask again later")
+                raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
             return found
 
         @answers(log)

@@ -14,16 +14,17 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from odp.cli.task import _summary
 from odp.errors import OdpError
 from odp.models.item_features import item_features_sha256
-from odp.signed_task import open_task
+from odp.signed_task import open_task, task_sha256
 from odp.transport.channel import connect
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
-from server.schema import TaskState
+from server.schema import RoundState, TaskState
 from server.servicer import checked_task, servicer
 
 TOKEN = "t" * 43
@@ -151,15 +152,39 @@ def test_a_device_gets_the_newest_published_model_also_after_the_last_round(
     served.submit(definition)
     driver = world.driver(board=served.board)
     world.run(driver)
-    versions = []
+    assert served.refused("GetModel", request, ())[0] is grpc.StatusCode.NOT_FOUND, "untrained"
+    world.aggregator.contributions = 5
+    world.run(driver)
+    found = served.stub.GetModel(request, timeout=20)
+    assert common_pb2.ModelManifest.FromString(found.model.manifest).version == 3
+    assert open_task(found.task).population == "viewers"
+    assert found.distributor_address == "distributor.example:7201"
+
+
+def test_a_task_that_is_submitted_and_cancelled_changes_no_recommendation(
+    served: Served, world: Any, definition: Any
+) -> None:
+    """From its submission to its end, devices predict with the trained model of the task before."""
+    request = server_pb2.GetModelRequest(population="viewers")
+    driver = world.driver(board=served.board)
+    first = served.submit(definition)
+    world.aggregator.contributions = 5
+    world.run(driver)
+    trained = served.stub.GetModel(request, timeout=20)
+    world.aggregator.contributions = 0
+    definition.name = "films-2"
+    second = served.submit(definition)
     for contributions in (0, 5):
         world.aggregator.contributions = contributions
-        world.run(driver)
-        found = served.stub.GetModel(request, timeout=20)
-        versions.append(common_pb2.ModelManifest.FromString(found.model.manifest).version)
-        assert open_task(found.task).population == "viewers"
-        assert found.distributor_address == "distributor.example:7201"
-    assert versions == [0, 3]
+        assert driver.step_once()
+        driver.step_once()
+        assert served.stub.GetModel(request, timeout=20) == trained
+    served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=second), timeout=20, metadata=AUTHORIZED)
+    assert served.stub.GetModel(request, timeout=20) == trained
+    world.run(driver)
+    assert world.storage.task(second).state is TaskState.CANCELLED
+    assert served.stub.GetModel(request, timeout=20) == trained
+    assert task_sha256(trained.task) == first
 
 
 @pytest.mark.parametrize("population", ["", "Nobody", "x" * 65])
@@ -251,6 +276,30 @@ def test_an_answer_that_would_be_too_long_leaves_out_the_oldest_releases(
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
     status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
     assert [len(entry.release.release) for entry in status.rounds] == [0, *sizes[1:]]
+
+
+def test_the_epsilon_that_was_spent_is_told_while_a_round_is_open_and_where_releases_are_left_out(
+    served: Served, world: Any, definition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = served.submit(definition)
+    request = server_pb2.GetTaskRequest(task_sha256=sha256)
+    driver = world.driver()
+
+    def spent() -> float:
+        status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+        assert _summary(status)["epsilon"] == status.epsilon_spent
+        return status.epsilon_spent
+
+    assert spent() == 0.0
+    world.aggregator.contributions = 5
+    while world.storage.round(sha256, 1) is None:
+        assert spent() in (0.0, 1.0)
+        driver.step_once()
+    assert world.storage.round(sha256, 1).state is RoundState.OPEN
+    assert spent() == 1.0
+    world.run(driver)
+    monkeypatch.setattr(service_module, "_RELEASES_PER_ANSWER", 0)
+    assert spent() == 3.0
 
 
 @pytest.mark.parametrize("method", ["GetTask", "CancelTask"])
