@@ -212,6 +212,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             token_name=TOKEN_FILE,
             wake=driver.wake,
             waits_for=driver.waits_for,
+            check_task=aggregator.check_task,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
             log=log,

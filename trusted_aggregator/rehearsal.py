@@ -173,6 +173,7 @@ class _Rehearsal:
         first = approve(
             found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer
         )
+        self._core.check_task(self._task)
         self._settle(self._core.set_charter(first))
         server = self._algorithm.server()
         state = server.start()

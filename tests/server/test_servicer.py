@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odp.cli.task import _summary
-from odp.errors import OdpError
+from odp.errors import OdpError, ServiceError
 from odp.models.item_features import item_features_sha256
 from odp.signed_task import open_task, task_sha256
 from odp.transport.channel import connect
@@ -43,6 +43,7 @@ class Served:
 
     def __init__(self, world: Any, tls: Any) -> None:
         self.wakes = 0
+        self.refuses: OdpError | None = None
         self.board = world.board()
         answering = servicer(
             storage=world.storage,
@@ -52,6 +53,7 @@ class Served:
             token=TOKEN,
             token_name="operator.token",
             wake=self._wake,
+            check_task=self._check,
             distributor_address="distributor.example:7201",
             aggregator_address="aggregator.example:7202",
             log=world.log,
@@ -64,6 +66,10 @@ class Served:
         )
         self.channel = connect(self.server.address, tls.ca_pem)
         self.stub = server_pb2_grpc.ServerServiceStub(self.channel)
+
+    def _check(self, task: common_pb2.SignedTask) -> None:
+        if self.refuses is not None:
+            raise self.refuses
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -212,6 +218,37 @@ def test_a_submitted_task_is_signed_by_the_server_and_wakes_the_driver(
     assert open_task(task.signed).developer_key == world.key.public
     assert task.planned_rounds == 3
     assert served.wakes == 1
+
+
+def test_a_task_that_the_aggregator_would_refuse_is_refused_when_it_is_submitted(
+    served: Served, world: Any, definition: Any
+) -> None:
+    served.refuses = ServiceError("could not begin the task: Expected cohort.minimum=3 to be at least 20")
+    served.refuses.code = grpc.StatusCode.FAILED_PRECONDITION
+    request = server_pb2.SubmitTaskRequest(definition=definition)
+    with pytest.raises(grpc.RpcError) as refused:
+        served.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "to be at least 20" in refused.value.details()
+    assert world.storage.tasks() == []
+    assert served.wakes == 0
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED])
+def test_a_task_is_accepted_where_the_aggregator_cannot_be_asked(
+    served: Served, world: Any, definition: Any, code: grpc.StatusCode
+) -> None:
+    served.refuses = ServiceError("nobody answers")
+    served.refuses.code = code
+    assert world.storage.task(served.submit(definition)).state is TaskState.ACTIVE
+    assert "task_not_checked" in world.lines.text
+
+
+def test_a_known_task_is_not_asked_about_again(served: Served, definition: Any) -> None:
+    first = served.submit(definition)
+    served.refuses = ServiceError("round 0 is void")
+    served.refuses.code = grpc.StatusCode.FAILED_PRECONDITION
+    assert served.submit(definition) == first
 
 
 def test_the_same_definition_again_is_the_same_task(served: Served, world: Any, definition: Any) -> None:
