@@ -11,6 +11,7 @@ import typer
 
 from odp.cli.broadcasting import show_plan
 from odp.cli.console import console, print_json, print_text
+from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
     from odp.client import Connection
@@ -211,7 +212,9 @@ def results(
     task: TaskId,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
-    picture: Annotated[Path | None, typer.Option(help="Also draw them into this file (.png, .svg, .pdf).")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(callback=output_file, help="Also draw them into this file (.png, .svg, .pdf).")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Of the intervals, which cover the noise.")] = 0.95,
     json: Json = False,
 ) -> None:

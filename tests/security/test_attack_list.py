@@ -465,6 +465,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "server/test_servicer.py::test_a_task_that_is_submitted_and_cancelled_changes_no_recommendation"),
         ("R263", "one device that declines, in every round",
          "server/test_waits.py::test_a_device_that_declines_costs_each_later_round_seconds_and_not_its_whole_time"),
+        ("R265", "a budget that the population does not have",
+         "trusted_aggregator/test_checking.py::test_a_task_beyond_the_populations_budget_is_refused_when_it_is_asked"),
         ("R264", "a service that hangs on one task",
          "server/test_waits.py::test_a_task_whose_service_does_not_answer_holds_up_no_other"),
     ],
