@@ -467,6 +467,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "server/test_waits.py::test_a_device_that_declines_costs_each_later_round_seconds_and_not_its_whole_time"),
         ("R265", "a budget that the population does not have",
          "trusted_aggregator/test_checking.py::test_a_task_beyond_the_populations_budget_is_refused_when_it_is_asked"),
+        ("R264", "an enclave that hangs",
+         "enclave/test_channel.py::test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline"),
         ("R264", "a service that hangs on one task",
          "server/test_waits.py::test_a_task_whose_service_does_not_answer_holds_up_no_other"),
     ],
