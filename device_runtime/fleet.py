@@ -276,6 +276,11 @@ class Fleet:
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))
+                if self._last is None:
+                    raise NotNow(
+                        f"not finished: population {self._population!r} has no task: no round was open for "
+                        f"{now - self._idle_since:.0f} s; submit one, or check --population and --server"
+                    )
                 return None
         return self._check_ins.window(window)
 

@@ -19,6 +19,7 @@ from device_runtime.gate import Gate
 from device_runtime.keys import at_rest, folder_of
 from device_runtime.ledger import Charged, Spent, TaskTerms, since, spent
 from device_runtime.limits import Limits
+from device_runtime.person import Person
 from device_runtime.retention import Retention
 from device_runtime.schema import Participation, State
 from device_runtime.store import Store
@@ -145,48 +146,86 @@ def explain(
 ) -> tuple[Reading, ...]:
     """Whether the device would train now: every reason that could keep it from it, met or not.
 
-    ``task`` is a task and the round that would be asked for; without one, only what holds for any task is looked at.
+    ``task`` is a task and the round that would be asked for; without one, the device would train if it would in one of
+    the tasks that it knows, or knows none yet and would ask.
     """
     person = store.person()
     found = [
         Reading("pause", person.paused is None, "not paused", "paused" if person.paused is not None else "not paused"),
+        _opt_out(person, None if task is None else task[0]),
+    ]
+    if task is not None:
+        found += _of_task(store, gate, *task)
+    else:
+        if population is not None:
+            found.append(_population(person, population))
+        found.append(_known_tasks(store, gate, population))
+    return (*found, *gate.readings(store))
+
+
+def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Reading]:
+    """What a task's own terms, and the person's limits, say about a round of it."""
+    person, key = store.person(), (terms.task_sha256, round)
+    known = store.participation(*key)
+    done = known is not None and (known.state is not State.PREPARED or known.sealed is None)
+    limits = person.limits or gate.limits
+    return [
+        _population(person, terms.population),
         Reading(
-            "opt-out",
-            person.opted_out is None and not (task is not None and person.opted_out_of(task[0])),
-            "not opted out",
-            _opted_out(person.opted_out is not None, task is not None and person.opted_out_of(task[0])),
+            "round",
+            round < len(terms.rounds) and not done,
+            "a round that is open to this device",
+            "the task has no round left" if round >= len(terms.rounds) else "settled" if done else f"round {round}",
+        ),
+        _tried(
+            "limits",
+            "within them",
+            f"{terms.name!r} is within the limits",
+            lambda: limits.check(
+                terms,
+                round=min(round, len(terms.rounds) - 1),
+                past=store.charged(but=key),
+                answered=store.answers(),
+                now=gate.clock(),
+            ),
         ),
     ]
-    asked = task[0].population if task is not None else population
-    if asked is not None:
-        found.append(_tried("population", "an allowed one", asked, lambda: person.check_in(asked), only="population"))
-    if task is not None:
-        terms, round = task
-        key = (terms.task_sha256, round)
-        known = store.participation(*key)
-        done = known is not None and (known.state is not State.PREPARED or known.sealed is None)
-        limits = person.limits or gate.limits
-        found += [
-            Reading(
-                "round",
-                round < len(terms.rounds) and not done,
-                "a round that is open to this device",
-                "the task has no round left" if round >= len(terms.rounds) else "settled" if done else f"round {round}",
-            ),
-            _tried(
-                "limits",
-                "within them",
-                f"{terms.name!r} is within the limits",
-                lambda: limits.check(
-                    terms,
-                    round=min(round, len(terms.rounds) - 1),
-                    past=store.charged(but=key),
-                    answered=store.answers(),
-                    now=gate.clock(),
-                ),
-            ),
-        ]
-    return (*found, *gate.readings(store))
+
+
+def _known_tasks(store: Store, gate: Gate, population: str | None) -> Reading:
+    """Whether there is a known task in which nothing of its own keeps the device from training."""
+    person, told, would = store.person(), [], False
+    for terms in store.tasks():
+        if population is not None and terms.population != population:
+            continue
+        findings = [_opt_out(person, terms), *_of_task(store, gate, terms, next_round(store, terms))]
+        unmet = next((one for one in findings if not one.met), None)
+        would = would or unmet is None
+        told.append(f"{terms.name}: {'yes' if unmet is None else unmet.read}")
+    return Reading("tasks", would or not told, "one that it would train", "; ".join(told) or "it knows none yet")
+
+
+def _population(person: Person, population: str) -> Reading:
+    return _tried("population", "an allowed one", population, lambda: person.check_in(population), only="population")
+
+
+def _opt_out(person: Person, terms: TaskTerms | None) -> Reading:
+    this = terms is not None and person.opted_out_of(terms)
+    return Reading(
+        "opt-out",
+        person.opted_out is None and not this,
+        "not opted out",
+        _opted_out(person.opted_out is not None, this),
+    )
+
+
+def next_round(store: Store, terms: TaskTerms) -> int:
+    """The round that the device would take part in next: one still to be sent, or the first that it has not settled."""
+    own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
+    queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
+    if queued:
+        return queued[-1]
+    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in own)])
 
 
 def _opted_out(all_of_them: bool, this: bool) -> str:
@@ -204,15 +243,6 @@ def _tried(name: str, wanted: str, well: str, check: Callable[[], None], *, only
     except PrivacyError as error:
         return Reading(name, False, wanted, str(error))
     return Reading(name, True, wanted, well)
-
-
-def next_round(store: Store, terms: TaskTerms) -> int:
-    """The round that the device would take part in next: one still to be sent, or the first that it has not settled."""
-    own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
-    queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
-    if queued:
-        return queued[-1]
-    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in own)])
 
 
 def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> list[dict[str, Any]]:

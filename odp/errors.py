@@ -120,9 +120,13 @@ class ContributionRefused(OdpError):
 
 
 class ServiceError(OdpError):
-    """Another party answered with an error; the message carries its one line, ``code`` its grpc.StatusCode."""
+    """Another party answered with an error; the message carries its one line, ``code`` its grpc.StatusCode.
+
+    ``unforeseen`` says that the other party met an error that nobody foresaw: most likely it will again.
+    """
 
     code: object = None
+    unforeseen: bool = False
 
 
 class ServiceUnavailable(ServiceError):

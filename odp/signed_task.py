@@ -94,6 +94,10 @@ def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) ->
     if given != common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED and not dense:
         name = "masked" if given == common_pb2.CohortTerms.AGGREGATION_MASKED else "secagg+"
         raise ConfigurationError(f"Expected aggregation={name!r} with dense contributions alone: those of statistics")
+    if dense and definition.cohort.HasField("enclave_poisson"):
+        raise ConfigurationError(
+            "Expected no sampling in a task of statistics: nothing can stand for what is not drawn"
+        )
     secagg_terms.check(definition.cohort)
 
 

@@ -33,6 +33,8 @@ from odp.v1 import (
 #: Seconds that opening and closing a round may take: the enclave draws the noise, or sums and signs, before it answers.
 _ROUND_DEADLINE = LONG_DEADLINE
 _WITNESS_DEADLINE = 5.0
+#: Less than a developer waits who submits a task.
+_CHECK_DEADLINE = 20.0
 
 
 class Distributor(Protocol):
@@ -62,6 +64,10 @@ class Aggregator(Protocol):
 
     def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
         """Ends a task; returns once that is in force. Idempotent."""
+        ...
+
+    def check_task(self, task: common_pb2.SignedTask) -> None:
+        """Returns if the task could begin now."""
         ...
 
     def open_round(
@@ -173,6 +179,16 @@ class AggregatorClient:
             aggregator_pb2.AbandonTaskRequest(task=task, order=order, signature=signature),
             timeout=SHORT_DEADLINE,
             what="end a task at the aggregator",
+            address=self._control_address,
+        )
+
+    def check_task(self, task: common_pb2.SignedTask) -> None:
+        """See ``Aggregator``."""
+        call(
+            self._stub.CheckTask,
+            aggregator_pb2.CheckTaskRequest(task=task),
+            timeout=_CHECK_DEADLINE,
+            what="begin the task at the aggregator",
             address=self._control_address,
         )
 

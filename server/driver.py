@@ -8,16 +8,18 @@
 What is done next follows from the storage alone. A step that was done but not noted is done again, with the same bytes:
 publishing, opening and closing answer the same the second time.
 
-Other parties that cannot be reached, or that fail inside, are asked again for as long as it takes; a refusal that
-would be the same the next time (over budget, bad task, a release of something else) ends the task as FAILED.
+Each task has a thread for its steps (``server/steps.py``), so that a party that does not answer one holds up no other.
+
+A refusal that would be the same the next time (over budget, bad task, a release of something else) ends the task as
+FAILED at once. A party that cannot be reached, or fails inside, is asked again for as long as ``server/waits.py`` says.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 
@@ -42,17 +44,18 @@ from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
 from server.board import Board
 from server.clients import Aggregator, Distributor
+from server.closing import Arrivals
 from server.populations import Populations
 from server.releases import ReleaseRefused, check_release, noisy_tensors
 from server.schema import RoundState, TaskState
+from server.steps import StepThreads
 from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
 from server.token_keys import TokenKeys
 from server.transparency import LogKeeper
+from server.waits import Wait, Waits, given_up
 
 #: Seconds between two looks at an open round.
 POLL_SECONDS = 0.25
-_FIRST_RETRY_SECONDS = 0.5
-_LONGEST_RETRY_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 # Between two looks at whose a population is, while a round waits: other owners may change that elsewhere.
 _OWNED_SECONDS = 30.0
@@ -78,14 +81,8 @@ class _StaysOpen(OdpError):
     """The aggregator keeps the round open; nothing is wrong with the task."""
 
 
-@dataclass(frozen=True)
-class _Retry:
-    failures: int
-    due: float  # on the monotonic clock
-
-
 class Driver:
-    """One loop over the active tasks. ``step_once`` is the whole of it; ``start`` calls it from one thread."""
+    """Steps of the active tasks. ``step_once`` takes one of each; ``start`` does that again and again, in threads."""
 
     def __init__(
         self,
@@ -123,10 +120,12 @@ class Driver:
         self._clock = clock
         self._monotonic = monotonic
         # What this process saw accepted: after a restart a distributor may have lost what it took before.
-        self._published: set[tuple[bytes, int]] = set()
+        self._published: dict[bytes, int] = {}
         # When a population was last seen to be this server's, on the monotonic clock.
         self._owned: dict[str, float] = {}
-        self._retries: dict[bytes, _Retry] = {}
+        self._arrivals: dict[bytes, Arrivals] = {}
+        self._waits = Waits(clock=clock, monotonic=monotonic)
+        self._threads = StepThreads()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -137,25 +136,35 @@ class Driver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the step that it is in. Idempotent."""
+        """Ends the threads after the steps that they are in. Idempotent."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS)
+        self._threads.stop(_STOP_SECONDS)
 
     def wake(self) -> None:
         """Tells the driver that there is something to do."""
         self._wake.set()
 
+    def waits_for(self, task_sha256: bytes) -> Wait | None:
+        """Why a task stands still, and until when; None where it does not, or is over."""
+        return self._waits.of(task_sha256)
+
     def step_once(self) -> bool:
-        """At most one step of every active task, oldest first. True where a task got further."""
+        """At most one step of every task, oldest first, one after the other. True where a task got further."""
+        return sum(self._attempt(task, step) for task, step in self._steps()) > 0
+
+    def _steps(self) -> list[tuple[TaskRecord, Callable[[TaskRecord], bool]]]:
+        """The tasks whose next step may be tried now, those that are to be ended first."""
         active, ending = self._storage.tasks(TaskState.ACTIVE), self._storage.tasks_to_abandon()
         known = {task.sha256 for task in (*active, *ending)}
-        self._retries = {sha256: retry for sha256, retry in self._retries.items() if sha256 in known}
-        self._published = {entry for entry in self._published if entry[0] in known}
-        progressed = [self._attempt(task, self._abandon) for task in ending]
-        progressed += [self._attempt(task, self._advance) for task in reversed(active)]
-        return any(progressed)
+        self._waits.keep(known)
+        for memory in (self._published, self._arrivals):
+            for sha256 in [sha256 for sha256 in list(memory) if sha256 not in known]:
+                memory.pop(sha256, None)
+        steps = [(task, self._abandon) for task in ending] + [(task, self._advance) for task in reversed(active)]
+        return [(task, step) for task, step in steps if self._waits.is_due(task.sha256)]
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -163,20 +172,27 @@ class Driver:
             try:
                 if self._keeper is not None and self._keeper.keep_fresh():
                     self._board.refresh()
-                progressed = self.step_once()
+                for task, step in self._steps():
+                    self._threads.run(task.sha256, functools.partial(self._work, task, step))
             except StateError as error:
                 self._log.error("storage_failed", reason=str(error))
-                progressed = False
-            except Exception as error:  # whatever it is, the other tasks and check-ins go on
+            except Exception as error:  # whatever it is, tasks and check-ins go on
                 self._log.crash("driver_failed", error)
-                progressed = False
-            if not progressed:
-                self._wake.wait(POLL_SECONDS)
+            self._wake.wait(POLL_SECONDS)
+
+    def _work(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> None:
+        """Steps of one task, in a thread of its own, until it waits for something."""
+        try:
+            while self._attempt(task, step) and not self._stopping.is_set():
+                current = self._storage.task(task.sha256)
+                if current is None or current.state is not TaskState.ACTIVE:
+                    return
+        except StateError as error:
+            self._log.error("storage_failed", reason=str(error))
+        except Exception as error:  # whatever it is, this task's next step comes
+            self._log.crash("driver_failed", error)
 
     def _attempt(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> bool:
-        retry = self._retries.get(task.sha256)
-        if retry is not None and self._monotonic() < retry.due:
-            return False
         try:
             progressed = step(task)
         except (ReleaseRefused, ConfigurationError, PrivacyError, SignatureError) as error:
@@ -184,14 +200,15 @@ class Driver:
         except ServiceError as error:
             if error.code in _PERMANENT:
                 return self._fail(task, error)
-            return self._try_later(task, error)
+            return self._try_later(task, error, unforeseen=error.unforeseen)
         except (AttestationError, EnrolmentError, StateError, _StaysOpen) as error:
             # The operator can mend reference values, the issuer of tokens and disk space while the round waits.
             return self._try_later(task, error)
         except Exception as error:
             self._log.crash("step_failed", error)
-            return self._try_later(task, None)
-        self._retries.pop(task.sha256, None)
+            return self._try_later(task, None, unforeseen=True)
+        if progressed:
+            self._waits.set(task.sha256, None)
         return progressed
 
     def _advance(self, task: TaskRecord) -> bool:
@@ -201,7 +218,7 @@ class Driver:
         current = self._storage.round(task.sha256, version.version)
         if current is not None and current.state is RoundState.RELEASED:
             return self._apply(task, version)
-        if version.published is None or (task.sha256, version.version) not in self._published:
+        if version.published is None or self._published.get(task.sha256) != version.version:
             return self._publish(task, version)
         if version.version >= task.planned_rounds:
             return self._finish(task)
@@ -228,8 +245,7 @@ class Driver:
             self._keeper.log_task(task.signed)
             self._keeper.log_model(version.signed)
         self._storage.mark_published(task.sha256, version.version)
-        self._published = {entry for entry in self._published if entry[0] != task.sha256}
-        self._published.add((task.sha256, version.version))
+        self._published[task.sha256] = version.version
         self._board.refresh()
         self._log.event("version_published", task=short(task.sha256), version=version.version, bytes=len(stored[1]))
         return True
@@ -255,6 +271,8 @@ class Driver:
         try:
             progress = self._aggregator.progress(task.sha256, current.round)
         except ServiceError as error:
+            # Time in which nobody could contribute says nothing about who would.
+            self._arrivals.pop(task.sha256, None)
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise
             key = self._order_open(task, version)
@@ -263,17 +281,38 @@ class Driver:
             raise _StaysOpen(f"round {current.round} was opened again: {error}") from error
         if progress.contributions != current.contributions:
             self._storage.set_contributions(task.sha256, current.round, progress.contributions)
-        if not progress.released and not self._is_due(task, current, progress.contributions):
+        wait = None if progress.released else self._round_wait(task, current, progress.contributions)
+        if wait is not None:
+            if self._waits.set(task.sha256, wait):
+                self._log.event("round_waits", task=short(task.sha256), reason=wait.reason, until=wait.until)
             return False
         return self._close(task, version, current)
 
-    def _is_due(self, task: TaskRecord, current: RoundRecord, contributions: int) -> bool:
-        cohort = open_task(task.signed).cohort
+    def _round_wait(self, task: TaskRecord, current: RoundRecord, contributions: int) -> Wait | None:
+        """What an open round waits for; None where it is to be closed (``server/closing.py``)."""
+        cohort, now = open_task(task.signed).cohort, self._monotonic()
+        arrivals = self._arrivals.get(task.sha256)
+        if arrivals is None or arrivals.round != current.round:
+            arrivals = self._arrivals[task.sha256] = Arrivals(current.round, contributions, now)
+        arrivals.seen(contributions, now=now)
+        what = f"round {current.round} of {task.planned_rounds}: "
         if contributions < cohort.minimum:
-            return False
+            return Wait(f"{what}{cohort.minimum} contributions, its minimum, however long that takes")
         if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
-            return True  # the clients of a session wait, and no further ones can join it
-        return contributions >= cohort.goal or self._clock() - current.opened >= cohort.round_seconds
+            return None  # the clients of a session wait, and no further ones can join it
+        left = cohort.round_seconds - (self._clock() - current.opened)
+        if contributions >= cohort.goal or left <= 0:
+            return None
+        before = self._storage.round(task.sha256, current.round - 1)
+        quiet_at = arrivals.quiet_at(
+            before=None if before is None else before.contributions, round_seconds=cohort.round_seconds
+        )
+        if now >= quiet_at:
+            return None
+        return Wait(
+            f"{what}{cohort.goal} contributions, its goal; it closes with fewer where no device comes any more",
+            self._clock() + min(left, quiet_at - now),
+        )
 
     def _close(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
         try:
@@ -375,24 +414,26 @@ class Driver:
         )
         return sign_order(order, self._key, domain)
 
-    def _fail(self, task: TaskRecord, error: OdpError) -> bool:
-        reason = " ".join(str(error).split())
+    def _fail(self, task: TaskRecord, error: OdpError, *, why: str = "") -> bool:
+        reason = " ".join(str(error).split()) + why
         if not self._storage.end_task(task.sha256, TaskState.FAILED, failure=reason):
             # It is over already, and what is left is to tell the others, however often they refuse.
-            return self._try_later(task, error)
+            return self._try_later(task, error, limited=False)
         self._board.refresh()
         self._log.error("task_failed", task=short(task.sha256), name=task.name, reason=reason)
         return True
 
-    def _try_later(self, task: TaskRecord, error: OdpError | None) -> bool:
-        failures = self._retries[task.sha256].failures + 1 if task.sha256 in self._retries else 1
-        # Bounded before the power is taken: a service may be away for days.
-        seconds = min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16))
-        if isinstance(error, Busy):
-            seconds = max(seconds, min(error.low_seconds, _LONGEST_RETRY_SECONDS))
-        self._retries[task.sha256] = _Retry(failures, self._monotonic() + seconds)
-        reason = "see step_failed" if error is None else str(error)
+    def _try_later(
+        self, task: TaskRecord, error: OdpError | None, *, unforeseen: bool = False, limited: bool = True
+    ) -> bool:
+        error = OdpError("internal error; the server's log says where") if error is None else error
+        least = error.low_seconds if isinstance(error, Busy) else 0.0
+        failures = self._waits.failed(task.sha256, str(error), unforeseen=unforeseen, least=least)
+        hopeless = "" if not limited or isinstance(error, _StaysOpen) else given_up(failures)
+        if hopeless:
+            return self._fail(task, error, why=f"; given up, since it failed {hopeless}")
         self._log.warning(
-            "task_waits", task=short(task.sha256), retry_seconds=seconds, failures=failures, reason=reason
-        )
+            "task_waits", task=short(task.sha256), retry_seconds=failures.due - self._monotonic(),
+            failures=failures.count, reason=str(error),
+        )  # fmt: skip
         return False

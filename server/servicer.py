@@ -15,7 +15,7 @@ import grpc
 from odp._validate import identifier
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.signing import SigningKey
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.models.item_features import item_features_from
 from odp.signed_task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES
@@ -26,6 +26,7 @@ from server.board import Board
 from server.populations import Populations
 from server.schema import TaskState
 from server.storage import RoundRecord, Storage, TaskRecord
+from server.waits import Wait
 
 NAME = "odp.v1.ServerService"
 #: A release travels as one message, with room for its charges and framing.
@@ -35,6 +36,9 @@ _RELEASES_PER_ANSWER = MAX_REPLY_BYTES // 2
 _LARGEST_FEATURES = 16 * 2**20
 _INTEGER_BYTES = 8
 _BEARER = "Bearer "
+_REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED,
+)  # fmt: skip
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -47,12 +51,19 @@ def servicer(
     token: str,
     token_name: str,
     wake: Callable[[], None],
+    waits_for: Callable[[bytes], Wait | None] = lambda task_sha256: None,
+    check_task: Callable[[common_pb2.SignedTask], object] = lambda task: None,
     distributor_address: str,
     aggregator_address: str,
     log: Log,
 ) -> server_pb2_grpc.ServerServiceServicer:
-    """The service. ``token_name`` is the file of the state folder with ``token``; ``wake`` is called after a change."""
+    """The service. ``token_name`` is the file of the state folder with ``token``; ``wake`` is called after a change.
+
+    ``waits_for`` says what a task waits for; ``check_task`` asks the aggregator whether a task could begin.
+    """
     expected = token.encode()
+    # By task and round: a release never changes, and may be long.
+    spent: dict[tuple[bytes, int], float] = {}
 
     def operator_only(method: _Method) -> _Method:
         @functools.wraps(method)
@@ -67,6 +78,7 @@ def servicer(
 
     def status(task: TaskRecord, room: int) -> server_pb2.TaskStatus:
         published = storage.published_version(task.sha256)
+        wait = waits_for(task.sha256) if task.state is TaskState.ACTIVE else None
         rounds = storage.rounds(task.sha256)
         with_release = _newest_that_fit(rounds, room)
         return server_pb2.TaskStatus(
@@ -88,7 +100,28 @@ def servicer(
             model=None if published is None else published.signed,
             distributor_address=distributor_address,
             aggregator_address=aggregator_address,
+            waits_for=None if wait is None else server_pb2.TaskWait(reason=wait.reason, until=wait.until or 0.0),
+            epsilon_spent=epsilon_spent(task.sha256, rounds),
         )
+
+    def require_accepted(task: TaskRecord) -> None:
+        """Raises PrivacyError for what the aggregator refuses; where it does not answer, the driver asks it later."""
+        try:
+            check_task(task.signed)
+        except ServiceError as error:
+            if error.code in _REFUSED:
+                raise PrivacyError(str(error)) from error
+            log.warning("task_not_checked", task=short(task.sha256), name=task.name, reason=str(error))
+
+    def epsilon_spent(task: bytes, rounds: list[RoundRecord]) -> float:
+        """What the newest release says of itself and all before it; 0 before the first."""
+        newest = next((entry.round for entry in reversed(rounds) if entry.release_bytes), None)
+        if newest is None:
+            return 0.0
+        if (task, newest) not in spent:
+            release = common_pb2.Release.FromString(storage.release(task, newest).release)
+            spent[task, newest] = release.epsilon_spent
+        return spent[task, newest]
 
     def known_task(sha256: bytes) -> TaskRecord:
         check_length("task_sha256", sha256, HASH_BYTES)
@@ -113,7 +146,7 @@ def servicer(
             found = board.model(request.population)
             if found is None:
                 identifier(population=request.population)
-                raise NotFound(f"population {request.population!r} has no published model yet; ask again later")
+                raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
             return found
 
         @answers(log)
@@ -123,6 +156,8 @@ def servicer(
         ) -> server_pb2.SubmitTaskResponse:
             request = whole_request(request_iterator)
             task = checked_task(request, key)
+            if storage.task(task.sha256) is None:
+                require_accepted(task)
             if storage.add_task(task, item_features=request.item_features):
                 log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
                 board.refresh()

@@ -24,6 +24,10 @@ from odp.transport.database import database_errors, open_database
 from odp.v1 import common_pb2
 from server.schema import HISTORY, ITEM_FEATURES, METADATA, ROUNDS, TASKS, VERSIONS, RoundState, TaskState
 
+#: The first version that predicts: 0 is drawn at random, and 1 is made of how often each item occurs.
+FIRST_MODEL = 2
+_WITH_MODELS = (TaskState.FINISHED, TaskState.ACTIVE, TaskState.FAILED)
+
 
 @dataclass(frozen=True)
 class TaskRecord:
@@ -94,7 +98,7 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """The newest published model of a population's newest task that has one."""
+    """The model that devices of a population predict with."""
 
     population: str
     task: common_pb2.SignedTask
@@ -344,10 +348,13 @@ class Storage:
             return [_open_round_of(row) for row in connection.execute(query)]
 
     def published_models(self) -> list[PublishedModel]:
-        """One entry for each population that has a published model, unless its task was cancelled.
+        """One entry for each population that has a model to predict with: a published version from ``FIRST_MODEL`` on.
 
-        Released statistics are no model.
+        It is the newest of the newest task that is finished; where none is, of the newest task that is under way, and
+        then of the newest that failed. A cancelled task has none, and released statistics are none.
         """
+        # A model that is half trained takes no place of one that is whole.
+        rank = {int(state): rank for rank, state in enumerate(_WITH_MODELS)}
         others = VERSIONS.alias()
         newest_version = (
             sa.select(sa.func.max(others.c.version))
@@ -363,9 +370,9 @@ class Storage:
                 VERSIONS.c.signature.label("manifest_signature"),
             )
             .join_from(TASKS, VERSIONS, VERSIONS.c.task_sha256 == TASKS.c.task_sha256)
-            .where(VERSIONS.c.version == newest_version)
-            .where(TASKS.c.state.not_in((int(TaskState.CANCELLING), int(TaskState.CANCELLED))))
-            .order_by(TASKS.c.sequence.desc())
+            .where(VERSIONS.c.version == newest_version, VERSIONS.c.version >= FIRST_MODEL)
+            .where(TASKS.c.state.in_(rank))
+            .order_by(sa.case(rank, value=TASKS.c.state), TASKS.c.sequence.desc())
         )
         found: dict[str, PublishedModel] = {}
         with self._reading() as connection:

@@ -86,6 +86,10 @@ class ControlService:
         found = self._storage.charters(request.population, request.first, _CHARTERS_PER_ANSWER)
         return aggregator_pb2.GetChartersResponse(charters=map(population_pb2.SignedCharter.FromString, found))
 
+    def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> None:
+        """Returns if a task could begin now."""
+        self._core.check_task(request.task)
+
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
         """Opens a round; its key, once that is stored. None where the round is released."""
         with self._changes.turn(), kept(self._secagg, request):
@@ -234,6 +238,13 @@ def control_servicer(service: ControlService, log: Log) -> aggregator_pb2_grpc.A
             self, request: aggregator_pb2.GetChartersRequest, context: grpc.ServicerContext
         ) -> aggregator_pb2.GetChartersResponse:
             return service.charters(request)
+
+        @answers(log)
+        def CheckTask(
+            self, request: aggregator_pb2.CheckTaskRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.CheckTaskResponse:
+            service.check_task(request)
+            return aggregator_pb2.CheckTaskResponse()
 
         @answers(log)
         def OpenRound(

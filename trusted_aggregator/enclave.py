@@ -36,7 +36,7 @@ from trusted_aggregator.chartering import changeable
 from trusted_aggregator.interface import Charged, RoundState, Status, Writes
 from trusted_aggregator.noise import noise_of
 from trusted_aggregator.opened_task import OpenedTask
-from trusted_aggregator.opening import make_room, require_may_open
+from trusted_aggregator.opening import make_room, require_may_begin, require_may_open
 from trusted_aggregator.orders import ended, not_open, open_abandon_order, parse_order, require_same_model, void
 from trusted_aggregator.population import Population, unfounded
 from trusted_aggregator.records import SealedRecord
@@ -189,6 +189,13 @@ class AggregatorCore(Submissions):
             return (*population.writes(self._sealer), *self._end([] if held is None else [held], population))
 
     # Rounds
+
+    def check_task(self, signed_task: common_pb2.SignedTask) -> None:
+        """Returns if the task could begin now, once its population is founded. Raises as ``open_round``."""
+        task = OpenedTask.open(signed_task)
+        with self._admin:
+            if not self._holdings.is_ended(task.sha256) and self._holdings.task(task.sha256) is None:
+                require_may_begin(task, self._populations, holdings=self._holdings, identity=self._identity)
 
     def open_round(
         self,

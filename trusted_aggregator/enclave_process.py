@@ -87,6 +87,7 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "give_up": Route("change", calls.give_up),
         "evidence": Route("ask", calls.evidence),
         "rounds": Route("ask", calls.rounds),
+        "check_task": Route("change", calls.check_task),
         "open_round": Route("change", calls.open_round),
         "charge": Route("change", calls.charge),
         "seal_release": Route("change", calls.seal_release),
@@ -156,6 +157,10 @@ class _Calls:
         else:
             states = self._core.round_states()
         return EnclaveReply(rounds=wire.round_states(states))
+
+    def check_task(self, request: EnclaveRequest) -> EnclaveReply:
+        self._core.check_task(request.check_task.task)
+        return EnclaveReply(done=enclave_pb2.Done())
 
     def open_round(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.open_round

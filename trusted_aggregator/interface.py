@@ -72,6 +72,10 @@ class Aggregator(Protocol):
         """Says that all writes of earlier calls are durable: what they change is in force."""
         ...
 
+    def check_task(self, signed_task: common_pb2.SignedTask) -> None:
+        """Returns if a task could begin now; changes nothing."""
+        ...
+
     def open_round(
         self,
         signed_task: common_pb2.SignedTask,

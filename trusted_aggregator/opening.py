@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy.ledger_entry import ReleaseState
 from trusted_aggregator.holdings import Holdings
 from trusted_aggregator.limits import MOST_DEFINITION_BYTES, MOST_OPEN_ROUNDS, MOST_STORED_BYTES, MOST_TASKS
 from trusted_aggregator.opened_task import OpenedTask
-from trusted_aggregator.population import Population
+from trusted_aggregator.population import Population, unfounded
 from trusted_aggregator.records import SealedRecord, release_key
 
 #: A release travels in one reply of at most 32 MiB, with room for all that is not integers.
@@ -58,6 +61,23 @@ def require_may_open(
         task_id=task.id, events=task.charges(number), budget=task.budget,
         users=cohort.goal, what=f"round {number} of {task.label}",
     )  # fmt: skip
+
+
+def require_may_begin(
+    task: OpenedTask, populations: Mapping[str, Population], *, holdings: Holdings, identity: EnclaveIdentity
+) -> None:
+    """Returns if round 0 of a task that is not held may be opened now, or once its developer founds its population.
+
+    Raises as ``require_may_open``; PrivacyError also where the developer neither owns the population nor may found it.
+    """
+    population = populations.get(task.population)
+    if population is not None and population.charter is not None:
+        population.require_owner(task.developer_key, of=task.label)
+    elif task.developer_key not in identity.policy.founder_keys:
+        raise unfounded(task.population)
+    if population is None:
+        population = Population(identity, task.population)
+    require_may_open(task, 0, population=population, holdings=holdings, policy=identity.policy)
 
 
 def make_room(task: OpenedTask, number: int, *, population: Population, holdings: Holdings) -> list[SealedRecord]:

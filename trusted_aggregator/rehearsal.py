@@ -1,13 +1,16 @@
-"""One tiny task of each algorithm from first round to last, in memory alone: what Python loads on first use is loaded.
+"""One tiny task of each kind from first round to last, in memory alone: what Python loads on first use is loaded.
 
 An enclave cannot open files once it serves, so anything that its code or its libraries import late has to be there
-before. A list of such imports would be wrong with the next library; running every step is not.
+before. A list of such imports would be wrong with the next library; running every step is not. The kinds are those that
+a task can be made with: each algorithm, way to aggregate and way to sample, and what their charges cost together.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+from collections.abc import Iterable
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -17,6 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.charter import approve, found, open_charter, succeed
@@ -31,6 +35,8 @@ from odp.enclave.rehearsal import RehearsalGuest
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import StateError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.privacy import accounting
+from odp.privacy.events import Event
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.statistics import Statistics
@@ -58,30 +64,56 @@ def rehearse() -> None:
     """Runs all of them; nothing of it is kept."""
     GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
     issuer = _Issuer()
-    for task in (
-        _task(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
-        _task(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
+    models = (
+        _model(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
+        _model(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
+    )
+    unsampled = (
+        *models,
         _statistics(bins=_ITEMS),
         _statistics(bins=_LARGE_BINS),
         _statistics(bins=_ITEMS, aggregation=MASKED),
         _statistics(bins=_ITEMS, aggregation=SECAGG, clients=_CLIENTS),
-    ):
+    )
+    for definition in unsampled:
         for accumulation in ACCUMULATIONS:
-            _Rehearsal(task.definition(), accumulation, issuer).run()
+            _Rehearsal(definition, accumulation, issuer).run()
+    sampled = [_sampled(definition) for definition in models]
+    for definition in sampled:
+        _Rehearsal(definition, "oblivious", issuer).run()
+    _account((*unsampled, *sampled))
 
 
-def _task(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> Task:
+def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
+    """What a population pays whose ledger holds charges of any two kinds: each pair may have its own accountant."""
+    charges: dict[type[Event], Event] = {}
+    for definition in definitions:
+        for event in round_charges(algorithm_for(definition).query(0), sampling_of(definition)):
+            charges.setdefault(type(event), event)
+    for pair in itertools.combinations_with_replacement(charges.values(), 2):
+        accounting.epsilon(pair, delta=1e-6)
+
+
+def _model(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> common_pb2.TaskDefinition:
     return Task(
         name="rehearsal",
         model=MatrixFactorization(items=_ITEMS, rank=2),
         data=data,
-        privacy=UserLevelDP(epsilon=8.0, delta=1e-6, max_items_per_user=3),
+        privacy=UserLevelDP(epsilon=0.5, delta=1e-6, max_items_per_user=3),
         training=training,
         cohort=Cohort(minimum=1, goal=1),
-    )
+    ).definition()
 
 
-def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> Statistics:
+def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
+    """The same task with the same noise, which is more than its draw needs: to find out how much less takes seconds."""
+    definition = common_pb2.TaskDefinition()
+    definition.CopyFrom(unsampled)
+    definition.cohort.enclave_poisson.CopyFrom(common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2))
+    return definition
+
+
+def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> common_pb2.TaskDefinition:
     return Statistics(
         name="rehearsal",
         queries={
@@ -92,7 +124,7 @@ def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> S
         },
         privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
         cohort=Cohort(minimum=clients, goal=clients, aggregation=aggregation),
-    )
+    ).definition()
 
 
 class _Issuer:
@@ -141,6 +173,7 @@ class _Rehearsal:
         first = approve(
             found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer
         )
+        self._core.check_task(self._task)
         self._settle(self._core.set_charter(first))
         server = self._algorithm.server()
         state = server.start()

@@ -26,6 +26,10 @@ class RemoteAggregator:
     def __init__(self, client: Client) -> None:
         self._client = client
 
+    def check_task(self, signed_task: common_pb2.SignedTask) -> None:
+        """See ``Aggregator``."""
+        self._client.call(EnclaveRequest(check_task=aggregator_pb2.CheckTaskRequest(task=signed_task)))
+
     def open_round(
         self,
         signed_task: common_pb2.SignedTask,

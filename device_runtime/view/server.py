@@ -27,7 +27,8 @@ from device_runtime.view.headers import page_headers, rendered_headers
 from device_runtime.view.privacy_page import Controls
 from device_runtime.view.sanitizer import sanitized
 from device_runtime.view.source import Recorder, ResultPage, Results
-from odp.errors import OdpError
+from odp import _validate
+from odp.errors import ConfigurationError, OdpError
 
 HOST = "127.0.0.1"
 _MOST_BODY = 2**12
@@ -74,15 +75,19 @@ def start_view(
       clock: seconds since the epoch, for how long ago things were.
 
     Raises:
-      OSError: the port is taken.
+      ConfigurationError: the port is taken, not allowed, or none.
     """
+    _validate.integer(low=0, high=65535, port=port)
     site = _Site(controls, results, record, token, clock)
 
     class Handler(_Handler):
         pass
 
     Handler.site = site
-    server = _Server((HOST, port), Handler)
+    try:
+        server = _Server((HOST, port), Handler)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {HOST}:{port}: {error.strerror}; take another port") from error
     site.origin = f"http://{HOST}:{server.server_address[1]}"
     return View(server, f"{site.origin}/{site.token}/")
 

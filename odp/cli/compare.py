@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.outputs import output_folder, writing
 
 
 def compare(
@@ -25,7 +26,9 @@ def compare(
         bool,
         typer.Option("--permutation", help="Split by one permutation of all ratings, as published comparisons do."),
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder for comparison.json and comparison.png.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for comparison.json and comparison.png.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Compare this model with every baseline under the same accounting: one table per metric, one figure, one JSON."""
@@ -63,9 +66,10 @@ def compare(
     out.print(found.statement)
     summary = found.to_json()
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        draw_comparison(output / "comparison.png", found)
-        (output / "comparison.json").write_text(json.dumps(summary, indent=1) + "\n")
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            draw_comparison(output / "comparison.png", found)
+            (output / "comparison.json").write_text(json.dumps(summary, indent=1) + "\n")
         out.print(f"figure: {output / 'comparison.png'}; all scores: {output / 'comparison.json'}")
     if json_output:
         print_json(summary)

@@ -20,6 +20,7 @@ import typer
 
 from odp._validate import finite, one_of
 from odp.cli.console import console, print_json
+from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def demo(
         str, typer.Option(help="How devices get rows: enclave, all, pir (starts a helper too) or auto.")
     ] = "enclave",
     seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
-    output: Annotated[Path, typer.Option(help="Folder for the picture and the reports.")] = Path("odp-demo"),
+    output: Annotated[
+        Path, typer.Option(callback=output_folder, help="Folder for the picture and the reports.")
+    ] = Path("odp-demo"),
     state: Annotated[
         Path | None, typer.Option(help="Keep the programs' state here \\[default: a folder that is removed].")
     ] = None,
@@ -87,7 +90,7 @@ def demo(
             f"Expected devices={ratings.n_users} to be at least {_MINIMUM_COHORT}: the enclave releases nothing below; "
             "take more --devices or a larger --data"
         )
-    with _writing(output):
+    with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     out = console()
     out.print(
@@ -125,7 +128,7 @@ def demo(
         watched = _watch(handle, services, host, split, task, out, timeout=timeout)
         recommended = _recommend(services, root)
         traffic = _traffic(root)
-        with _writing(output):
+        with writing(output):
             receipts = collect(handle, services, output)
     seconds = time.monotonic() - started
     _finish(
@@ -278,14 +281,6 @@ def _interruptible(state: Path | None, out: Console) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _writing(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigurationError(f"cannot write to {output}: {error.strerror}; give another --output") from error
-
-
 def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
     from rich.table import Column, Table
 
@@ -378,7 +373,7 @@ def _finish(
         best.add_row(str(rank), titles[entry["item"]] if titles else str(entry["item"]), f"{entry['score']:.2f}")
     out.print(best)
     picture = output / "rmse-and-epsilon.png"
-    with _writing(output):
+    with writing(output):
         draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, found=found)
     whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
@@ -405,7 +400,7 @@ def _finish(
         "log": receipts.summary,
     }
     report = _privacy_text(task, receipts.ledger, split.train.n_users, policy)
-    with _writing(output):
+    with writing(output):
         (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
         write_record(output, _record(task, split, watched, found, seed=seed))
         (output / "ledger.json").write_bytes(receipts.ledger)

@@ -10,6 +10,7 @@ import typer
 from odp.cli import person
 from odp.cli.console import console, print_json, print_text
 from odp.cli.device_doctor import doctor
+from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
@@ -127,7 +128,7 @@ def run(
 
 @app.command("roster")
 def roster(
-    output: Annotated[Path, typer.Argument(help="File to write: one public key per line.")],
+    output: Annotated[Path, typer.Argument(callback=output_file, help="File to write: one public key per line.")],
     state: State = Path("odp-devices"),
     devices: Annotated[int, typer.Option(help="Number of devices.")] = 1,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,

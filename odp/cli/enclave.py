@@ -11,6 +11,7 @@ import typer
 from odp import _validate
 from odp.cli.console import print_json, print_text
 from odp.cli.helper import pin_helper
+from odp.cli.outputs import output_file
 from odp.cli.services import founder_keys
 from odp.errors import ConfigurationError
 
@@ -121,7 +122,9 @@ def reference_values(
         list[str], typer.Option(help="host:port at which devices may connect to it; repeat for more.")
     ] = [],  # noqa: B006
     aggregator: Annotated[list[str], typer.Option(help="The same of the aggregator.")] = [],  # noqa: B006
-    output: Annotated[Path, typer.Option(help="Where to write the JSON file.")] = Path("reference_values.json"),
+    output: Annotated[Path, typer.Option(callback=output_file, help="Where to write the JSON file.")] = Path(
+        "reference_values.json"
+    ),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
 
@@ -192,7 +195,9 @@ def endorse(
     founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
-    output: Annotated[Path, typer.Option(help="File for `odp server run --endorsements`.")] = Path("endorsements.json"),
+    output: Annotated[
+        Path, typer.Option(callback=output_file, help="File for `odp server run --endorsements`.")
+    ] = Path("endorsements.json"),
 ) -> None:
     """Endorse, for a year, the enclaves that a file of reference values lists; prints the endorser's public key."""
     import time

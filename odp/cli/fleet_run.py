@@ -19,7 +19,7 @@ from typing import Any
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast
 from odp.cli.processes import OPEN, Child, Services
-from odp.client import Connection, TaskHandle, connect
+from odp.client import TaskHandle, connect
 from odp.crypto.segments import is_large
 from odp.datasets import Ratings, load
 from odp.enclave.policy import EnclavePolicy
@@ -139,7 +139,7 @@ def run_fleet(
             goal=plan.goal,
             malicious=len(plan.malicious),
             rounds=_summed([_progress(worker) for worker in workers], status),
-            epsilon=_epsilon(connection, status),
+            epsilon=status.epsilon_spent,
             model_sha256=model_digest(model),
             model=model,
             noise=f"TEST NOISE of seed {seed}, protects nobody" if test_noise else "exact",
@@ -170,7 +170,7 @@ def _task(scenario: Scenario, ratings: Ratings, *, goal: int) -> Task:
             max_items_per_user=min(wanted.max_items_per_user, ratings.n_items),
         ),
         training=DPAM(steps=wanted.steps) if wanted.steps else DPAM(),
-        cohort=Cohort(minimum=wanted.minimum_cohort, goal=goal, round_seconds=_ROUND_SECONDS),
+        cohort=Cohort(minimum=goal, goal=goal, round_seconds=_ROUND_SECONDS),
     )  # fmt: skip
     algorithm = algorithm_for(task.definition())
     if any(is_large(algorithm.query(number).payload_bytes) for number in range(2 + wanted.steps)):
@@ -270,9 +270,3 @@ def _summed(found: list[dict[str, Any]], status: server_pb2.TaskStatus) -> list[
             total[name] = max(part[name] for part in parts)
         summed.append(total)
     return summed
-
-
-def _epsilon(connection: Connection, status: server_pb2.TaskStatus) -> float:
-    from odp.v1 import common_pb2
-
-    return float(common_pb2.Release.FromString(status.rounds[-1].release.release).epsilon_spent)

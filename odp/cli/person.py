@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.outputs import output_file
 from odp.cli.view import view
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ def opt_out(
     device: Device = 0,
     everything: Annotated[bool, typer.Option("--all", help="Take part in nothing.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take an opt-out back.")] = False,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="TASK may be the name of one that the device was never offered.")
+    ] = False,
 ) -> None:
     """Take no part in a task, or in anything: cancels queued uploads, deletes local parameters."""
     from odp.errors import ConfigurationError
@@ -122,6 +126,8 @@ def opt_out(
         raise ConfigurationError("Expected a TASK or --all, one of them")
     with _store(state, device) as store:
         name = None if task is None else _name_or_id(store, task)
+        if name is not None and not ahead:
+            _require_met(store, name, undo=undo, device=device)
         now = time.time()
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
         met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
@@ -134,7 +140,9 @@ def opt_out(
 
 
 def export(
-    file: Annotated[Path, typer.Argument(help="JSON file to write, readable by its owner alone.")],
+    file: Annotated[
+        Path, typer.Argument(callback=output_file, help="JSON file to write, readable by its owner alone.")
+    ],
     state: State = _STATE,
     device: Device = 0,
 ) -> None:
@@ -375,6 +383,22 @@ def _known(store: Store, task: str) -> TaskTerms | None:
     if len(found) > 1:
         raise ConfigurationError(f"Expected task={task!r} to be the id of one task: {len(found)} begin so")
     return found[0] if found else None
+
+
+def _require_met(store: Store, name: str, *, undo: bool, device: int) -> None:
+    """Returns if the device was offered a task of this name or id, or if an opt-out of it can be taken back."""
+    from odp._validate import nearest
+    from odp.errors import ConfigurationError
+
+    tasks = store.tasks()
+    if any(name in (one.name, one.task_sha256.hex()) for one in tasks) or (undo and name in store.person().opt_outs):
+        return
+    names = sorted({one.name for one in tasks})
+    known = f"it knows {', '.join(names)}" if names else "it knows no task yet"
+    raise ConfigurationError(
+        f"Expected task={name!r} to be one that device {device} was offered: {known}{nearest(name, names)}; "
+        "--ahead opts out of a name before it is offered"
+    )
 
 
 def _name_or_id(store: Store, task: str) -> str:

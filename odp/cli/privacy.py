@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, print_text
+from odp.cli.outputs import output_file, writing
 
 if TYPE_CHECKING:
     from odp.client import Connection
@@ -35,14 +36,15 @@ def report(
     state: Annotated[
         Path, typer.Option(help="State folder of `odp up`: CA, operator's token, reference values.")
     ] = Path("odp-state"),
-    html: Annotated[Path | None, typer.Option(help="Also write the report as one HTML page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(callback=output_file, help="Also write the report as one HTML page.")
+    ] = None,
     json: Json = False,
     cross_check: Annotated[
         bool, typer.Option(help="Compute epsilon a second and third way, and for replacing a user; takes seconds.")
     ] = True,
 ) -> None:
     """Print what a task has spent, on what, under which assumptions, and what was not charged."""
-    from odp.errors import ConfigurationError
     from odp.privacy.rendering import render_html, render_text
     from odp.privacy.report import report_of_ledger
 
@@ -52,10 +54,8 @@ def report(
         else report_of_ledger(_read_ledger(ledger), task, cross_check=cross_check)
     )
     if html is not None:
-        try:
+        with writing(html):
             html.write_text(render_html(found), encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"cannot write {html}: {error.strerror}; give another --html") from error
     if json:
         print_json(found)
     else:

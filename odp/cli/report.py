@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.outputs import output_folder
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="Folder that `odp simulate --output` or `odp demo` wrote.")],
     output: Annotated[
-        Path | None, typer.Option(help="Folder for report.html and report.json \\[default: RUN].")
+        Path | None,
+        typer.Option(callback=output_folder, help="Folder for report.html and report.json \\[default: RUN]."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:

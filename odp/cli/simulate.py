@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
@@ -43,12 +44,15 @@ def simulate(
         bool, typer.Option(help="--no-noise shows what the noise costs; such a run is not private.")
     ] = True,
     baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
-    output: Annotated[Path | None, typer.Option(help="Folder for run.json, which `odp report` reads.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for run.json, which `odp report` reads.")
+    ] = None,
     held_out: Annotated[
         int | None, typer.Option(help="Implicit feedback: test on so many users who take no part in training.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder; saves the run after every round, and goes on from there.")
+        Path | None,
+        typer.Option(callback=output_folder, help="Folder; saves the run after every round, and goes on from there."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:

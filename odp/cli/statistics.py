@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odp.cli.console import console, print_json
+from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
     from odp.algorithms.statistics.results import HistogramResult, Results
@@ -36,7 +37,8 @@ def show_results(
         f"intervals cover the noise with {confidence:.0%} each"
     )
     if picture is not None:
-        found.draw(picture, exact=exact, confidence=confidence)
+        with writing(picture):
+            found.draw(picture, exact=exact, confidence=confidence)
         out.print(f"picture: {picture}")
     if json:
         print_json(plain)
@@ -53,13 +55,9 @@ def simulate_task(
     finished = simulate_statistics(task, ratings, seed=seed, noise=noise)
     picture = None
     if output is not None:
-        from odp.errors import DataError
-
         picture = output / "statistics.png"
-        try:
+        with writing(output):
             output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{output}: cannot be written: {error.strerror}; give another --output") from None
     console().print(f"note: {SIMULATION}")
     show_results(finished.statistics, picture=picture, confidence=CONFIDENCE, json=False, exact=finished.exact)
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from odp.cli.broadcasting import show_plan
 from odp.cli.console import console, print_json, print_text
+from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
     from odp.client import Connection
@@ -210,7 +212,9 @@ def results(
     task: TaskId,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
-    picture: Annotated[Path | None, typer.Option(help="Also draw them into this file (.png, .svg, .pdf).")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(callback=output_file, help="Also draw them into this file (.png, .svg, .pdf).")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Of the intervals, which cover the noise.")] = 0.95,
     json: Json = False,
 ) -> None:
@@ -268,14 +272,11 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
 def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
     from odp.signed_task import open_task, task_sha256
-    from odp.v1 import common_pb2, server_pb2
+    from odp.v1 import server_pb2
 
     definition = open_task(status.task)
-    spent = 0.0
-    for done in status.rounds:
-        if done.HasField("release"):
-            spent = common_pb2.Release.FromString(done.release.release).epsilon_spent
     last = status.rounds[-1] if status.rounds else None
+    until = status.waits_for.until
     return {
         "task": task_sha256(status.task).hex(),
         "name": definition.name,
@@ -283,6 +284,8 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "failure": status.failure,
         "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}",
         "contributions": last.contributions if last else 0,
-        "epsilon": round(spent, 6),
+        "epsilon": round(status.epsilon_spent, 6),
         "delta": definition.privacy.delta,
+        "waits_for": status.waits_for.reason,
+        "waits_until": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds") if until else "",
     }

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.outputs import output_file, writing
 
 _PROXY = "synthetic:n_users=2000,n_items=400,ratings_per_user=60"
 
@@ -33,7 +34,7 @@ def tune(
     ] = None,
     trials: Annotated[int, typer.Option(help="How many settings to try; the first are the recommended ones.")] = 10,
     seed: Annotated[int, typer.Option(help="Decides settings and split; on proxy data the noise, too.")] = 1,
-    output: Annotated[Path | None, typer.Option(help="File for the JSON of all trials.")] = None,
+    output: Annotated[Path | None, typer.Option(callback=output_file, help="File for the JSON of all trials.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Search settings by random trials: free on proxy data, every trial charged on private data."""
@@ -97,7 +98,8 @@ def tune(
     out.print(search.statement)
     summary = search.to_json()
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        with writing(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     if json_output:
         print_json(summary)

@@ -17,7 +17,7 @@ def view(
         "odp-devices"
     ),
     device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
-    port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
     service: Annotated[
         Path | None, typer.Option(help="On-device code to ask, a module file or a package folder.")
     ] = None,

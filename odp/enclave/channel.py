@@ -18,6 +18,7 @@ import queue
 import socket
 import struct
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +28,20 @@ from google.protobuf.message import DecodeError
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
 from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PrivacyError, StateError
-from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest, Failure
+from odp.v1.enclave_pb2 import Done, EnclaveReply, EnclaveRequest, Failure, Ping
 
 #: A reply holds at most a release of 15 MiB twice (plain and sealed) and a ledger; the longest message fits four times.
 MAX_FRAME_BYTES = 64 * 2**20
-#: No call takes this long: an enclave that does not answer is taken for dead.
-CALL_SECONDS = 600.0
+#: No call takes this long, with a change that it waits for: an enclave that does not answer is taken for dead.
+CALL_SECONDS = 120.0
+#: Those that draw noise, charge, or go over all contributions or a whole model: as long as their caller waits.
+LONG_CALL_SECONDS = 300.0
+_LONG_CALLS = frozenset(
+    {"check_task", "open_round", "charge", "seal_release", "release", "masked_set", "install", "chunk", "abandon"}
+)
+#: How often an enclave shows that it is alive, and how long it may take: it has one thread that waits for nothing else.
+PING_SECONDS = 10.0
+PONG_SECONDS = 60.0
 
 _HEADER = struct.Struct("!IQ")
 _READ_BYTES = 2**18
@@ -152,7 +161,8 @@ class Client:
         connection: the host's end; taken over.
         ended: called once when the enclave is gone, unless ``close`` asked for that: the program has to stop.
         crashed: told where in its code the enclave met an error that nobody foresaw; it goes on.
-        seconds: the longest time of one call.
+        seconds: the longest time of one call; by default as long as its kind may take.
+        ping, pong: seconds between two signs of life, and until the next one has to come.
     """
 
     def __init__(
@@ -161,7 +171,9 @@ class Client:
         *,
         ended: Callable[[StateError], None],
         crashed: Callable[[str], None] = lambda where: None,
-        seconds: float = CALL_SECONDS,
+        seconds: float | None = None,
+        ping: float = PING_SECONDS,
+        pong: float = PONG_SECONDS,
     ) -> None:
         self._connection = connection
         self._tell_ended = ended
@@ -172,8 +184,13 @@ class Client:
         self._pending: dict[int, Callable[[EnclaveReply | Exception], None]] = {}
         self._closing = False
         self._error: StateError | None = None
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._read, name="enclave", daemon=True)
         self._thread.start()
+        self._heard = time.monotonic()
+        # Two: sending to an enclave that reads nothing any more may block.
+        threading.Thread(target=self._ping, args=(ping,), name="enclave-ping", daemon=True).start()
+        threading.Thread(target=self._watch, args=(ping + pong,), name="enclave-watch", daemon=True).start()
 
     def call(self, request: EnclaveRequest) -> EnclaveReply:
         """The enclave's answer.
@@ -191,8 +208,11 @@ class Client:
             answered.release()
 
         self.send(request, done)
-        if not answered.acquire(timeout=self._seconds):
-            self._end(StateError(f"the enclave did not answer within {self._seconds:.0f} s; start the program again"))
+        seconds = self._seconds
+        if seconds is None:
+            seconds = LONG_CALL_SECONDS if request.WhichOneof("call") in _LONG_CALLS else CALL_SECONDS
+        if not answered.acquire(timeout=seconds):
+            self._end(StateError(f"the enclave did not answer within {seconds:.0f} s; start the program again"))
             answered.acquire()
         if isinstance(found[0], Exception):
             raise found[0]
@@ -229,12 +249,14 @@ class Client:
     def close(self) -> None:
         """Ends the connection, and with it the enclave. Idempotent."""
         self._closing = True
+        self._over.set()
         self._connection.close()
         self._thread.join()
 
     def _read(self) -> None:
         try:
             while (frame := self._connection.receive()) is not None:
+                self._heard = time.monotonic()
                 number, payload = frame
                 reply = EnclaveReply.FromString(payload)
                 with self._lock:
@@ -251,7 +273,19 @@ class Client:
             pass
         self._end(_gone())
 
+    def _ping(self, seconds: float) -> None:
+        while not self._over.wait(seconds):
+            self.send(EnclaveRequest(ping=Ping()), lambda _: None)
+
+    def _watch(self, most: float) -> None:
+        """Ends the connection to an enclave that shows no sign of life: calls without a deadline wait for it, too."""
+        while not self._over.wait(most / 4):
+            silent = time.monotonic() - self._heard
+            if silent > most:
+                self._end(StateError(f"the enclave showed no sign of life for {silent:.0f} s; start the program again"))
+
     def _end(self, error: StateError) -> None:
+        self._over.set()
         with self._lock:
             first = self._error is None
             if self._error is None:
@@ -358,11 +392,11 @@ def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> N
         number, payload = frame
         try:
             request = EnclaveRequest.FromString(payload)
-            route = routes.get(request.WhichOneof("call") or "")
         except DecodeError:
-            route = None
+            request = EnclaveRequest()
+        route = routes.get(request.WhichOneof("call") or "")
         if route is None:
-            request, route = EnclaveRequest(), _UNKNOWN
+            route = _ALIVE if request.WhichOneof("call") == "ping" else _UNKNOWN
         if isinstance(route, BatchRoute):
             batches[request.WhichOneof("call") or ""].put(number, request)
         elif route.lane is not None:
@@ -398,4 +432,9 @@ def _refuse(_request: EnclaveRequest) -> EnclaveReply:
     raise ConfigurationError("the enclave takes no such request")
 
 
+def _alive(_request: EnclaveRequest) -> EnclaveReply:
+    return EnclaveReply(done=Done())
+
+
 _UNKNOWN = Route(None, _refuse)
+_ALIVE = Route(None, _alive)

@@ -40,7 +40,7 @@ from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.diagnostics import NoisyTotals, noisy_totals
-from odp.simulation.inputs import SIMULATION, check_rank
+from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
 from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.simulation.ranking import Ranking
 from odp.simulation.users import draw_users, user_seeds
@@ -192,8 +192,10 @@ def simulate(
         that were done before, ``on_round`` is told again, ``on_release`` is not.
 
     Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
-    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with noise of one's own.
+    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with noise of one's own, and
+    for a task or a population that is none.
     """
+    require_kinds(task, population)
     if not isinstance(task, Task):
         from odp.simulation import statistics
 

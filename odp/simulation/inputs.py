@@ -14,14 +14,16 @@ noise above the signal    the model falls back toward user means; told with the 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.datasets.ratings import Ratings
+from odp.datasets.ratings import Ratings, Split
 from odp.errors import ConfigurationError
+from odp.statistics import Statistics
 from odp.task import RatingsData, Task
 
 NOT_A_RELEASE = (
@@ -60,6 +62,19 @@ class WeakSignal:
             f"the noise exceeds the signal: an average item needs {self.raters_needed:,.0f} raters and has "
             f"{self.raters:,.0f}; the model falls back to user means. "
             f"It would work from about {self.users_needed:,} users at this ε, or at a larger ε"
+        )
+
+
+def require_kinds(task: object, population: object) -> None:
+    """Raises ConfigurationError, with the way out, unless ``task`` is a task and ``population`` data of users."""
+    if not isinstance(task, (Task, Statistics)):
+        way = f"; odp.load_task({str(task)!r}) reads a task file" if isinstance(task, (str, os.PathLike)) else ""
+        raise ConfigurationError(f"Expected task to be an odp.Task or odp.Statistics, got a {type(task).__name__}{way}")
+    if not isinstance(population, (Ratings, Split)):
+        named = isinstance(population, (str, os.PathLike))
+        way = f"; odp.load({str(population)!r}) loads a data set" if named else ""
+        raise ConfigurationError(
+            f"Expected population to be odp.Ratings or a Split, got a {type(population).__name__}{way}"
         )
 
 

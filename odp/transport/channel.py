@@ -34,6 +34,7 @@ _OPTIONS = [
 ]
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _WINDOW = re.compile(r"([0-9]{1,7})-([0-9]{1,7})")
+_UNFORESEEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _Reply = TypeVar("_Reply")
 
 
@@ -101,7 +102,7 @@ def read_stream(replies: Iterator[_Reply], *, what: str, address: str) -> Iterat
 
 
 def translated(error: Any, *, what: str, address: str) -> ServiceError:
-    """The ServiceError of a grpc.RpcError. Its attribute ``code`` is the grpc.StatusCode."""
+    """The ServiceError of a grpc.RpcError, with its ``code`` and whether it was ``unforeseen``."""
     code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
     details = one_line(error.details() or "") if callable(getattr(error, "details", None)) else ""
     window = _retry_window(error) if code == grpc.StatusCode.RESOURCE_EXHAUSTED else None
@@ -129,6 +130,7 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
         )
     else:
         result = ServiceError(f"could not {what}: {details or code.name}")
+        result.unforeseen = code in _UNFORESEEN and not _said_by_service(error)
     result.code = code
     return result
 

@@ -33,6 +33,16 @@ REFUSAL_ROUND_CLOSED: Refusal
 REFUSAL_TASK_ABANDONED: Refusal
 REFUSAL_NO_TOKEN: Refusal
 
+class CheckTaskRequest(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ...) -> None: ...
+
+class CheckTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class SetCharterRequest(_message.Message):
     __slots__ = ("charter",)
     CHARTER_FIELD_NUMBER: _ClassVar[int]

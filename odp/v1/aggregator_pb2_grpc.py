@@ -211,6 +211,11 @@ class AggregatorControlServiceStub:
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.GetChartersRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetChartersResponse.FromString,
                 _registered_method=True)
+        self.CheckTask = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/CheckTask',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.CheckTaskRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.CheckTaskResponse.FromString,
+                _registered_method=True)
         self.OpenRound = channel.unary_unary(
                 '/odp.v1.AggregatorControlService/OpenRound',
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.OpenRoundRequest.SerializeToString,
@@ -247,6 +252,14 @@ class AggregatorControlServiceServicer:
 
     def GetCharters(self, request, context):
         """All charters of a population, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckTask(self, request, context):
+        """Whether a task could begin now: refused for what OpenRound of its round 0 would be refused for, unless its population
+        is not founded yet, which its developer may then do. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,6 +307,11 @@ def add_AggregatorControlServiceServicer_to_server(servicer, server):
                     servicer.GetCharters,
                     request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetChartersRequest.FromString,
                     response_serializer=odp_dot_v1_dot_aggregator__pb2.GetChartersResponse.SerializeToString,
+            ),
+            'CheckTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckTask,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.CheckTaskRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.CheckTaskResponse.SerializeToString,
             ),
             'OpenRound': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenRound,
@@ -372,6 +390,33 @@ class AggregatorControlService:
             '/odp.v1.AggregatorControlService/GetCharters',
             odp_dot_v1_dot_aggregator__pb2.GetChartersRequest.SerializeToString,
             odp_dot_v1_dot_aggregator__pb2.GetChartersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/CheckTask',
+            odp_dot_v1_dot_aggregator__pb2.CheckTaskRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.CheckTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

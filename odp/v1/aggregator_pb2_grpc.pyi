@@ -100,6 +100,10 @@ class AggregatorControlServiceStub:
     """Founds a population, or changes who owns it. Idempotent. Answered once the charter is in force."""
     GetCharters: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetChartersRequest, _aggregator_pb2.GetChartersResponse]
     """All charters of a population, oldest first."""
+    CheckTask: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.CheckTaskRequest, _aggregator_pb2.CheckTaskResponse]
+    """Whether a task could begin now: refused for what OpenRound of its round 0 would be refused for, unless its population
+    is not founded yet, which its developer may then do. Changes nothing.
+    """
     OpenRound: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.OpenRoundRequest, _aggregator_pb2.OpenRoundResponse]
     """Opens a round. Idempotent. Refused when the ledger could not pay for the round's releases, when another population's
     key signed the task, and when the population has too much under way already.
@@ -124,6 +128,10 @@ class AggregatorControlServiceAsyncStub(AggregatorControlServiceStub):
     """Founds a population, or changes who owns it. Idempotent. Answered once the charter is in force."""
     GetCharters: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetChartersRequest, _aggregator_pb2.GetChartersResponse]  # type: ignore[assignment]
     """All charters of a population, oldest first."""
+    CheckTask: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.CheckTaskRequest, _aggregator_pb2.CheckTaskResponse]  # type: ignore[assignment]
+    """Whether a task could begin now: refused for what OpenRound of its round 0 would be refused for, unless its population
+    is not founded yet, which its developer may then do. Changes nothing.
+    """
     OpenRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.OpenRoundRequest, _aggregator_pb2.OpenRoundResponse]  # type: ignore[assignment]
     """Opens a round. Idempotent. Refused when the ledger could not pay for the round's releases, when another population's
     key signed the task, and when the population has too much under way already.
@@ -157,6 +165,16 @@ class AggregatorControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.GetChartersResponse, _abc.Awaitable[_aggregator_pb2.GetChartersResponse]]:
         """All charters of a population, oldest first."""
+
+    @_abc_1.abstractmethod
+    def CheckTask(
+        self,
+        request: _aggregator_pb2.CheckTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.CheckTaskResponse, _abc.Awaitable[_aggregator_pb2.CheckTaskResponse]]:
+        """Whether a task could begin now: refused for what OpenRound of its round 0 would be refused for, unless its population
+        is not founded yet, which its developer may then do. Changes nothing.
+        """
 
     @_abc_1.abstractmethod
     def OpenRound(

@@ -13,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,8 @@ class EnclaveRequest(_message.Message):
     CHARTER_FIELD_NUMBER: _ClassVar[int]
     ROUND_KEY_FIELD_NUMBER: _ClassVar[int]
     SIGN_REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    CHECK_TASK_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +67,8 @@ class EnclaveRequest(_message.Message):
     charter: AskCharter
     round_key: _aggregator_pb2.GetRoundRequest
     sign_refusal: _aggregator_pb2.SubmitRequest
+    check_task: _aggregator_pb2.CheckTaskRequest
+    ping: Ping
     begin_model: _distributor_pb2.PublishHeader
     chunk: TableChunk
     install: InstallModel
@@ -72,7 +76,7 @@ class EnclaveRequest(_message.Message):
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
     forget: ForgetModel
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
     __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key")
@@ -139,6 +143,10 @@ class Failure(_message.Message):
     kind: Failure.Kind
     message: str
     def __init__(self, kind: _Optional[_Union[Failure.Kind, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()

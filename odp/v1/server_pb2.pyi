@@ -152,7 +152,7 @@ class ChangePopulationResponse(_message.Message):
     def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., missing: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address")
+    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address", "waits_for", "epsilon_spent")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[TaskStatus.State]
@@ -175,6 +175,8 @@ class TaskStatus(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     AGGREGATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     state: TaskStatus.State
     failure: str
@@ -183,7 +185,17 @@ class TaskStatus(_message.Message):
     model: _common_pb2.SignedManifest
     distributor_address: str
     aggregator_address: str
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ...) -> None: ...
+    waits_for: TaskWait
+    epsilon_spent: float
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., waits_for: _Optional[_Union[TaskWait, _Mapping]] = ..., epsilon_spent: _Optional[float] = ...) -> None: ...
+
+class TaskWait(_message.Message):
+    __slots__ = ("reason", "until")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    until: float
+    def __init__(self, reason: _Optional[str] = ..., until: _Optional[float] = ...) -> None: ...
 
 class RoundStatus(_message.Message):
     __slots__ = ("round", "state", "contributions", "opened", "closed", "release")

@@ -107,7 +107,12 @@ def test_limits_are_set_shown_and_left_to_the_host_again(odp: Odp, lived: Lived)
 
 def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_it(odp: Odp, lived: Lived) -> None:
     at = lived.of(2)
-    assert "would train now" in odp("device", "explain", *at, "--population", "films").err
+    for given in ((), ("--population", "films")):
+        found = run("device", "explain", *at, *given)
+        assert found.exit_code == 1, "the only task that it knows is finished"
+        assert "would not train now" in found.stderr
+        assert "films: the task has no round left" in found.stderr
+    assert "it knows none yet" in odp("device", "explain", *at, "--population", "books").err
     finished = run("device", "explain", "films", *at)
     assert finished.exit_code == 1
     assert "NO  round: the task has no round left" in finished.stderr
@@ -115,7 +120,7 @@ def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_
     paused = run("device", "explain", *at, "--json")
     assert paused.exit_code == 1
     unmet = [one["name"] for one in json.loads(paused.stdout)["findings"] if not one["met"]]
-    assert unmet == ["pause"]
+    assert unmet == ["pause", "tasks"]
     odp("device", "resume", *at)
     odp("device", "limit", "max_total_epsilon=1", *at)
     declined = run("device", "explain", "films", *at)
@@ -171,14 +176,20 @@ def test_an_opt_out_by_name_by_id_or_of_everything_and_back(odp: Odp, lived: Liv
         assert store.local_parameters(lived.task) is None
     odp("device", "opt-out", lived.task.hex()[:9], "--undo", *at)
     odp("device", "opt-out", "films", *at)
-    assert "never met" in odp("device", "opt-out", "a-task-of-the-future", *at).err
+    for unknown in ("a-task-of-the-future", "flims", "0" * 64):
+        for undo in ((), ("--undo",)):
+            with pytest.raises(ConfigurationError, match="was offered: it knows films") as refused:
+                odp("device", "opt-out", unknown, *undo, *at)
+            assert ("did you mean 'films'" in str(refused.value)) == (unknown == "flims")
+    assert "never met" in odp("device", "opt-out", "a-task-of-the-future", "--ahead", *at).err
     odp("device", "opt-out", "--all", *at)
     text = odp("device", "privacy", *at).err
     for told in ("opted out of films", "opted out of a-task-of-the-future", "opted out of everything"):
         assert told in text
-    assert run("device", "explain", *at).exit_code == 1
+    assert "NO  opt-out: opted out of everything" in run("device", "explain", *at).stderr
     odp("device", "opt-out", "--all", "--undo", *at)
-    assert run("device", "explain", *at).exit_code == 0
+    odp("device", "opt-out", "a-task-of-the-future", "--undo", *at)
+    assert "yes opt-out: not opted out" in run("device", "explain", *at).stderr
     for wrong in ((), ("films", "--all")):
         with pytest.raises(ConfigurationError, match="TASK or --all"):
             odp("device", "opt-out", *wrong, *at)

@@ -11,7 +11,7 @@ import pytest
 from cli.conftest import TASK, Printed
 from e2e.world import World
 
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, ServiceError
 from odp.task_file import load_task, parse_task
 
 Odp = Callable[..., Printed]
@@ -71,6 +71,15 @@ def test_a_submitted_task_can_be_listed_watched_and_cancelled(odp: Odp, task_fil
     assert odp("task", "cancel", identifier[:10], *at).out == "cancelled\n"
     assert odp("task", "status", identifier, *at).json["state"] == "cancelled"
     assert odp("task", "status", other, *at).json["state"] == "active"
+
+    for line, wrong, named in (
+        ("epsilon = 8.0", "epsilon = 30.0", "population"), ("minimum = 20", "minimum = 19", "cohort.minimum=19"),
+    ):  # fmt: skip
+        task_file.write_text(TASK.replace('"films"', '"books"').replace(line, wrong))
+        with pytest.raises(ServiceError, match=named) as refused:
+            odp("task", "submit", task_file, *at)
+        assert "\n" not in str(refused.value)
+    assert len(odp("task", "list", *at, "--json").json["tasks"]) == 2, "neither was taken"
 
     for prefix, count in (("", 2), ("zz", 0)):
         with pytest.raises(ConfigurationError, match=f"{count} tasks have an id that starts with '{prefix}'"):

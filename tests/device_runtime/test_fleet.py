@@ -124,6 +124,17 @@ def test_a_host_that_missed_the_last_round_ends_after_a_quiet_time(world: Any) -
     assert "no_open_round" in world.log_text.getvalue()
 
 
+def test_a_host_that_is_to_end_with_its_task_and_finds_none_says_so(world: Any) -> None:
+    world.fill([3])
+    world.server.assignment = None
+    host = Host(world, count=1)
+    with pytest.raises(NotNow, match=r"not finished: population '.*' has no task") as told:
+        host.run()
+    assert "\n" not in str(told.value)
+    assert "devices_finished" not in world.log_text.getvalue()
+    assert 120 < sum(host.pauses) < 300
+
+
 def test_a_store_is_opened_by_one_worker_at_a_time(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world.fill([3] * 6)
     opened: list[Path] = []

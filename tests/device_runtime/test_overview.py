@@ -39,6 +39,29 @@ def test_a_task_that_was_declined_is_explained_though_nothing_was_ever_sent(worl
         assert overview(store, Gate(), now=0.0)["contributions"] == []
 
 
+def test_without_a_task_a_device_would_train_where_it_would_in_one_that_it_knows(world: Any) -> None:
+    world.fill([5])
+    gate = Gate(limits=Limits(min_cohort=2))
+
+    def told(population: str | None = None, limits: Limits = gate.limits) -> tuple[bool, str]:
+        with world.store(0) as store:
+            found = explain(store, dataclasses.replace(gate, limits=limits), population=population)
+        (tasks,) = (one for one in found if one.name == "tasks")
+        return tasks.met, tasks.read
+
+    assert told() == (True, "it knows none yet")
+    take_part(world)
+    assert told() == (True, "films: yes")
+    assert told("others") == (True, "it knows none yet")
+    met, read = told(limits=Limits(min_cohort=2, max_epsilon=1.0))
+    assert not met
+    assert "films: " in read
+    assert "max_epsilon=1" in read
+    with world.store(0) as store:
+        store.change_person(lambda person: person.with_opt_out("films", 2.0))
+    assert told() == (False, "films: opted out of this task")
+
+
 def test_the_round_that_is_explained_is_the_one_that_would_come_next(world: Any) -> None:
     world.fill([5])
     gate = Gate(limits=Limits(min_cohort=2))

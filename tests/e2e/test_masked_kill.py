@@ -30,7 +30,7 @@ def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_every
         population=POPULATION,
         queries={"films": odp.Histogram(bins=20)},
         privacy=odp.UserLevelDP(epsilon=4, delta=1e-5),
-        cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation="masked"),
+        cohort=odp.Cohort(minimum=DEVICES, goal=DEVICES, round_seconds=600, aggregation="masked"),
     )
     platform.submit(task)  # type: ignore[arg-type]  # any task that a connection takes
     platform.kill("aggregator")

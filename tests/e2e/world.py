@@ -247,6 +247,6 @@ def small_task(
         data=ImplicitData() if ratings.implicit else RatingsData(low=ratings.low, high=ratings.high),
         privacy=UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=places),
         training=training if training is not None else odp.DPAM(),
-        cohort=Cohort(minimum=20, goal=ratings.n_users, round_seconds=600),
+        cohort=Cohort(minimum=ratings.n_users, goal=ratings.n_users, round_seconds=600),
         broadcast=broadcast if broadcast is not None else odp.Broadcast(),
     )

@@ -28,6 +28,7 @@ from odp.enclave.channel import (
     serve,
 )
 from odp.errors import BudgetExceeded, ConfigurationError, DataError, PrivacyError, StateError
+from odp.transport.channel import LONG_DEADLINE
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
 from odp.v1.distributor_pb2 import SelectRequest
 from odp.v1.enclave_pb2 import AskModels, EnclaveReply, EnclaveRequest, Failure, InstallModel, TableChunk
@@ -354,6 +355,41 @@ def test_an_enclave_that_does_not_answer_in_time_is_taken_for_dead(pair: Callabl
         opened.client.call(ask(b""))
     stop.set()
     assert len(opened.ended) == 1
+
+
+def test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    """It reads nothing, as a stopped process: what was sent to it fills the socket, and senders wait in vain."""
+    ended, answered = threading.Event(), threading.Event()
+    client = Client(Connection(sockets[0]), ended=lambda _: ended.set(), ping=0.02, pong=0.2)
+    large = EnclaveRequest(chunk=TableChunk(data=bytes(2**22)))
+    threading.Thread(target=client.send, args=(large, lambda _: answered.set()), daemon=True).start()
+    assert ended.wait(SECONDS)
+    assert answered.wait(SECONDS)
+    with pytest.raises(StateError, match="no sign of life"):
+        client.call(ask(b""))
+    client.close()
+
+
+def test_an_enclave_that_works_for_long_shows_that_it_is_alive(pair: Callable[..., Pair]) -> None:
+    """Its call takes longer than a sign of life may, and is answered."""
+    work = threading.Event()
+
+    def slow(request: EnclaveRequest) -> EnclaveReply:
+        work.wait(1.0)
+        return echo(request)
+
+    opened = pair({"evidence": Route("ask", slow)}, ping=0.02, pong=0.3)
+    assert opened.client.call(ask(b"x")).evidence.policy == b"x"
+    assert opened.ended == []
+
+
+@pytest.mark.parametrize("call", ["open_round", "charge", "seal_release", "install"])
+def test_calls_that_compute_for_long_have_longer_than_questions(call: str) -> None:
+    assert call in channel._LONG_CALLS
+    assert {field.name for field in EnclaveRequest.DESCRIPTOR.fields} >= channel._LONG_CALLS
+    assert channel.CALL_SECONDS < channel.LONG_CALL_SECONDS <= LONG_DEADLINE
 
 
 def test_an_enclave_that_sends_no_messages_is_taken_for_dead(sockets: tuple[socket.socket, socket.socket]) -> None:

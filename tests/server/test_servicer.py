@@ -14,16 +14,17 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odp.errors import OdpError
+from odp.cli.task import _summary
+from odp.errors import OdpError, ServiceError
 from odp.models.item_features import item_features_sha256
-from odp.signed_task import open_task
+from odp.signed_task import open_task, task_sha256
 from odp.transport.channel import connect
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
-from server.schema import TaskState
+from server.schema import RoundState, TaskState
 from server.servicer import checked_task, servicer
 
 TOKEN = "t" * 43
@@ -42,6 +43,7 @@ class Served:
 
     def __init__(self, world: Any, tls: Any) -> None:
         self.wakes = 0
+        self.refuses: OdpError | None = None
         self.board = world.board()
         answering = servicer(
             storage=world.storage,
@@ -51,6 +53,7 @@ class Served:
             token=TOKEN,
             token_name="operator.token",
             wake=self._wake,
+            check_task=self._check,
             distributor_address="distributor.example:7201",
             aggregator_address="aggregator.example:7202",
             log=world.log,
@@ -63,6 +66,10 @@ class Served:
         )
         self.channel = connect(self.server.address, tls.ca_pem)
         self.stub = server_pb2_grpc.ServerServiceStub(self.channel)
+
+    def _check(self, task: common_pb2.SignedTask) -> None:
+        if self.refuses is not None:
+            raise self.refuses
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -151,15 +158,39 @@ def test_a_device_gets_the_newest_published_model_also_after_the_last_round(
     served.submit(definition)
     driver = world.driver(board=served.board)
     world.run(driver)
-    versions = []
+    assert served.refused("GetModel", request, ())[0] is grpc.StatusCode.NOT_FOUND, "untrained"
+    world.aggregator.contributions = 5
+    world.run(driver)
+    found = served.stub.GetModel(request, timeout=20)
+    assert common_pb2.ModelManifest.FromString(found.model.manifest).version == 3
+    assert open_task(found.task).population == "viewers"
+    assert found.distributor_address == "distributor.example:7201"
+
+
+def test_a_task_that_is_submitted_and_cancelled_changes_no_recommendation(
+    served: Served, world: Any, definition: Any
+) -> None:
+    """From its submission to its end, devices predict with the trained model of the task before."""
+    request = server_pb2.GetModelRequest(population="viewers")
+    driver = world.driver(board=served.board)
+    first = served.submit(definition)
+    world.aggregator.contributions = 5
+    world.run(driver)
+    trained = served.stub.GetModel(request, timeout=20)
+    world.aggregator.contributions = 0
+    definition.name = "films-2"
+    second = served.submit(definition)
     for contributions in (0, 5):
         world.aggregator.contributions = contributions
-        world.run(driver)
-        found = served.stub.GetModel(request, timeout=20)
-        versions.append(common_pb2.ModelManifest.FromString(found.model.manifest).version)
-        assert open_task(found.task).population == "viewers"
-        assert found.distributor_address == "distributor.example:7201"
-    assert versions == [0, 3]
+        assert driver.step_once()
+        driver.step_once()
+        assert served.stub.GetModel(request, timeout=20) == trained
+    served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=second), timeout=20, metadata=AUTHORIZED)
+    assert served.stub.GetModel(request, timeout=20) == trained
+    world.run(driver)
+    assert world.storage.task(second).state is TaskState.CANCELLED
+    assert served.stub.GetModel(request, timeout=20) == trained
+    assert task_sha256(trained.task) == first
 
 
 @pytest.mark.parametrize("population", ["", "Nobody", "x" * 65])
@@ -187,6 +218,37 @@ def test_a_submitted_task_is_signed_by_the_server_and_wakes_the_driver(
     assert open_task(task.signed).developer_key == world.key.public
     assert task.planned_rounds == 3
     assert served.wakes == 1
+
+
+def test_a_task_that_the_aggregator_would_refuse_is_refused_when_it_is_submitted(
+    served: Served, world: Any, definition: Any
+) -> None:
+    served.refuses = ServiceError("could not begin the task: Expected cohort.minimum=3 to be at least 20")
+    served.refuses.code = grpc.StatusCode.FAILED_PRECONDITION
+    request = server_pb2.SubmitTaskRequest(definition=definition)
+    with pytest.raises(grpc.RpcError) as refused:
+        served.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "to be at least 20" in refused.value.details()
+    assert world.storage.tasks() == []
+    assert served.wakes == 0
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED])
+def test_a_task_is_accepted_where_the_aggregator_cannot_be_asked(
+    served: Served, world: Any, definition: Any, code: grpc.StatusCode
+) -> None:
+    served.refuses = ServiceError("nobody answers")
+    served.refuses.code = code
+    assert world.storage.task(served.submit(definition)).state is TaskState.ACTIVE
+    assert "task_not_checked" in world.lines.text
+
+
+def test_a_known_task_is_not_asked_about_again(served: Served, definition: Any) -> None:
+    first = served.submit(definition)
+    served.refuses = ServiceError("round 0 is void")
+    served.refuses.code = grpc.StatusCode.FAILED_PRECONDITION
+    assert served.submit(definition) == first
 
 
 def test_the_same_definition_again_is_the_same_task(served: Served, world: Any, definition: Any) -> None:
@@ -251,6 +313,30 @@ def test_an_answer_that_would_be_too_long_leaves_out_the_oldest_releases(
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
     status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
     assert [len(entry.release.release) for entry in status.rounds] == [0, *sizes[1:]]
+
+
+def test_the_epsilon_that_was_spent_is_told_while_a_round_is_open_and_where_releases_are_left_out(
+    served: Served, world: Any, definition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha256 = served.submit(definition)
+    request = server_pb2.GetTaskRequest(task_sha256=sha256)
+    driver = world.driver()
+
+    def spent() -> float:
+        status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+        assert _summary(status)["epsilon"] == status.epsilon_spent
+        return status.epsilon_spent
+
+    assert spent() == 0.0
+    world.aggregator.contributions = 5
+    while world.storage.round(sha256, 1) is None:
+        assert spent() in (0.0, 1.0)
+        driver.step_once()
+    assert world.storage.round(sha256, 1).state is RoundState.OPEN
+    assert spent() == 1.0
+    world.run(driver)
+    monkeypatch.setattr(service_module, "_RELEASES_PER_ANSWER", 0)
+    assert spent() == 3.0
 
 
 @pytest.mark.parametrize("method", ["GetTask", "CancelTask"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from odp.errors import StateError
+from odp.signed_task import task_sha256
 from odp.v1 import common_pb2, server_pb2
 from server.schema import RoundState, TaskState
 from server.storage import NewVersion, Storage, TaskRecord
@@ -164,39 +165,77 @@ def test_open_rounds_names_every_active_task_and_its_open_round(storage: Storage
     assert (second.population, second.round, second.model) == ("readers", None, None)
 
 
-def test_the_model_of_a_population_is_the_newest_published_one_of_its_newest_task_that_has_one(
-    storage: Storage,
+def trained(storage: Storage, sha256: bytes, *, state: TaskState | None = None, newest: int = 2) -> None:
+    """A task whose version ``newest`` is published."""
+    for number in range(newest + 1):
+        storage.add_first_version(sha256, version(number))
+        storage.mark_published(sha256, number)
+    if state is not None:
+        storage.end_task(sha256, state)
+
+
+def models(storage: Storage) -> dict[str, bytes]:
+    """By population: the task whose model devices predict with."""
+    return {entry.population: task_sha256(entry.task) for entry in storage.published_models()}
+
+
+def submitted(storage: Storage, number: int, population: str = "viewers") -> bytes:
+    definition = common_pb2.TaskDefinition(name=f"task-{number}", model=common_pb2.MatrixFactorizationModel(items=3))
+    record = dataclasses.replace(task(ID, population), definition=definition.SerializeToString())
+    record = dataclasses.replace(record, sha256=task_sha256(record.signed))
+    storage.add_task(record)
+    return record.sha256
+
+
+def test_a_population_has_the_model_of_its_newest_finished_task(storage: Storage) -> None:
+    assert models(storage) == {}
+    first = submitted(storage, 1)
+    trained(storage, first, state=TaskState.FINISHED)
+    other = submitted(storage, 2, "readers")
+    trained(storage, other, state=TaskState.FINISHED, newest=4)
+    assert models(storage) == {"viewers": first, "readers": other}
+    second = submitted(storage, 3)
+    trained(storage, second, state=TaskState.FINISHED)
+    assert models(storage) == {"viewers": second, "readers": other}
+    found = {entry.population: entry.model.manifest for entry in storage.published_models()}
+    assert found == {"viewers": b"m2", "readers": b"m4"}
+
+
+@pytest.mark.parametrize("newest", [0, 1, 2])
+@pytest.mark.parametrize("end", [None, TaskState.FAILED, TaskState.CANCELLING])
+def test_a_task_that_is_not_finished_leaves_the_population_the_model_that_it_had(
+    storage: Storage, newest: int, end: TaskState | None
 ) -> None:
-    second, third, other = b"2" * 32, b"3" * 32, b"o" * 32
-    for sha256 in (ID, second, third):
-        storage.add_task(task(sha256))
-    storage.add_task(task(other, "readers"))
-    assert storage.published_models() == []
-    released(storage)
-    storage.apply_round(ID, 0, version(1))
-    assert [(entry.population, entry.model.manifest) for entry in storage.published_models()] == [("viewers", b"m0")]
-    storage.mark_published(ID, 1)
-    storage.end_task(ID, TaskState.FINISHED)
-    storage.add_first_version(other, version(7))
-    storage.mark_published(other, 7)
-    found = {entry.population: entry.model.manifest for entry in storage.published_models()}
-    assert found == {"viewers": b"m1", "readers": b"m7"}
-    storage.add_first_version(second, version(5))
-    storage.add_first_version(third, version(6))
-    storage.mark_published(second, 5)
-    found = {entry.population: entry.model.manifest for entry in storage.published_models()}
-    assert found == {"viewers": b"m5", "readers": b"m7"}
+    first = submitted(storage, 1)
+    trained(storage, first, state=TaskState.FINISHED)
+    second = submitted(storage, 2)
+    assert models(storage) == {"viewers": first}
+    trained(storage, second, state=end, newest=newest)
+    assert models(storage) == {"viewers": first}
+    storage.mark_abandoned(second)
+    assert models(storage) == {"viewers": first}
+
+
+def test_a_first_task_has_a_model_once_more_than_counts_went_into_it(storage: Storage) -> None:
+    first = submitted(storage, 1)
+    trained(storage, first, newest=1)
+    assert models(storage) == {}
+    trained(storage, first)
+    assert models(storage) == {"viewers": first}
+    failed = submitted(storage, 2)
+    trained(storage, failed, state=TaskState.FAILED)
+    assert models(storage) == {"viewers": first}
+    storage.end_task(first, TaskState.CANCELLING)
+    assert models(storage) == {"viewers": failed}
 
 
 def test_a_task_of_statistics_leaves_the_population_the_model_that_it_had(storage: Storage) -> None:
-    storage.add_task(task(ID))
-    storage.add_first_version(ID, version(0))
-    storage.mark_published(ID, 0)
+    first = submitted(storage, 1)
+    trained(storage, first, state=TaskState.FINISHED)
     asked = dataclasses.replace(task(b"2" * 32), definition=common_pb2.TaskDefinition(name="hours").SerializeToString())
     storage.add_task(asked)
-    storage.add_first_version(asked.sha256, version(5))
-    storage.mark_published(asked.sha256, 5)
-    assert [entry.model.manifest for entry in storage.published_models()] == [b"m0"]
+    trained(storage, asked.sha256, state=TaskState.FINISHED)
+    assert models(storage) == {"viewers": first}
 
 
 def test_a_file_that_is_no_database_is_named_in_one_line(tmp_path: Path) -> None:

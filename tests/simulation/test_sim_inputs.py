@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,3 +102,28 @@ def test_enough_signal_and_no_noise_need_no_warning() -> None:
     ratings = synthetic_movielens(n_users=300, n_items=60, ratings_per_user=12)
     for epsilon in (20.0, math.inf):
         assert weak_signal(preset_task("auto", ratings, epsilon=epsilon, delta=1e-4), ratings) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "population", "told"),
+    [
+        (None, "ml-1m", r"Expected population to be .*, got a str; odp.load\('ml-1m'\) loads a data set"),
+        (None, Path("ml-1m"), r"odp.load\('ml-1m'\)"),
+        (None, 7, "Expected population to be odp.Ratings or a Split, got a int"),
+        ("task.toml", None, r"got a str; odp.load_task\('task.toml'\) reads a task file"),
+        (7, None, "Expected task to be an odp.Task or odp.Statistics, got a int"),
+    ],
+)
+@pytest.mark.parametrize("statistics", [False, True])
+def test_what_is_no_task_and_what_are_no_data_are_told_with_the_way_out(
+    task: Any, population: Any, told: str, statistics: bool
+) -> None:
+    ratings = odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5)
+    privacy = odp.UserLevelDP(epsilon=4, delta=1e-6)
+    made = (
+        odp.Statistics(name="x", queries={"items": odp.Histogram(bins=10)}, privacy=privacy)
+        if statistics
+        else odp.Task(name="x", model=odp.MatrixFactorization(items=10), data=odp.RatingsData(), privacy=privacy)
+    )
+    with pytest.raises(ConfigurationError, match=told):
+        odp.simulate(made if task is None else task, ratings if population is None else population)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib.util
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -17,13 +20,14 @@ from odp.enclave import launcher
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered, start
 from odp.enclave.evidence import Claims, read_token
-from odp.enclave.measurement import AGGREGATOR_ENTRY
+from odp.enclave.measurement import AGGREGATOR_ENTRY, packages_of
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger_entry import ReleaseState
+from odp.signed_task import open_task
 from odp.task import Cohort, ImplicitData, Task, UserLevelDP
-from odp.v1 import aggregator_pb2, enclave_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import enclave_process
 from trusted_aggregator.interface import Status
@@ -253,22 +257,60 @@ class TestHostile:
             RemoteAggregator(Liar()).submit_batch([aggregator_pb2.SubmitRequest()])
 
 
-def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_console():
-    code = f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print([name for name in sys.modules])"
+@pytest.fixture(scope="module")
+def loaded():
+    """The names of all modules that the enclave's process holds when its doors close."""
+    code = f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    loaded = {name.strip(" '[]\n").partition(".")[0] for name in told.stdout.split(",")}
-    assert not {"grpc", "sqlalchemy", "typer", "rich", "dp_accounting", "numba"} & loaded
-    assert "numpy" in loaded
+    return frozenset(told.stdout.split())
+
+
+def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_console(loaded):
+    packages = {name.partition(".")[0] for name in loaded}
+    assert not {"grpc", "sqlalchemy", "typer", "rich", "numba"} & packages
+    assert {"numpy", "scipy", "dp_accounting"} <= packages
+
+
+def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_enclave_runs(loaded):
+    """The rest is for simulations, and for developers who make a task."""
+    late = set()
+    for name in loaded:
+        if name.partition(".")[0] in packages_of(AGGREGATOR_ENTRY):
+            source = Path(importlib.util.find_spec(name).origin).read_text()
+            late |= {(name, imported) for imported in _imported_late(ast.parse(source)) if imported not in loaded}
+    assert late == {
+        *(
+            ("odp.algorithms.registry", f"odp.algorithms.{one}.population")
+            for one in ("dpam", "implicit", "statistics")
+        ),
+        ("odp.broadcast", "odp.broadcast_planner"),
+    }
+
+
+def _imported_late(tree):
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    yield from (alias.name for alias in node.names)
+                elif isinstance(node, ast.ImportFrom):
+                    yield node.module
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["ratings", "implicit", "statistics", "large statistics"])
+@pytest.mark.parametrize(
+    "kind", ["ratings", "implicit", "sampled ratings", "sampled implicit", "statistics", "large statistics"]
+)
 def test_every_round_of_every_algorithm_runs_where_no_file_can_be_opened(make_world, make_statistics, kind, tmp_path):
     """What an algorithm would load late fails here: nothing can be loaded in the sealed process."""
     bins = {"statistics": 40, "large statistics": 300_000}.get(kind)
     world = make_world(minimum=3) if bins is None else make_statistics(bins)
-    if kind == "implicit":
-        world.adopt(world.sign(_events(world.population).definition()))
+    if bins is None:
+        definition = _events(world.population).definition() if "implicit" in kind else open_task(world.task)
+        if "sampled" in kind:
+            terms = common_pb2.EnclavePoisson(probability=0.5, most_contributions=8, cap=8)
+            definition.cohort.enclave_poisson.CopyFrom(terms)
+        world.adopt(world.sign(definition))
     policy = world.policy.to_bytes()
     with launcher.launch(platform_folder=tmp_path / "platform", entry=AGGREGATOR_ENTRY, policy=policy) as enclave:
         # Another chip: what the world's own enclave sealed does not open here.

@@ -15,6 +15,7 @@ from device_runtime.gate import Gate
 from device_runtime.store import Store
 from device_runtime.view import ResultPage, View, start_view
 from device_runtime.view.privacy_page import LIMITS, DeviceControls
+from odp.errors import ConfigurationError
 
 NOW = 1_800_000_000.0
 
@@ -75,6 +76,17 @@ def _ask(
 
 def _origin(view: View) -> str:
     return "http://" + view.url.split("/")[2]
+
+
+def test_a_port_that_is_none_or_taken_is_told_in_one_line(view: View, path: Path) -> None:
+    taken = int(_origin(view).rpartition(":")[2])
+    for port in (-1, 65536, taken):
+        with pytest.raises(ConfigurationError, match=str(port)) as refused:
+            start_view(
+                controls=DeviceControls(path, Gate(), name="device 0"), results=_OneResult(),
+                record=lambda *_: None, port=port,
+            )  # fmt: skip
+        assert "\n" not in str(refused.value)
 
 
 def test_the_front_page_shows_what_the_device_knows(view: View) -> None:

@@ -1,0 +1,59 @@
+"""Where a command writes its results: tried before it works, so that no work is lost to a name that is of no use."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from odp.errors import ConfigurationError
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises ConfigurationError, one line, where what is written to ``path`` inside of it cannot be."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"cannot write to {path}: {error.strerror}; give another place") from error
+
+
+def output_folder(path: Path | None) -> Path | None:
+    """``path``, if files can be written there; nothing of the trial is left. A callback of an option.
+
+    Raises ConfigurationError.
+    """
+    if path is not None:
+        with writing(path):
+            _try(path)
+    return path
+
+
+def output_file(path: Path | None) -> Path | None:
+    """``path``, if a file of that name can be written. As ``output_folder``."""
+    if path is not None:
+        if path.is_dir():
+            raise ConfigurationError(f"cannot write to {path}: it is a folder; give the name of a file")
+        with writing(path):
+            if path.exists():
+                path.open("ab").close()
+            else:
+                _try(path.parent)
+    return path
+
+
+def _try(folder: Path) -> None:
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    made: list[Path] = []
+    try:
+        for one in reversed(missing):
+            one.mkdir()
+            made.append(one)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+            file.flush()
+    finally:
+        for one in reversed(made):
+            with contextlib.suppress(OSError):
+                one.rmdir()

@@ -1,0 +1,88 @@
+"""Every combination of algorithm, aggregation, sampling and broadcast that a task can be made with runs to its end.
+
+The services are real programs, whose enclaves can open no file: what one loads late, on any path of any task, fails
+here. All tasks run at once, each in a population and with a device host of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from task_combinations import COMBINATIONS, DEVICES, ITEMS, Combination
+
+import device_runtime
+from odp.cli.processes import Services
+from odp.client import TaskHandle, connect
+from odp.datasets import Ratings, synthetic_movielens
+from odp.enclave.policy import EnclavePolicy
+from odp.transport.logs import Log
+from odp.v1 import server_pb2
+
+pytestmark = pytest.mark.processes
+
+SECONDS = 240.0
+RUN = [combination for combination in COMBINATIONS if combination.is_another]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Combination, server_pb2.TaskStatus]]:
+    """The last status of each task, and what failed before."""
+    root = tmp_path_factory.mktemp("combinations")
+    policy = EnclavePolicy(role="aggregator", minimum_cohort=DEVICES)
+    with contextlib.ExitStack() as stack:
+        services = stack.enter_context(
+            Services(root, policy=policy, helper=True, aggregator_options=["--secagg-silent", "60"])
+        )
+        connection = stack.enter_context(connect(services.server_address, state=root))
+        handles = {one: connection.submit(one.task(services.helper_key)) for one in RUN}
+        for combination, handle in handles.items():
+            _until(lambda handle=handle: bool(handle.status().rounds))
+            stack.callback(_devices(services, combination).stop)
+        yield {one: _ended(handle) for one, handle in handles.items()}
+
+
+def _devices(services: Services, combination: Combination) -> device_runtime.Running:
+    folder = services.root / combination.name
+    ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
+    if combination.algorithm == "implicit":
+        seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
+        ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
+    config = device_runtime.Config(
+        state=folder, server=services.server_address, ca=services.ca, reference_values=services.reference_values,
+        population=combination.name, limits=device_runtime.Limits(min_cohort=DEVICES), durable=False, keyring=False,
+    )  # fmt: skip
+    return device_runtime.start(config, ratings=ratings, log=Log("devices", stream=_opened(folder)))
+
+
+def _opened(folder: Path) -> object:
+    return Path(f"{folder}.log").open("a")
+
+
+def _until(holds: object) -> None:
+    pause, end = threading.Event(), time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        if holds():  # type: ignore[operator]
+            return
+        pause.wait(0.1)
+    pytest.fail("it did not come")
+
+
+def _ended(handle: TaskHandle) -> server_pb2.TaskStatus:
+    _until(lambda: handle.status().state != server_pb2.TaskStatus.STATE_ACTIVE)
+    return handle.status()
+
+
+@pytest.mark.parametrize("combination", RUN, ids=lambda one: one.name)
+def test_a_task_of_every_combination_finishes(
+    finished: dict[Combination, server_pb2.TaskStatus], combination: Combination
+) -> None:
+    status = finished[combination]
+    assert status.state == server_pb2.TaskStatus.STATE_FINISHED, status.failure
+    assert len(status.rounds) == status.planned_rounds > 0
+    assert [entry.contributions for entry in status.rounds] == [DEVICES] * status.planned_rounds

@@ -1,0 +1,74 @@
+"""Every combination of what a task can be made of, and the task of each that can be made."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import odp
+from odp.broadcast import ALL, AUTO, ENCLAVE, LWE, PIR
+from odp.task import ENCLAVE_POISSON, FULL, MASKED, SECAGG, Cohort
+
+ITEMS = 12
+DEVICES = 4
+ALGORITHMS = ("ratings", "implicit", "statistics")
+AGGREGATIONS = (odp.task.ENCLAVE, MASKED, SECAGG)
+SAMPLINGS = (FULL, ENCLAVE_POISSON)
+#: "" leaves out the broadcast, as tasks of statistics do.
+BROADCASTS = ("", ENCLAVE, ALL, PIR, AUTO, LWE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Combination:
+    """One choice of each."""
+
+    algorithm: str
+    aggregation: str
+    sampling: str
+    broadcast: str
+
+    @property
+    def name(self) -> str:
+        parts = (self.algorithm, self.aggregation.rstrip("+"), self.sampling, self.broadcast or "default")
+        return "-".join(parts).replace("_", "-")
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether there is such a task (docs/secure-aggregation.md, "Modes")."""
+        if self.algorithm == "statistics":
+            return self.sampling == FULL and not self.broadcast
+        return self.aggregation == odp.task.ENCLAVE and self.broadcast != LWE
+
+    @property
+    def is_another(self) -> bool:
+        """Whether it is offered and none of the others is the same task: "" and "auto" stand for one of the rest."""
+        return self.is_offered and (self.algorithm == "statistics" or self.broadcast in (ENCLAVE, ALL, PIR))
+
+    def task(self, helper_key: str) -> odp.Task | odp.Statistics:
+        """The task. Raises ConfigurationError or PrivacyError where there is none."""
+        sampled = {"sampling_probability": 0.5, "most_contributions": 2 * DEVICES}
+        secagg = {"corrupt_fraction": 0.0, "dropout_fraction": 0.3}
+        cohort = Cohort(
+            minimum=DEVICES, goal=DEVICES, round_seconds=600, aggregation=self.aggregation, sampling=self.sampling,
+            **(sampled if self.sampling != FULL else {}),
+            **(secagg if self.aggregation == SECAGG else {}),
+        )  # fmt: skip
+        broadcast = {}
+        if self.broadcast:
+            key = helper_key if self.broadcast in (PIR, AUTO) else ""
+            broadcast = {"broadcast": odp.Broadcast(method=self.broadcast, helper_key=key)}
+        if self.algorithm == "statistics":
+            return odp.Statistics(
+                name=self.name, queries={"items": odp.Histogram(bins=ITEMS)}, cohort=cohort,
+                privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6), **broadcast,
+            )  # fmt: skip
+        implicit = self.algorithm == "implicit"
+        return odp.Task(
+            name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=2), cohort=cohort,
+            data=odp.ImplicitData() if implicit else odp.RatingsData(low=1, high=5),
+            privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4),
+            training=odp.ImplicitDPAM(steps=1) if implicit else odp.DPAM(steps=1), **broadcast,
+        )  # fmt: skip
+
+
+COMBINATIONS = tuple(itertools.starmap(Combination, itertools.product(ALGORITHMS, AGGREGATIONS, SAMPLINGS, BROADCASTS)))
