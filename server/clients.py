@@ -24,6 +24,7 @@ from odp.v1 import (
     distributor_pb2_grpc,
     enrolment_pb2,
     enrolment_pb2_grpc,
+    hand_over_pb2,
     log_pb2,
     log_pb2_grpc,
     population_pb2,
@@ -87,6 +88,10 @@ class Aggregator(Protocol):
 
     def ledger(self, task_sha256: bytes) -> aggregator_pb2.GetLedgerResponse:
         """The signed ledger of a task's population."""
+        ...
+
+    def hand_overs(self) -> list[hand_over_pb2.HandOver]:
+        """The hand-overs that led to the enclave, oldest first."""
         ...
 
 
@@ -235,6 +240,17 @@ class AggregatorClient:
             address=self._address,
         )
         return reply
+
+    def hand_overs(self) -> list[hand_over_pb2.HandOver]:
+        """See ``Aggregator``."""
+        reply: aggregator_pb2.GetHandOversResponse = call(
+            self._stub.GetHandOvers,
+            aggregator_pb2.GetHandOversRequest(),
+            timeout=SHORT_DEADLINE,
+            what="read the aggregator's hand-overs",
+            address=self._control_address,
+        )
+        return list(reply.hand_overs)
 
 
 class IssuerClient:

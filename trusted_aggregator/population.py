@@ -1,11 +1,12 @@
-"""One population inside the enclave: whose it is, what it spent, which of its tasks are over.
+"""One population inside the enclave: whose it is, what it spent, which of its tasks are over, who has it.
 
-Each of the three changes in one way, and each step is durable before the next:
+Each of the four changes in one way, and each step is durable before the next:
 
-1. A change (``charge``, ``seal``, ``set_charter``, ``abandon``) prepares a new version with a new stamp; the host
-   stores it sealed.
+1. A change (``charge``, ``seal``, ``set_charter``, ``abandon``, ``hand_over``, ``take_over``) prepares a new version
+   with a new stamp; the host stores it sealed.
 2. ``commit`` moves the platform's counters to that stamp: from now on every older version is refused.
-3. Only then is the change acted upon: a release leaves, a new owner is obeyed, an end is acknowledged.
+3. Only then is the change acted upon: a release leaves, a new owner is obeyed, an end is acknowledged, a successor gets
+   the key to the record.
 
 A crash after 1 leaves a version whose parent is current: the next start finishes step 2. A crash after 2 leaves the
 current version. A host that skipped the storing of 1 finds its older version refused.
@@ -23,7 +24,7 @@ from odp.privacy.events import Event
 from odp.privacy.ledger import Budget, Entry, Ledger, ReleaseState
 from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES, MOST_TASKS
 from trusted_aggregator.rollback import ZERO, RollbackGuard
-from trusted_aggregator.sealed_state import PopulationRecord
+from trusted_aggregator.sealed_state import PopulationRecord, Successor
 
 
 def _require_zero_out(events: Sequence[Event]) -> None:
@@ -54,7 +55,12 @@ class Population:
             self._guard.require(ZERO)
             record = PopulationRecord.unfounded(name)
         else:
-            self._guard.advance(parent=record.parent, to=record.stamp)
+            try:
+                self._guard.advance(parent=record.parent, to=record.stamp)
+            except StateError as error:
+                if record.successor is None:
+                    raise
+                raise StateError(_handed_over(name, record.successor)) from error
         self._committed = record
 
     @property
@@ -67,6 +73,11 @@ class Population:
         """The ledger in force. Raises StateError where another copy of this enclave has changed it since."""
         self._guard.require(self._committed.stamp)
         return self._committed.ledger
+
+    @property
+    def successor(self) -> Successor | None:
+        """Whom the population was handed over to, in force; None where it is this enclave's."""
+        return self._committed.successor
 
     @property
     def record(self) -> PopulationRecord:
@@ -82,16 +93,21 @@ class Population:
         """Returns if ``key`` owns the population now; ``of`` says what it signed.
 
         Raises:
-            PrivacyError: it does not.
+            PrivacyError: it does not, or the population was handed over.
             StateError: another copy of this enclave has changed the population since.
         """
+        self._require_held()
         self._guard.require(self._committed.stamp)
         if self.charter is None:
             raise unfounded(self.name)
         self.charter.require_owner(key, of=of)
 
     def require_committed(self) -> None:
-        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since."""
+        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since.
+
+        PrivacyError where the population was handed over.
+        """
+        self._require_held()
         if self._pending is not None:
             raise StateError(f"an earlier change of population {self.name!r} is not stored yet; store it, then retry")
         self._guard.require(self._committed.stamp)
@@ -184,6 +200,29 @@ class Population:
             )
         )
 
+    def hand_over(self, successor: Successor) -> None:
+        """Prepares the version that is ``successor``'s: once it is in force, nothing is charged here. Idempotent.
+
+        Raises:
+            PrivacyError: the population was handed over to another one.
+            StateError: as ``charge``.
+        """
+        if self.record.successor != successor:
+            self.require_committed()
+            self._pending = self._committed.handed_to(successor)
+
+    def take_over(self, own: Successor) -> None:
+        """Prepares the first version of the enclave that the population was handed over to, which is ``own``.
+
+        Raises:
+            PrivacyError: it was handed over to another one, or to nobody.
+            StateError: the version that was handed over is not the newest.
+        """
+        self._guard.require(self._committed.stamp)
+        if self._committed.successor != own:
+            raise PrivacyError(f"population {self.name!r} was not handed over to this enclave: ask the one that has it")
+        self._pending = self._committed.handed_to(None)
+
     def commit(self) -> None:
         """Makes a stored version the only one. Raises StateError where another copy of this enclave was faster."""
         if self._pending is not None:
@@ -216,6 +255,13 @@ class Population:
             charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned)
         )
 
+    def _require_held(self) -> None:
+        if self._committed.successor is None and self.record.successor is None:
+            return
+        if self._pending is not None:
+            raise StateError(f"the hand-over of population {self.name!r} is not stored yet; store it, then retry")
+        raise PrivacyError(_handed_over(self.name, self._committed.successor))
+
     def _require_entry(self, ledger: Ledger, what: str) -> None:
         if sum(entry.state is ReleaseState.CHARGED for entry in ledger.entries) >= MOST_CHARGES:
             raise PrivacyError(
@@ -232,6 +278,11 @@ class Population:
     def _users(self, now: int) -> int:
         """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
         return max([now, *(entry.contributions for entry in self._committed.ledger.entries)])
+
+
+def _handed_over(name: str, successor: Successor | None) -> str:
+    to = "other code" if successor is None else f"the code {successor.image_digest[:19]}.."
+    return f"population {name!r} was handed over to {to}: this version charges nothing any more; run the new one"
 
 
 def unfounded(name: str) -> PrivacyError:

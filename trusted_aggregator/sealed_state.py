@@ -3,8 +3,8 @@
 =========================  ==========================================================================================
 key                        plaintext
 =========================  ==========================================================================================
-``population/<name>``      charter, privacy ledger, abandoned tasks, and the stamp that ties them to the platform's
-                           counters (``rollback.py``)
+``population/<name>``      charter, privacy ledger and its id, abandoned tasks, whom it was handed over to, and the
+                           stamp that ties them to the platform's counters (``rollback.py``)
 ``task/<task>``            the signed task definition, and what limits need to know of it
 ``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw,
                            its private key, its token key
@@ -24,9 +24,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,6 +66,13 @@ class Sealer:
             ) from error
 
 
+class Successor(NamedTuple):
+    """The one enclave that a population was handed over to; ``policy_sha256`` is 64 hex digits."""
+
+    image_digest: str
+    policy_sha256: str
+
+
 @dataclass(frozen=True)
 class PopulationRecord:
     """One version of a population, with the stamp of this version and of the one before it.
@@ -74,6 +83,8 @@ class PopulationRecord:
         ledger_bytes: the privacy ledger, encoded.
         abandoned: ids of the tasks that an owner ended, 32 bytes each.
         stamp, parent: of this version, and of the one before it.
+        ledger_id: 32 random bytes, drawn with the first version: every later one has them, whichever code wrote it.
+        successor: whom the population was handed over to; None where it is this enclave's.
     """
 
     name: str
@@ -82,11 +93,13 @@ class PopulationRecord:
     abandoned: frozenset[bytes]
     stamp: Stamp
     parent: Stamp
+    ledger_id: bytes
+    successor: Successor | None = None
 
     @classmethod
     def unfounded(cls, name: str) -> PopulationRecord:
         """The version before the first."""
-        return cls(name, b"", Ledger(name).encode(), frozenset(), ZERO, ZERO)
+        return cls(name, b"", Ledger(name).encode(), frozenset(), ZERO, ZERO, os.urandom(HASH_BYTES))
 
     def after(
         self, *, charter: Charter | None = None, ledger: Ledger | None = None, abandoned: frozenset[bytes] | None = None
@@ -100,6 +113,10 @@ class PopulationRecord:
             parent=self.stamp,
         )
         return changed.with_ledger(self.ledger if ledger is None else ledger)
+
+    def handed_to(self, successor: Successor | None) -> PopulationRecord:
+        """The next version, which is ``successor``'s; None: of whoever writes it."""
+        return dataclasses.replace(self, stamp=self.stamp.successor(), parent=self.stamp, successor=successor)
 
     def with_ledger(self, ledger: Ledger) -> PopulationRecord:
         """This version with another ledger under the same stamp."""
@@ -131,9 +148,11 @@ class PopulationRecord:
             "abandoned": sorted(task.hex() for task in self.abandoned),
             "charter": self.charter_bytes.hex(),
             "ledger": self.ledger_bytes.decode("ascii"),
+            "ledger_id": self.ledger_id.hex(),
             "name": self.name,
             "parent": list(self.parent),
             "stamp": list(self.stamp),
+            "successor": None if self.successor is None else list(self.successor),
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
@@ -148,6 +167,8 @@ class PopulationRecord:
             abandoned=frozenset(map(bytes.fromhex, value["abandoned"])),
             stamp=Stamp(*value["stamp"]),
             parent=Stamp(*value["parent"]),
+            ledger_id=bytes.fromhex(value["ledger_id"]),
+            successor=None if value["successor"] is None else Successor(*value["successor"]),
         )
 
 

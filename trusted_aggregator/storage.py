@@ -223,6 +223,12 @@ class Storage:
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             return {row.key: row.data for row in connection.execute(query)}
 
+    def keys(self, *, after: str = "") -> list[str]:
+        """The names of all sealed records above ``after``, ascending."""
+        query = sqlalchemy.select(_RECORDS.c.key).where(_RECORDS.c.key > after).order_by(_RECORDS.c.key)
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            return list(connection.execute(query).scalars())
+
     def record(self, key: str) -> bytes | None:
         """One sealed record, or None."""
         query = sqlalchemy.select(_RECORDS.c.data).where(_RECORDS.c.key == key)

@@ -37,6 +37,7 @@ from odp.transparency.entries import (
     EndorsementEntry,
     Entry,
     EvidenceEntry,
+    HandOverEntry,
     LedgerEntry,
     ManifestEntry,
     PolicyEntry,
@@ -44,6 +45,7 @@ from odp.transparency.entries import (
     TaskEntry,
     WithdrawalEntry,
 )
+from odp.transparency.hand_overs import HandOvers, signer_of
 from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure
 from odp.v1 import common_pb2, population_pb2
@@ -121,6 +123,7 @@ class Records:
         self._enclaves: list[tuple[VerifiedEnclave, _Endorsed]] = []
         self._tasks: dict[bytes, _Task] = {}
         self._ledgers: dict[str, Ledger] = {}
+        self._hand_overs = HandOvers()
 
     def add(self, number: int, entry: Entry) -> None:
         """Checks entry ``number``.
@@ -149,6 +152,8 @@ class Records:
                     self._ledger(entry)
                 case CharterEntry():
                     self._charter(entry)
+                case HandOverEntry():
+                    self._hand_over(entry)
         except (OdpError, DecodeError, UnicodeDecodeError) as error:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
 
@@ -259,7 +264,12 @@ class Records:
         for name, charter_sha256 in enclave.populations.items():
             if name in self._chains and charter_sha256 not in self._chains[name]:
                 raise _Wrong(f"it shows a charter of population {name!r} that is not in the log before it")
+        self._hand_overs.attested(enclave.ledgers)
         self._enclaves.append((enclave, endorsed))
+
+    def _hand_over(self, entry: HandOverEntry) -> None:
+        signer = signer_of(entry, [enclave for enclave, _ in self._enclaves if enclave.role == "aggregator"])
+        self._hand_overs.add(entry, signer)
 
     def _model(self, entry: ManifestEntry) -> None:
         manifest = common_pb2.ModelManifest.FromString(entry.manifest)
@@ -311,7 +321,8 @@ class Records:
 
     def _ledger(self, entry: LedgerEntry) -> None:
         task = self._known(entry.task_sha256)
-        policy = self._signer(entry, domains.LEDGER, entry.ledger).policy
+        signer = self._signer(entry, domains.LEDGER, entry.ledger)
+        policy = signer.policy
         ledger = Ledger.decode(entry.ledger)
         ledger.verify()
         population = task.definition.population
@@ -330,6 +341,7 @@ class Records:
                     raise _Wrong(f"it charges round {charged.round} of {of.definition.name!r} other than declared")
                 if charged.population_budget != Budget(policy.population_epsilon, policy.population_delta):
                     raise _Wrong("a charge was checked against another population budget than the enclave's policy has")
+        self._hand_overs.charged(ledger, signer.image_digest)
         task.ledgers += 1
         self._ledgers[population] = ledger
 

@@ -24,62 +24,77 @@ _sym_db = _symbol_database.Default()
 
 from odp.v1 import common_pb2 as odp_dot_v1_dot_common__pb2
 from odp.v1 import enrolment_pb2 as odp_dot_v1_dot_enrolment__pb2
+from odp.v1 import hand_over_pb2 as odp_dot_v1_dot_hand__over__pb2
 from odp.v1 import population_pb2 as odp_dot_v1_dot_population__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17odp/v1/aggregator.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x16odp/v1/enrolment.proto\x1a\x17odp/v1/population.proto\";\n\x11SetCharterRequest\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"\x14\n\x12SetCharterResponse\"7\n\x12GetChartersRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\">\n\x13GetChartersResponse\x12\'\n\x08\x63harters\x18\x01 \x03(\x0b\x32\x15.odp.v1.SignedCharter\"r\n\x12\x41\x62\x61ndonTaskRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12+\n\tsignature\x18\x03 \x01(\x0b\x32\x18.odp.v1.CharterSignature\"\x15\n\x13\x41\x62\x61ndonTaskResponse\"\x81\x01\n\x10OpenRoundRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12)\n\ttoken_key\x18\x04 \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\"F\n\nRoundOrder\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\">\n\x11OpenRoundResponse\x12)\n\tround_key\x18\x01 \x01(\x0b\x32\x16.odp.v1.SignedRoundKey\"~\n\rSubmitRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x15\n\rmasked_vector\x18\x04 \x01(\x0c\x12\x15\n\rmasked_sha256\x18\x05 \x01(\x0c\"V\n\x13SubmitStreamRequest\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.odp.v1.SubmitHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"K\n\x14SubmitStreamResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"c\n\x0cSubmitHeader\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x12\n\nsealed_key\x18\x04 \x01(\x0c\"\x94\x01\n\x0c\x43ontribution\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63ontribution_id\x18\x04 \x01(\x0c\x12\x11\n\tpseudonym\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\r\n\x05token\x18\x07 \x01(\x0c\"E\n\x0eSubmitResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"5\n\x0fGetRoundRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\";\n\x10GetRoundResponse\x12\x15\n\rcontributions\x18\x01 \x01(\r\x12\x10\n\x08released\x18\x02 \x01(\x08\"5\n\x11\x43loseRoundRequest\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"<\n\x12\x43loseRoundResponse\x12&\n\x07release\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedRelease\"\'\n\x10GetLedgerRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"6\n\x11GetLedgerResponse\x12\x0e\n\x06ledger\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c*\x8b\x02\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x15\n\x11REFUSAL_MALFORMED\x10\x01\x12\x16\n\x12REFUSAL_WRONG_TASK\x10\x02\x12\x17\n\x13REFUSAL_WRONG_ROUND\x10\x03\x12\x17\n\x13REFUSAL_WRONG_MODEL\x10\x04\x12\x1f\n\x1bREFUSAL_ALREADY_CONTRIBUTED\x10\x05\x12\x19\n\x15REFUSAL_OUT_OF_BOUNDS\x10\x06\x12\x18\n\x14REFUSAL_ROUND_CLOSED\x10\x07\x12\x1a\n\x16REFUSAL_TASK_ABANDONED\x10\x08\x12\x14\n\x10REFUSAL_NO_TOKEN\x10\t2\xdb\x01\n\x11\x41ggregatorService\x12\x37\n\x06Submit\x12\x15.odp.v1.SubmitRequest\x1a\x16.odp.v1.SubmitResponse\x12K\n\x0cSubmitStream\x12\x1b.odp.v1.SubmitStreamRequest\x1a\x1c.odp.v1.SubmitStreamResponse(\x01\x12@\n\tGetLedger\x12\x18.odp.v1.GetLedgerRequest\x1a\x19.odp.v1.GetLedgerResponse2\xb5\x03\n\x18\x41ggregatorControlService\x12\x43\n\nSetCharter\x12\x19.odp.v1.SetCharterRequest\x1a\x1a.odp.v1.SetCharterResponse\x12\x46\n\x0bGetCharters\x12\x1a.odp.v1.GetChartersRequest\x1a\x1b.odp.v1.GetChartersResponse\x12@\n\tOpenRound\x12\x18.odp.v1.OpenRoundRequest\x1a\x19.odp.v1.OpenRoundResponse\x12=\n\x08GetRound\x12\x17.odp.v1.GetRoundRequest\x1a\x18.odp.v1.GetRoundResponse\x12\x43\n\nCloseRound\x12\x19.odp.v1.CloseRoundRequest\x1a\x1a.odp.v1.CloseRoundResponse\x12\x46\n\x0b\x41\x62\x61ndonTask\x12\x1a.odp.v1.AbandonTaskRequest\x1a\x1b.odp.v1.AbandonTaskResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17odp/v1/aggregator.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x16odp/v1/enrolment.proto\x1a\x16odp/v1/hand_over.proto\x1a\x17odp/v1/population.proto\"\x11\n\x0f\x41skNonceRequest\"!\n\x10\x41skNonceResponse\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"(\n\x17GetHandedRecordsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\"A\n\x18GetHandedRecordsResponse\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.HandedRecord\")\n\x0cHandedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x15\n\x13GetHandOversRequest\"<\n\x14GetHandOversResponse\x12$\n\nhand_overs\x18\x01 \x03(\x0b\x32\x10.odp.v1.HandOver\";\n\x11SetCharterRequest\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"\x14\n\x12SetCharterResponse\"7\n\x12GetChartersRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\">\n\x13GetChartersResponse\x12\'\n\x08\x63harters\x18\x01 \x03(\x0b\x32\x15.odp.v1.SignedCharter\"r\n\x12\x41\x62\x61ndonTaskRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12+\n\tsignature\x18\x03 \x01(\x0b\x32\x18.odp.v1.CharterSignature\"\x15\n\x13\x41\x62\x61ndonTaskResponse\"\x81\x01\n\x10OpenRoundRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12)\n\ttoken_key\x18\x04 \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\"F\n\nRoundOrder\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\">\n\x11OpenRoundResponse\x12)\n\tround_key\x18\x01 \x01(\x0b\x32\x16.odp.v1.SignedRoundKey\"~\n\rSubmitRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x15\n\rmasked_vector\x18\x04 \x01(\x0c\x12\x15\n\rmasked_sha256\x18\x05 \x01(\x0c\"V\n\x13SubmitStreamRequest\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.odp.v1.SubmitHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"K\n\x14SubmitStreamResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"c\n\x0cSubmitHeader\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x12\n\nsealed_key\x18\x04 \x01(\x0c\"\x94\x01\n\x0c\x43ontribution\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63ontribution_id\x18\x04 \x01(\x0c\x12\x11\n\tpseudonym\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\r\n\x05token\x18\x07 \x01(\x0c\"E\n\x0eSubmitResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"5\n\x0fGetRoundRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\";\n\x10GetRoundResponse\x12\x15\n\rcontributions\x18\x01 \x01(\r\x12\x10\n\x08released\x18\x02 \x01(\x08\"5\n\x11\x43loseRoundRequest\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"<\n\x12\x43loseRoundResponse\x12&\n\x07release\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedRelease\"\'\n\x10GetLedgerRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"6\n\x11GetLedgerResponse\x12\x0e\n\x06ledger\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c*\x8b\x02\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x15\n\x11REFUSAL_MALFORMED\x10\x01\x12\x16\n\x12REFUSAL_WRONG_TASK\x10\x02\x12\x17\n\x13REFUSAL_WRONG_ROUND\x10\x03\x12\x17\n\x13REFUSAL_WRONG_MODEL\x10\x04\x12\x1f\n\x1bREFUSAL_ALREADY_CONTRIBUTED\x10\x05\x12\x19\n\x15REFUSAL_OUT_OF_BOUNDS\x10\x06\x12\x18\n\x14REFUSAL_ROUND_CLOSED\x10\x07\x12\x1a\n\x16REFUSAL_TASK_ABANDONED\x10\x08\x12\x14\n\x10REFUSAL_NO_TOKEN\x10\t2\xdb\x01\n\x11\x41ggregatorService\x12\x37\n\x06Submit\x12\x15.odp.v1.SubmitRequest\x1a\x16.odp.v1.SubmitResponse\x12K\n\x0cSubmitStream\x12\x1b.odp.v1.SubmitStreamRequest\x1a\x1c.odp.v1.SubmitStreamResponse(\x01\x12@\n\tGetLedger\x12\x18.odp.v1.GetLedgerRequest\x1a\x19.odp.v1.GetLedgerResponse2\xd5\x05\n\x18\x41ggregatorControlService\x12\x43\n\nSetCharter\x12\x19.odp.v1.SetCharterRequest\x1a\x1a.odp.v1.SetCharterResponse\x12\x46\n\x0bGetCharters\x12\x1a.odp.v1.GetChartersRequest\x1a\x1b.odp.v1.GetChartersResponse\x12@\n\tOpenRound\x12\x18.odp.v1.OpenRoundRequest\x1a\x19.odp.v1.OpenRoundResponse\x12=\n\x08GetRound\x12\x17.odp.v1.GetRoundRequest\x1a\x18.odp.v1.GetRoundResponse\x12\x43\n\nCloseRound\x12\x19.odp.v1.CloseRoundRequest\x1a\x1a.odp.v1.CloseRoundResponse\x12\x46\n\x0b\x41\x62\x61ndonTask\x12\x1a.odp.v1.AbandonTaskRequest\x1a\x1b.odp.v1.AbandonTaskResponse\x12=\n\x08\x41skNonce\x12\x17.odp.v1.AskNonceRequest\x1a\x18.odp.v1.AskNonceResponse\x12=\n\x08HandOver\x12\x17.odp.v1.HandOverRequest\x1a\x18.odp.v1.HandOverResponse\x12U\n\x10GetHandedRecords\x12\x1f.odp.v1.GetHandedRecordsRequest\x1a .odp.v1.GetHandedRecordsResponse\x12I\n\x0cGetHandOvers\x12\x1b.odp.v1.GetHandOversRequest\x1a\x1c.odp.v1.GetHandOversResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.aggregator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSAL']._serialized_start=1663
-  _globals['_REFUSAL']._serialized_end=1930
-  _globals['_SETCHARTERREQUEST']._serialized_start=105
-  _globals['_SETCHARTERREQUEST']._serialized_end=164
-  _globals['_SETCHARTERRESPONSE']._serialized_start=166
-  _globals['_SETCHARTERRESPONSE']._serialized_end=186
-  _globals['_GETCHARTERSREQUEST']._serialized_start=188
-  _globals['_GETCHARTERSREQUEST']._serialized_end=243
-  _globals['_GETCHARTERSRESPONSE']._serialized_start=245
-  _globals['_GETCHARTERSRESPONSE']._serialized_end=307
-  _globals['_ABANDONTASKREQUEST']._serialized_start=309
-  _globals['_ABANDONTASKREQUEST']._serialized_end=423
-  _globals['_ABANDONTASKRESPONSE']._serialized_start=425
-  _globals['_ABANDONTASKRESPONSE']._serialized_end=446
-  _globals['_OPENROUNDREQUEST']._serialized_start=449
-  _globals['_OPENROUNDREQUEST']._serialized_end=578
-  _globals['_ROUNDORDER']._serialized_start=580
-  _globals['_ROUNDORDER']._serialized_end=650
-  _globals['_OPENROUNDRESPONSE']._serialized_start=652
-  _globals['_OPENROUNDRESPONSE']._serialized_end=714
-  _globals['_SUBMITREQUEST']._serialized_start=716
-  _globals['_SUBMITREQUEST']._serialized_end=842
-  _globals['_SUBMITSTREAMREQUEST']._serialized_start=844
-  _globals['_SUBMITSTREAMREQUEST']._serialized_end=930
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=932
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=1007
-  _globals['_SUBMITHEADER']._serialized_start=1009
-  _globals['_SUBMITHEADER']._serialized_end=1108
-  _globals['_CONTRIBUTION']._serialized_start=1111
-  _globals['_CONTRIBUTION']._serialized_end=1259
-  _globals['_SUBMITRESPONSE']._serialized_start=1261
-  _globals['_SUBMITRESPONSE']._serialized_end=1330
-  _globals['_GETROUNDREQUEST']._serialized_start=1332
-  _globals['_GETROUNDREQUEST']._serialized_end=1385
-  _globals['_GETROUNDRESPONSE']._serialized_start=1387
-  _globals['_GETROUNDRESPONSE']._serialized_end=1446
-  _globals['_CLOSEROUNDREQUEST']._serialized_start=1448
-  _globals['_CLOSEROUNDREQUEST']._serialized_end=1501
-  _globals['_CLOSEROUNDRESPONSE']._serialized_start=1503
-  _globals['_CLOSEROUNDRESPONSE']._serialized_end=1563
-  _globals['_GETLEDGERREQUEST']._serialized_start=1565
-  _globals['_GETLEDGERREQUEST']._serialized_end=1604
-  _globals['_GETLEDGERRESPONSE']._serialized_start=1606
-  _globals['_GETLEDGERRESPONSE']._serialized_end=1660
-  _globals['_AGGREGATORSERVICE']._serialized_start=1933
-  _globals['_AGGREGATORSERVICE']._serialized_end=2152
-  _globals['_AGGREGATORCONTROLSERVICE']._serialized_start=2155
-  _globals['_AGGREGATORCONTROLSERVICE']._serialized_end=2592
+  _globals['_REFUSAL']._serialized_start=1978
+  _globals['_REFUSAL']._serialized_end=2245
+  _globals['_ASKNONCEREQUEST']._serialized_start=129
+  _globals['_ASKNONCEREQUEST']._serialized_end=146
+  _globals['_ASKNONCERESPONSE']._serialized_start=148
+  _globals['_ASKNONCERESPONSE']._serialized_end=181
+  _globals['_GETHANDEDRECORDSREQUEST']._serialized_start=183
+  _globals['_GETHANDEDRECORDSREQUEST']._serialized_end=223
+  _globals['_GETHANDEDRECORDSRESPONSE']._serialized_start=225
+  _globals['_GETHANDEDRECORDSRESPONSE']._serialized_end=290
+  _globals['_HANDEDRECORD']._serialized_start=292
+  _globals['_HANDEDRECORD']._serialized_end=333
+  _globals['_GETHANDOVERSREQUEST']._serialized_start=335
+  _globals['_GETHANDOVERSREQUEST']._serialized_end=356
+  _globals['_GETHANDOVERSRESPONSE']._serialized_start=358
+  _globals['_GETHANDOVERSRESPONSE']._serialized_end=418
+  _globals['_SETCHARTERREQUEST']._serialized_start=420
+  _globals['_SETCHARTERREQUEST']._serialized_end=479
+  _globals['_SETCHARTERRESPONSE']._serialized_start=481
+  _globals['_SETCHARTERRESPONSE']._serialized_end=501
+  _globals['_GETCHARTERSREQUEST']._serialized_start=503
+  _globals['_GETCHARTERSREQUEST']._serialized_end=558
+  _globals['_GETCHARTERSRESPONSE']._serialized_start=560
+  _globals['_GETCHARTERSRESPONSE']._serialized_end=622
+  _globals['_ABANDONTASKREQUEST']._serialized_start=624
+  _globals['_ABANDONTASKREQUEST']._serialized_end=738
+  _globals['_ABANDONTASKRESPONSE']._serialized_start=740
+  _globals['_ABANDONTASKRESPONSE']._serialized_end=761
+  _globals['_OPENROUNDREQUEST']._serialized_start=764
+  _globals['_OPENROUNDREQUEST']._serialized_end=893
+  _globals['_ROUNDORDER']._serialized_start=895
+  _globals['_ROUNDORDER']._serialized_end=965
+  _globals['_OPENROUNDRESPONSE']._serialized_start=967
+  _globals['_OPENROUNDRESPONSE']._serialized_end=1029
+  _globals['_SUBMITREQUEST']._serialized_start=1031
+  _globals['_SUBMITREQUEST']._serialized_end=1157
+  _globals['_SUBMITSTREAMREQUEST']._serialized_start=1159
+  _globals['_SUBMITSTREAMREQUEST']._serialized_end=1245
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=1247
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=1322
+  _globals['_SUBMITHEADER']._serialized_start=1324
+  _globals['_SUBMITHEADER']._serialized_end=1423
+  _globals['_CONTRIBUTION']._serialized_start=1426
+  _globals['_CONTRIBUTION']._serialized_end=1574
+  _globals['_SUBMITRESPONSE']._serialized_start=1576
+  _globals['_SUBMITRESPONSE']._serialized_end=1645
+  _globals['_GETROUNDREQUEST']._serialized_start=1647
+  _globals['_GETROUNDREQUEST']._serialized_end=1700
+  _globals['_GETROUNDRESPONSE']._serialized_start=1702
+  _globals['_GETROUNDRESPONSE']._serialized_end=1761
+  _globals['_CLOSEROUNDREQUEST']._serialized_start=1763
+  _globals['_CLOSEROUNDREQUEST']._serialized_end=1816
+  _globals['_CLOSEROUNDRESPONSE']._serialized_start=1818
+  _globals['_CLOSEROUNDRESPONSE']._serialized_end=1878
+  _globals['_GETLEDGERREQUEST']._serialized_start=1880
+  _globals['_GETLEDGERREQUEST']._serialized_end=1919
+  _globals['_GETLEDGERRESPONSE']._serialized_start=1921
+  _globals['_GETLEDGERRESPONSE']._serialized_end=1975
+  _globals['_AGGREGATORSERVICE']._serialized_start=2248
+  _globals['_AGGREGATORSERVICE']._serialized_end=2467
+  _globals['_AGGREGATORCONTROLSERVICE']._serialized_start=2470
+  _globals['_AGGREGATORCONTROLSERVICE']._serialized_end=3195
 # @@protoc_insertion_point(module_scope)

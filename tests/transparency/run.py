@@ -38,6 +38,7 @@ from odp.transparency.policy import LogPolicy
 from odp.v1 import common_pb2
 
 IMAGE = "sha384:" + "e" * 96
+LEDGER_ID = b"l" * 32
 COHORT = 5
 POLICY = POLICIES["aggregator"]
 
@@ -128,6 +129,7 @@ class Run:
         image: str = IMAGE,
         key: SigningKey | None = None,
         charter: bytes | None = None,
+        ledger_id: bytes = LEDGER_ID,
     ) -> EvidenceEntry:
         policy = POLICIES[role].to_bytes()
         launched = self.platform.launch(
@@ -137,6 +139,7 @@ class Run:
         )
         launched.bind_keys(hpke_public=b"h" * 32, signing_public=(key or self.enclave).public)
         shown = charter_sha256(CHARTER) if charter is None else charter
+        launched.extend(f"ledger people {ledger_id.hex()}")
         launched.extend(f"population people {shown.hex()}")
         found = launched.evidence(bytes(32))
         return EvidenceEntry(found.token.encode("ascii"), policy, found.event_log)
@@ -154,9 +157,11 @@ class Run:
         data = release.SerializeToString(deterministic=True)
         return ReleaseEntry(data, (key or self.enclave).sign(domains.RELEASE, data))
 
-    def ledger(self, round: int, *, ledger: Ledger | None = None, data: bytes | None = None) -> LedgerEntry:
+    def ledger(
+        self, round: int, *, ledger: Ledger | None = None, data: bytes | None = None, key: SigningKey | None = None
+    ) -> LedgerEntry:
         found = data if data is not None else (ledger or self.ledgers[round]).encode()
-        return LedgerEntry.of(self.task_id, round, found, self.enclave.sign(domains.LEDGER, found))
+        return LedgerEntry.of(self.task_id, round, found, (key or self.enclave).sign(domains.LEDGER, found))
 
     def entries(self) -> list[Entry]:
         """Everything, in order."""
