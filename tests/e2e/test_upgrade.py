@@ -61,7 +61,6 @@ def test_a_population_goes_on_under_the_next_version_of_the_code(tmp_path: Path)
         told = _upgraded(tmp_path)
         assert told["populations"] == [POPULATION]
         assert told["from"] != told["to"]
-        assert _upgraded(tmp_path) == told, "again, where it is done"
     before = (tmp_path / "aggregator" / "sealed.db").read_bytes()
     with Services(tmp_path, policy=POLICY) as new:
         assert (tmp_path / "aggregator.handed-over-0" / "sealed.db").read_bytes() == before

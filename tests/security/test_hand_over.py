@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from odp.crypto.signing import SignatureError
+from odp.enclave.platform import EmulatedCounter, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import (
     AttestationError,
@@ -136,6 +138,36 @@ def test_a_death_of_all_programs_at_any_step_loses_and_doubles_nothing(
     assert world.charges() == 2
 
 
+@pytest.mark.parametrize("call", range(1, 7))
+def test_a_death_between_two_moves_of_the_counters_loses_and_doubles_nothing(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """The old enclave moves two counters, the new one finds them there, and moves both again."""
+    world, endorsers = _charged(make_world)
+    before = _spent(world.core, world)
+    endorsers.endorse(NEW, world.policy)
+    upgrade = Upgrade(world, endorsers)
+    advance, calls = EmulatedCounter.advance, itertools.count(1)
+
+    def dying(counter: EmulatedCounter, *, expected: int, to: int) -> None:
+        if next(calls) == call:
+            raise _Killed
+        advance(counter, expected=expected, to=to)
+
+    with monkeypatch.context() as patched, pytest.raises(_Killed):
+        patched.setattr(EmulatedCounter, "advance", dying)
+        upgrade.run()
+    if upgrade.stored:
+        core = upgrade.restart()
+    else:
+        upgrade.launch()
+        world.restart()
+        core = upgrade.run()
+    assert _spent(core, world) == before
+    with pytest.raises(StateError, match="handed over"):
+        world.restart()
+
+
 @pytest.mark.parametrize("by", [0, 1], ids=["nobody", "one of two"])
 def test_a_successor_that_too_few_endorsed_gets_nothing(make_world: Make, by: int) -> None:
     world, endorsers = _charged(make_world)
@@ -186,8 +218,6 @@ def test_an_enclave_of_a_policy_without_endorsers_hands_over_nothing(make_world:
 
 
 def test_a_successor_under_another_policy_or_on_another_chip_gets_nothing(make_world: Make, tmp_path: Any) -> None:
-    from odp.enclave.platform import EmulatedPlatform
-
     world, endorsers = _charged(make_world)
     laxer = EnclavePolicy(role="aggregator", minimum_cohort=1, upgrade=endorsers.policy, founders=world.policy.founders)
     endorsers.endorse(NEW, laxer)
