@@ -154,9 +154,10 @@ def test_a_death_between_two_moves_of_the_counters_loses_and_doubles_nothing(
             raise _Killed
         advance(counter, expected=expected, to=to)
 
-    with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(EmulatedCounter, "advance", dying)
+    monkeypatch.setattr(EmulatedCounter, "advance", dying)
+    with pytest.raises(_Killed):
         upgrade.run()
+    monkeypatch.undo()
     if upgrade.stored:
         core = upgrade.restart()
     else:
