@@ -5,6 +5,10 @@ be in the transparency log, and what the aggregator's evidence shows. Beyond tha
 the founding that it saw first and the newest charter: another founding, or an older charter, is refused. A person who
 pins the founding in the reference values trusts no first answer.
 
+It also remembers the id of the population's ledger, which the enclave drew when it was founded, and which goes on
+through every restart and upgrade. A population that started again, at zero, has another one: whoever contributed to it
+before sends nothing to it.
+
 What is remembered is of the host, not of a device, and says nothing about any.
 """
 
@@ -96,14 +100,28 @@ class CharterMemory:
                 f"saw charter {known['sequence']} before"
             )
 
-    def accept(self, charter: Charter) -> None:
-        """Remembers a charter that was checked, durably. Raises as ``check``."""
+    def accept(self, charter: Charter, enclave: VerifiedEnclave) -> None:
+        """Remembers a charter that was checked, and the ledger that ``enclave`` shows beside it, durably.
+
+        Raises:
+          PrivacyError, StateError: as ``check``.
+          AttestationError: it shows another ledger than before, or none any more.
+        """
         self.check(charter)
         with self._lock:
             remembered = self._remembered()
+            known = remembered.get(charter.population, {}).get("ledger", "")
+            shown = enclave.ledgers.get(charter.population, b"").hex()
+            if known and shown != known:
+                raise AttestationError(
+                    Reason.WRONG_LEDGER,
+                    f"the ledger of population {charter.population!r} is not the one that this device knows: what was "
+                    "spent before is forgotten in it, so nothing is sent",
+                )
             line = {
                 "charter": charter.sha256.hex(),
                 "founding": charter.founding_sha256.hex(),
+                "ledger": shown,
                 "sequence": charter.sequence,
             }
             if remembered.get(charter.population) == line:
@@ -132,6 +150,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
             str(name): {
                 "charter": str(line["charter"]),
                 "founding": str(line["founding"]),
+                "ledger": str(line.get("ledger", "")),
                 "sequence": int(line["sequence"]),
             }
             for name, line in values.items()

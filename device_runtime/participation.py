@@ -217,7 +217,7 @@ class Participant:
         except AttestationError:
             checked = self._verified("aggregator", work.aggregator, logged, older_than=checked.evidence.time)
             charter = require_in_force(work.charter, checked.enclave)
-        self.charters.accept(charter)
+        self.charters.accept(charter, checked.enclave)
         return checked
 
     def _keyed(self, work: Work, checked: Checked, logged: Logged) -> Checked:

@@ -25,6 +25,7 @@ from odp.v1 import (
     distributor_pb2_grpc,
     enrolment_pb2,
     enrolment_pb2_grpc,
+    hand_over_pb2,
     log_pb2,
     log_pb2_grpc,
     population_pb2,
@@ -94,6 +95,10 @@ class Aggregator(Protocol):
 
     def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
         """The ledger of a task's population from entry ``first`` on, under its signed head."""
+        ...
+
+    def hand_overs(self) -> list[hand_over_pb2.HandOver]:
+        """The hand-overs that led to the enclave, oldest first."""
         ...
 
 
@@ -254,6 +259,17 @@ class AggregatorClient:
             ),
             first=first,
         )
+
+    def hand_overs(self) -> list[hand_over_pb2.HandOver]:
+        """See ``Aggregator``."""
+        reply: aggregator_pb2.GetHandOversResponse = call(
+            self._stub.GetHandOvers,
+            aggregator_pb2.GetHandOversRequest(),
+            timeout=SHORT_DEADLINE,
+            what="read the aggregator's hand-overs",
+            address=self._control_address,
+        )
+        return list(reply.hand_overs)
 
 
 class IssuerClient:

@@ -14,7 +14,7 @@ import grpc
 from odp.crypto.signing import SigningKey, check_public
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
-from odp.transparency.endorsements import EndorsementFile
+from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
@@ -166,6 +166,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             endorsements=EndorsementFile()
             if config.endorsements is None
             else EndorsementFile.load(config.endorsements),
+            reread=(lambda: None) if config.endorsements is None else Changed(config.endorsements),
             events=log,
             clock=clock,
             witnesses=[_witness(text, ca, undo) for text in config.witnesses],

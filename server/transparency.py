@@ -5,7 +5,8 @@ before its population's tasks      each charter, once it is in force
 before the first model is made     the task; policies and endorsements of the enclaves (these at the start, too)
 after the distributor took it      each model version
 before a release is applied        the aggregator's evidence, the release, and what was charged to its population since
-                                   the ledger was logged last, in one batch
+                                   the ledger was logged last, in one batch; before evidence of new code, the hand-overs
+                                   that led to it, with evidence of those who signed them
 =================================  ==============================================================================
 
 Every step is done again after a crash: an entry that is in the log is not appended again, and what is not the same
@@ -31,6 +32,7 @@ from odp.transparency.entries import (
     CharterEntry,
     EndorsementEntry,
     EvidenceEntry,
+    HandOverEntry,
     LedgerEntry,
     ManifestEntry,
     ReleaseEntry,
@@ -43,7 +45,7 @@ from odp.transparency.note import Kind, VerifierKey, parse_line
 from odp.transparency.proofs import packed
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log, short
-from odp.v1 import common_pb2, log_pb2, population_pb2
+from odp.v1 import attestation_pb2, common_pb2, log_pb2, population_pb2
 from server.clients import Aggregator
 
 #: How often the newest checkpoint is signed and cosigned again.
@@ -84,14 +86,19 @@ class LogKeeper:
         events: Log,
         clock: Callable[[], float],
         witnesses: Sequence[KnownWitness] = (),
+        reread: Callable[[], EndorsementFile | None] = lambda: None,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """Logs the endorsements, so that a withdrawal takes effect with the start that brings it. Raises StateError."""
+        """Logs the endorsements, so that a withdrawal takes effect with the start that brings it. Raises StateError.
+
+        ``reread`` gives the endorsements again where they changed since; these are logged as well.
+        """
         self._log = log
         self._endorsements = endorsements
         self._events = events
         self._clock = clock
         self._witnesses = tuple(witnesses)
+        self._reread = reread
         self._random = random
         self._lock = threading.RLock()
         self._signed = clock()
@@ -138,12 +145,11 @@ class LogKeeper:
             if (task_sha256, round) in self._ledgers:
                 return False
             evidence = aggregator.evidence(self._random(_NONCE_BYTES))
-            key = Claims.from_json(read_token(evidence.token).claims).signing_key
+            key = _key_of(evidence)
             part = aggregator.ledger(task_sha256, self._charged.get(population, 0))
             batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
             if key not in self._evidence:
-                token = evidence.token.encode("ascii")
-                batch.insert(0, EvidenceEntry(token, evidence.policy, evidence.event_log).encode())
+                batch = [*self._history(aggregator), _evidence_entry(evidence), *batch]
             self._append(batch)
             self._evidence.add(key)
             self._ledgers.add((task_sha256, round))
@@ -151,8 +157,19 @@ class LogKeeper:
             self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
             return True
 
+    def _history(self, aggregator: Aggregator) -> list[bytes]:
+        """The hand-overs that led to the aggregator's enclave, each after evidence of who signed it."""
+        entries = []
+        for given in aggregator.hand_overs():
+            if _key_of(given.evidence) not in self._evidence:
+                entries.append(_evidence_entry(given.evidence))
+                self._evidence.add(_key_of(given.evidence))
+            entries.append(HandOverEntry(given.statement, given.signature).encode())
+        return entries
+
     def keep_fresh(self) -> bool:
         """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
+        self._take_up_endorsements()
         now = self._clock()
         with self._lock:
             due = not 0 <= now - self._signed < FRESH_SECONDS
@@ -160,6 +177,18 @@ class LogKeeper:
                 self._log.sign_again(now=now)
                 self._signed = now
             return self._cosign(again=due) or due
+
+    def _take_up_endorsements(self) -> None:
+        try:
+            changed = self._reread()
+        except ConfigurationError as error:
+            self._events.warning("endorsements_not_read", reason=str(error))
+            return
+        if changed is not None:
+            with self._lock:
+                self._endorsements = changed
+                if self._append([entry.encode() for entry in changed.entries]):
+                    self._events.event("endorsements_logged", size=self._log.size)
 
     def proof(
         self,
@@ -266,6 +295,14 @@ class LogKeeper:
     def _note_charged(self, encoded: bytes) -> None:
         head = LedgerHead.decode(encoded)
         self._charged[head.population] = head.entries
+
+
+def _key_of(evidence: attestation_pb2.GetEvidenceResponse) -> bytes:
+    return Claims.from_json(read_token(evidence.token).claims).signing_key
+
+
+def _evidence_entry(evidence: attestation_pb2.GetEvidenceResponse) -> bytes:
+    return EvidenceEntry(evidence.token.encode("ascii"), evidence.policy, evidence.event_log).encode()
 
 
 def read_witness(text: str) -> tuple[str, VerifierKey]:

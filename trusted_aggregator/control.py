@@ -19,8 +19,9 @@ from odp.signed_task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.transport.sweeping import DAY
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2, population_pb2
 from trusted_aggregator.changes import Changes
+from trusted_aggregator.hand_over_service import HandOverService
 from trusted_aggregator.interface import Aggregator, Charged, Status
 from trusted_aggregator.masked_vectors import masked_sum
 from trusted_aggregator.orders import ordered
@@ -50,9 +51,11 @@ class ControlService:
         log: Log,
         *,
         secagg: SecAggRounds | None = None,
+        hand_over: HandOverService | None = None,
         idle_seconds: float = IDLE_DAYS * DAY,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._hand_over = hand_over
         self._core = core
         self._storage = storage
         self._changes = changes
@@ -92,6 +95,8 @@ class ControlService:
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
         """Opens a round; its key, once that is stored. None where the round is released."""
+        if self._hand_over is not None:
+            self._hand_over.require_open()
         with self._changes.turn(), kept(self._secagg, request):
             self._changes.store(
                 self._core.open_round(request.task, request.order, request.signature, request.token_key)
@@ -222,8 +227,10 @@ class ControlService:
             self._noted[task] = now
 
 
-def control_servicer(service: ControlService, log: Log) -> aggregator_pb2_grpc.AggregatorControlServiceServicer:
-    """The gRPC face of ``service``."""
+def control_servicer(
+    service: ControlService, hand_over: HandOverService, log: Log
+) -> aggregator_pb2_grpc.AggregatorControlServiceServicer:
+    """The gRPC face of both services."""
 
     class Servicer(aggregator_pb2_grpc.AggregatorControlServiceServicer):
         @answers(log)
@@ -270,5 +277,29 @@ def control_servicer(service: ControlService, log: Log) -> aggregator_pb2_grpc.A
         ) -> aggregator_pb2.AbandonTaskResponse:
             service.abandon(request)
             return aggregator_pb2.AbandonTaskResponse()
+
+        @answers(log)
+        def AskNonce(
+            self, request: aggregator_pb2.AskNonceRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.AskNonceResponse:
+            return aggregator_pb2.AskNonceResponse(nonce=hand_over.draw_nonce())
+
+        @answers(log)
+        def HandOver(
+            self, request: hand_over_pb2.HandOverRequest, context: grpc.ServicerContext
+        ) -> hand_over_pb2.HandOverResponse:
+            return hand_over.hand_over(request)
+
+        @answers(log)
+        def GetHandedRecords(
+            self, request: aggregator_pb2.GetHandedRecordsRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetHandedRecordsResponse:
+            return hand_over.records(request)
+
+        @answers(log)
+        def GetHandOvers(
+            self, request: aggregator_pb2.GetHandOversRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetHandOversResponse:
+            return hand_over.history()
 
     return Servicer()

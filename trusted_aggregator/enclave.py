@@ -33,6 +33,7 @@ from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator import records as names
 from trusted_aggregator.admission import require_same_key, sealed_key
 from trusted_aggregator.chartering import changeable
+from trusted_aggregator.handing_over import HandingOver
 from trusted_aggregator.interface import Charged, RoundState, Status, Writes
 from trusted_aggregator.noise import noise_of
 from trusted_aggregator.opened_task import OpenedTask
@@ -42,13 +43,12 @@ from trusted_aggregator.population import Population, unfounded
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.releasing import release_sha256, signed_release
 from trusted_aggregator.restoring import Contributions, held_round, restore
-from trusted_aggregator.round_keys import RoundKeys
 from trusted_aggregator.rounds import Round, draw_round_noise, new_record, noised_here
-from trusted_aggregator.sealed_state import RoundNoise, Sealer
-from trusted_aggregator.submissions import Submissions
+from trusted_aggregator.sealed_state import RoundNoise
+from trusted_aggregator.taking_over import TakenOver
 
 
-class AggregatorCore(Submissions):
+class AggregatorCore(HandingOver):
     """The enclave. Thread-safe: ``submit`` runs in parallel, everything else one at a time.
 
     Args:
@@ -66,10 +66,6 @@ class AggregatorCore(Submissions):
             raise ConfigurationError(f"Expected a policy of role 'aggregator', got role={identity.policy.role!r}")
         super().__init__(identity)
         self._noise_of = noise_of(identity.policy) if noise is None else lambda round: noise
-        self._sealer = Sealer(identity.sealing_key)
-        self._keys = RoundKeys(identity)
-        # Of tasks that are being ended: what can never count once that is in force.
-        self._ending: list[Round] = []
         # Tasks whose end is not in force yet, held or not: a host may have withheld their records.
         self._ended: set[bytes] = set()
         # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
@@ -108,6 +104,15 @@ class AggregatorCore(Submissions):
         core._show_charters()
         changed = [population for population in core._populations.values() if population.changed]
         core.restored_writes = (*(one for each in changed for one in each.writes(core._sealer)), *erased)
+        return core
+
+    @classmethod
+    def succeed(cls, taken: TakenOver, *, noise: IntegerNoise | None = None) -> AggregatorCore:
+        """The enclave that goes on with what another version handed over; ``restored_writes`` have to be stored."""
+        core = cls(taken.identity, noise=noise)
+        core._populations, core._holdings = dict(taken.populations), taken.holdings
+        written = (record for population in core._populations.values() for record in population.writes(core._sealer))
+        core.restored_writes = (*written, *taken.tasks)
         return core
 
     # Whose a population is
@@ -495,5 +500,7 @@ class AggregatorCore(Submissions):
         for name in sorted(self._populations):
             charter = self._populations[name].charter
             if charter is not None and self._shown.get(name) != charter.sha256:
+                if name not in self._shown:
+                    self._identity.guest.extend(f"ledger {name} {self._populations[name].record.ledger_id.hex()}")
                 self._identity.guest.extend(f"population {name} {charter.sha256.hex()}")
                 self._shown[name] = charter.sha256

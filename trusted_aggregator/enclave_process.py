@@ -6,9 +6,10 @@ socket is all it has. ``warm_up`` runs before the doors close.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from odp.crypto.secure_aggregation.masked import MaskedSum
@@ -16,14 +17,17 @@ from odp.enclave.channel import Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply, expect
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import ConfigurationError, Refusal
+from odp.errors import AttestationError, ConfigurationError, PrivacyError, Refusal, TransparencyError
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.interface import Aggregator, Writes
+from trusted_aggregator.hand_over_rehearsal import rehearse_hand_over
+from trusted_aggregator.interface import Aggregator
+from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rehearsal import rehearse
+from trusted_aggregator.taking_over import TakingOver
 
 #: More than a host of ours ever sends at once.
 _MOST_SUBMITS = 4096
@@ -32,6 +36,7 @@ _MOST_SUBMITS = 4096
 def warm_up() -> None:
     """Does once what the enclave will do, so that nothing is left to load."""
     rehearse()
+    rehearse_hand_over()
 
 
 def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = None) -> None:
@@ -46,8 +51,13 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
     restored: list[AggregatorCore] = []
 
     def restore(identity: EnclaveIdentity) -> enclave_pb2.Ready:
-        contributions = functools.partial(_contributions, connection)
-        restored.append(AggregatorCore.restore(identity, _records(connection), contributions, noise=noise))
+        page, taking = _predecessor(connection, identity)
+        records = _records(connection, page)
+        if taking is None:
+            contributions = functools.partial(_contributions, connection)
+            restored.append(AggregatorCore.restore(identity, records, contributions, noise=noise))
+        else:
+            restored.append(AggregatorCore.succeed(taking.finish(records), noise=noise))
         return enclave_pb2.Ready(writes=wire.records(restored[0].restored_writes))
 
     identity = begin(connection, guest, restore)
@@ -55,13 +65,38 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
         serve(connection, routes(restored[0], identity))
 
 
-def _records(connection: Connection) -> dict[str, bytes]:
+def _predecessor(
+    connection: Connection, identity: EnclaveIdentity
+) -> tuple[enclave_pb2.SealedRecords, TakingOver | None]:
+    """The first page of records, and the hand-over where the host told of one before it."""
+    taking: TakingOver | None = None
+    while True:
+        request = expect(connection, "records", "ask_nonce", "evidence", "take_over", "reseal")
+        call = request.WhichOneof("call")
+        if call == "records":
+            return request.records, taking
+        if call == "evidence":
+            connection.send(0, evidence_reply(identity, request))
+            continue
+        taking = TakingOver(identity) if taking is None else taking
+        if call == "ask_nonce":
+            connection.send(0, EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=taking.draw_nonce())))
+        elif call == "take_over":
+            with _told():
+                taking.accept(request.take_over.package, request.take_over.log)
+            connection.send(0, EnclaveReply(done=enclave_pb2.Done()))
+        else:
+            given = SealedRecord(request.reseal.key, request.reseal.data)
+            connection.send(0, _written([taking.reseal(given)]))
+
+
+def _records(connection: Connection, page: enclave_pb2.SealedRecords) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     while True:
-        page = expect(connection, "records").records
         found.update((record.key, record.data) for record in page.records)
         if page.last:
             return found
+        page = expect(connection, "records").records
 
 
 def _contributions(connection: Connection, task_sha256: bytes, round: int) -> Iterator[bytes]:
@@ -98,6 +133,9 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "abandon": Route("change", calls.abandon),
         "forget_task": Route("change", calls.forget_task),
         "ledger": Route("change", calls.ledger),
+        "ask_nonce": Route("change", calls.ask_nonce),
+        "begin_hand_over": Route("change", calls.begin_hand_over),
+        "finish_hand_over": Route("change", calls.finish_hand_over),
     }
 
 
@@ -205,6 +243,26 @@ class _Calls:
         head, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
         return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(head=head, signature=signature))
 
+    def ask_nonce(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=self._core.draw_nonce()))
 
-def _written(writes: Writes) -> EnclaveReply:
+    def begin_hand_over(self, request: EnclaveRequest) -> EnclaveReply:
+        with _told():
+            return _written(self._core.begin_hand_over(request.begin_hand_over))
+
+    def finish_hand_over(self, request: EnclaveRequest) -> EnclaveReply:
+        with _told():
+            return EnclaveReply(package=self._core.finish_hand_over(request.finish_hand_over))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Why the other enclave was refused is public, and reaches the operator."""
+    try:
+        yield
+    except (AttestationError, TransparencyError) as error:
+        raise PrivacyError(str(error)) from error
+
+
+def _written(writes: Sequence[SealedRecord]) -> EnclaveReply:
     return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.errors import Refusal
-from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, hand_over_pb2, population_pb2
 from trusted_aggregator.records import SealedRecord
 
 Writes = tuple[SealedRecord, ...]
@@ -150,4 +150,16 @@ class Aggregator(Protocol):
 
     def round_states(self) -> list[RoundState]:
         """All rounds that are open or charged, in the order of task and number."""
+        ...
+
+    def draw_nonce(self) -> bytes:
+        """32 random bytes for the evidence of a successor; those that were drawn before no longer count."""
+        ...
+
+    def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
+        """Names the successor in every population's record. Idempotent for that successor."""
+        ...
+
+    def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
+        """What the successor needs, sealed to it, once its name is in force."""
         ...

@@ -1,11 +1,12 @@
-"""One population inside the enclave: whose it is, what it spent, which of its tasks are over.
+"""One population inside the enclave: whose it is, what it spent, which of its tasks are over, who has it.
 
-Each of the three changes in one way, and each step is durable before the next:
+Each of the four changes in one way, and each step is durable before the next:
 
-1. A change (``charge``, ``seal``, ``set_charter``, ``abandon``) prepares a new version with a new stamp; the host
-   stores it sealed.
+1. A change (``charge``, ``seal``, ``set_charter``, ``abandon``, ``hand_over``, ``take_over``) prepares a new version
+   with a new stamp; the host stores it sealed.
 2. ``commit`` moves the platform's counters to that stamp: from now on every older version is refused.
-3. Only then is the change acted upon: a release leaves, a new owner is obeyed, an end is acknowledged.
+3. Only then is the change acted upon: a release leaves, a new owner is obeyed, an end is acknowledged, a successor gets
+   the key to the record.
 
 A crash after 1 leaves a version whose parent is current: the next start finishes step 2. A crash after 2 leaves the
 current version. A host that skipped the storing of 1 finds its older version refused.
@@ -28,7 +29,7 @@ from trusted_aggregator.ledger_writes import LedgerWrites
 from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
 from trusted_aggregator.records import population_key
 from trusted_aggregator.rollback import ZERO, RollbackGuard
-from trusted_aggregator.sealed_state import PopulationRecord, Sealer
+from trusted_aggregator.sealed_state import PopulationRecord, Sealer, Successor
 
 
 def _require_zero_out(events: Sequence[Event]) -> None:
@@ -63,7 +64,12 @@ class Population:
             self._guard.require(ZERO)
             record = PopulationRecord.unfounded(name)
         else:
-            self._guard.advance(parent=record.parent, to=record.stamp)
+            try:
+                self._guard.advance(parent=record.parent, to=record.stamp)
+            except StateError as error:
+                if record.successor is None:
+                    raise
+                raise StateError(_handed_over(name, record.successor)) from error
         self._committed = record
         self._writes = LedgerWrites(stored_state)
 
@@ -82,6 +88,11 @@ class Population:
         return self._committed.ledger
 
     @property
+    def successor(self) -> Successor | None:
+        """Whom the population was handed over to, in force; None where it is this enclave's."""
+        return self._committed.successor
+
+    @property
     def record(self) -> PopulationRecord:
         """What the host has to store: the pending version where there is one."""
         return self._committed if self._pending is None else self._pending
@@ -95,16 +106,21 @@ class Population:
         """Returns if ``key`` owns the population now; ``of`` says what it signed.
 
         Raises:
-            PrivacyError: it does not.
+            PrivacyError: it does not, or the population was handed over.
             StateError: another copy of this enclave has changed the population since.
         """
+        self._require_held()
         self._guard.require(self._committed.stamp)
         if self.charter is None:
             raise unfounded(self.name)
         self.charter.require_owner(key, of=of)
 
     def require_committed(self) -> None:
-        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since."""
+        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since.
+
+        PrivacyError where the population was handed over.
+        """
+        self._require_held()
         if self._pending is not None:
             raise StateError(f"an earlier change of population {self.name!r} is not stored yet; store it, then retry")
         self._guard.require(self._committed.stamp)
@@ -199,6 +215,29 @@ class Population:
             )
         )
 
+    def hand_over(self, successor: Successor) -> None:
+        """Prepares the version that is ``successor``'s: once it is in force, nothing is charged here. Idempotent.
+
+        Raises:
+            PrivacyError: the population was handed over to another one.
+            StateError: as ``charge``.
+        """
+        if self.record.successor != successor:
+            self.require_committed()
+            self._pending = self._committed.handed_to(successor)
+
+    def take_over(self, own: Successor) -> None:
+        """Prepares the first version of the enclave that the population was handed over to, which is ``own``.
+
+        Raises:
+            PrivacyError: it was handed over to another one, or to nobody.
+            StateError: the version that was handed over is not the newest.
+        """
+        self._guard.require(self._committed.stamp)
+        if self._committed.successor != own:
+            raise PrivacyError(f"population {self.name!r} was not handed over to this enclave: ask the one that has it")
+        self._pending = self._committed.handed_to(None)
+
     def commit(self) -> None:
         """Makes the version that the host has stored the only one.
 
@@ -236,6 +275,13 @@ class Population:
             charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned)
         )
 
+    def _require_held(self) -> None:
+        if self._committed.successor is None and self.record.successor is None:
+            return
+        if self._pending is not None:
+            raise StateError(f"the hand-over of population {self.name!r} is not stored yet; store it, then retry")
+        raise PrivacyError(_handed_over(self.name, self._committed.successor))
+
     def _append(self, ledger: LedgerState, entry: Entry | None) -> None:
         if entry is not None:
             self._writes.add(ledger.head.entries, entry)
@@ -265,6 +311,11 @@ class Population:
     def _users(self, now: int) -> int:
         """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
         return max(now, self._committed.ledger.largest_cohort)
+
+
+def _handed_over(name: str, successor: Successor | None) -> str:
+    to = "other code" if successor is None else f"the code {successor.image_digest[:19]}.."
+    return f"population {name!r} was handed over to {to}: this version charges nothing any more; run the new one"
 
 
 def unfounded(name: str) -> PrivacyError:

@@ -32,6 +32,7 @@ from trusted_aggregator import control as control_plane
 from trusted_aggregator import secagg_servicer
 from trusted_aggregator.changes import Changes
 from trusted_aggregator.control import ControlService, control_servicer
+from trusted_aggregator.hand_over_service import HandOverService
 from trusted_aggregator.interface import Aggregator, Status
 from trusted_aggregator.records import POPULATION_PREFIX, noise_key
 from trusted_aggregator.remote import RemoteAggregator, restore
@@ -127,7 +128,10 @@ def start(
         changes = Changes(core, storage, failed=failure)
         service = AggregatorService(core, storage, changes, failed=failure)
         undo.callback(service.close)
-        control = ControlService(core, storage, changes, log, secagg=secagg, idle_seconds=config.idle_days * DAY)
+        hand_over = HandOverService(core, storage, state, changes, log, secagg=secagg)
+        control = ControlService(
+            core, storage, changes, log, secagg=secagg, hand_over=hand_over, idle_seconds=config.idle_days * DAY
+        )
         control.resume()
         undo.callback(Sweeping(control.sweep, log).close)
 
@@ -148,7 +152,9 @@ def start(
         )
 
         def add_control(server: grpc.Server) -> None:
-            aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(control_servicer(control, log), server)
+            aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(
+                control_servicer(control, hand_over, log), server
+            )
 
         names = [NAME, secagg_servicer.NAME, attestation_servicer.NAME]
         # Clients of SecAgg+ that wait for each other must not keep the rest waiting.

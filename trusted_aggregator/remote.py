@@ -8,7 +8,15 @@ from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered
 from odp.errors import Refusal, StateError
-from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, enclave_pb2, enrolment_pb2, population_pb2
+from odp.v1 import (
+    aggregator_pb2,
+    attestation_pb2,
+    common_pb2,
+    enclave_pb2,
+    enrolment_pb2,
+    hand_over_pb2,
+    population_pb2,
+)
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import wire
 from trusted_aggregator.interface import Charged, Refused, RoundState, Writes
@@ -152,6 +160,18 @@ class RemoteAggregator:
         given = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         return self._client.call(EnclaveRequest(evidence=given)).evidence
 
+    def draw_nonce(self) -> bytes:
+        """See ``Aggregator``."""
+        return self._client.call(EnclaveRequest(ask_nonce=enclave_pb2.AskNonce())).nonce.nonce
+
+    def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
+        """See ``Aggregator``."""
+        return self._writes(EnclaveRequest(begin_hand_over=request))
+
+    def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
+        """See ``Aggregator``."""
+        return self._client.call(EnclaveRequest(finish_hand_over=request)).package
+
     def _writes(self, request: EnclaveRequest) -> Writes:
         return wire.writes_of(self._client.call(request).writes.records)
 
@@ -175,6 +195,37 @@ def restore(
             raise StateError("the enclave asked for something unknown while it started")
         for request in _pages_of_contributions(contributions(reply.want.task_sha256, reply.want.round)):
             connection.send(0, request)
+
+
+class Successor:
+    """An enclave that has its keys and no records yet, as its host sees it before ``restore``.
+
+    Raises what the enclave raises; StateError where it is gone.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def draw_nonce(self) -> bytes:
+        """32 random bytes for the evidence of the predecessor."""
+        return self._ask(EnclaveRequest(ask_nonce=enclave_pb2.AskNonce())).nonce.nonce
+
+    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """Fresh evidence over the predecessor's nonce."""
+        return self._ask(EnclaveRequest(evidence=attestation_pb2.GetEvidenceRequest(nonce=nonce))).evidence
+
+    def take_over(self, package: hand_over_pb2.HandOverPackage, log: hand_over_pb2.LogExcerpt) -> None:
+        """Gives it the key to the predecessor's records."""
+        self._ask(EnclaveRequest(take_over=enclave_pb2.TakeOver(package=package, log=log)))
+
+    def reseal(self, record: SealedRecord) -> Writes:
+        """The successor's record of a release of the predecessor's."""
+        given = enclave_pb2.SealedRecord(key=record.key, data=record.data)
+        return wire.writes_of(self._ask(EnclaveRequest(reseal=given)).writes.records)
+
+    def _ask(self, request: EnclaveRequest) -> enclave_pb2.EnclaveReply:
+        self._connection.send(0, request)
+        return answered(self._connection)
 
 
 def _pages_of_records(records: Mapping[str, bytes]) -> Iterator[EnclaveRequest]:

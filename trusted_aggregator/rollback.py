@@ -72,7 +72,7 @@ class RollbackGuard:
     def _rolled_back(self) -> StateError:
         return StateError(
             f"the stored ledger of population {self._population!r} was rolled back: the platform's counters know a"
-            " newer one; restore the newest state folder, or take another population"
+            " newer one; restore the newest state folder or backup, or take another population"
         )
 
 

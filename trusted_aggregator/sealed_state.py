@@ -3,8 +3,8 @@
 =========================  ==========================================================================================
 key                        plaintext
 =========================  ==========================================================================================
-``population/<name>``      charter, head of the ledger, abandoned tasks, and the stamp that ties them to the platform's
-                           counters (``rollback.py``)
+``population/<name>``      charter, head of the ledger and its id, abandoned tasks, whom it was handed over to, and the
+                           stamp that ties them to the platform's counters (``rollback.py``)
 ``ledger-state/<name>``    what the first so many entries of the ledger come to; their number stands before it in clear
 ``ledger/<name>/<n>``      entry n of the ledger, not sealed: it is public, and the head stands for it
 ``task/<task>``            the signed task definition, and what limits need to know of it
@@ -26,9 +26,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,6 +68,13 @@ class Sealer:
             ) from error
 
 
+class Successor(NamedTuple):
+    """The one enclave that a population was handed over to; ``policy_sha256`` is 64 hex digits."""
+
+    image_digest: str
+    policy_sha256: str
+
+
 @dataclass(frozen=True)
 class PopulationRecord:
     """One version of a population, with the stamp of this version and of the one before it. Nothing changes in it.
@@ -76,6 +85,8 @@ class PopulationRecord:
         ledger: what its charges come to. The record holds its head alone.
         abandoned: ids of the tasks that an owner ended, 32 bytes each.
         stamp, parent: of this version, and of the one before it.
+        ledger_id: 32 random bytes, drawn with the first version: every later one has them, whichever code wrote it.
+        successor: whom the population was handed over to; None where it is this enclave's.
     """
 
     name: str
@@ -84,11 +95,13 @@ class PopulationRecord:
     abandoned: frozenset[bytes]
     stamp: Stamp
     parent: Stamp
+    ledger_id: bytes
+    successor: Successor | None = None
 
     @classmethod
     def unfounded(cls, name: str) -> PopulationRecord:
         """The version before the first."""
-        return cls(name, b"", LedgerState(name), frozenset(), ZERO, ZERO)
+        return cls(name, b"", LedgerState(name), frozenset(), ZERO, ZERO, os.urandom(HASH_BYTES))
 
     def after(
         self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None
@@ -102,6 +115,10 @@ class PopulationRecord:
             stamp=self.stamp.successor(),
             parent=self.stamp,
         )
+
+    def handed_to(self, successor: Successor | None) -> PopulationRecord:
+        """The next version, which is ``successor``'s; None: of whoever writes it."""
+        return dataclasses.replace(self, stamp=self.stamp.successor(), parent=self.stamp, successor=successor)
 
     def knows(self, task_sha256: bytes) -> bool:
         """Whether a task was charged or ended."""
@@ -120,9 +137,11 @@ class PopulationRecord:
             "abandoned": sorted(task.hex() for task in self.abandoned),
             "charter": self.charter_bytes.hex(),
             "ledger": self.ledger.head.encode().decode("ascii"),
+            "ledger_id": self.ledger_id.hex(),
             "name": self.name,
             "parent": list(self.parent),
             "stamp": list(self.stamp),
+            "successor": None if self.successor is None else list(self.successor),
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
@@ -137,6 +156,8 @@ class PopulationRecord:
             abandoned=frozenset(map(bytes.fromhex, value["abandoned"])),
             stamp=Stamp(*value["stamp"]),
             parent=Stamp(*value["parent"]),
+            ledger_id=bytes.fromhex(value["ledger_id"]),
+            successor=None if value["successor"] is None else Successor(*value["successor"]),
         )
 
 

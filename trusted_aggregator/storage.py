@@ -267,9 +267,22 @@ class Storage:
                 found.append(line)
         return b"".join(found)
 
+    def keys(self, *, after: str = "") -> list[str]:
+        """The names of all records above ``after``, entries of ledgers included, ascending."""
+        lines = sqlalchemy.select(_LEDGERS.c.population, _LEDGERS.c.number)
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            found = list(connection.execute(sqlalchemy.select(_RECORDS.c.key)).scalars())
+            found += [ledger_key(row.population, row.number) for row in connection.execute(lines)]
+        return sorted(key for key in found if key > after)
+
     def record(self, key: str) -> bytes | None:
-        """One sealed record, or None."""
-        query = sqlalchemy.select(_RECORDS.c.data).where(_RECORDS.c.key == key)
+        """One record, or None."""
+        entry = ledger_entry(key)
+        if entry is None:
+            query = sqlalchemy.select(_RECORDS.c.data).where(_RECORDS.c.key == key)
+        else:
+            lines = _LEDGERS.c
+            query = sqlalchemy.select(lines.line).where(lines.population == entry[0], lines.number == entry[1])
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             found: bytes | None = connection.execute(query).scalar_one_or_none()
         return found

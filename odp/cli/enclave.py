@@ -12,7 +12,8 @@ from odp import _validate
 from odp.cli.console import print_json, print_text
 from odp.cli.helper import pin_helper
 from odp.cli.outputs import output_file
-from odp.cli.services import founder_keys
+from odp.cli.services import Upgrade, founder_keys, upgrade_policy
+from odp.cli.upgrade import upgrade
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def reference_values(
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
     founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
+    upgrade: Upgrade = None,
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     log_key: Annotated[
         list[str], typer.Option(help="Verifier key of the transparency log to require; without one, none is required.")
@@ -140,6 +142,7 @@ def reference_values(
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
         founders=founder_keys(founder),
+        upgrade=upgrade_policy(upgrade),
     )
     log = None
     if log_key:
@@ -159,6 +162,7 @@ def reference_values(
 
 
 app.command("pin-helper")(pin_helper)
+app.command("upgrade")(upgrade)
 
 
 @app.command("pin-address")
@@ -193,6 +197,7 @@ def endorse(
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
     accumulation: Annotated[str, typer.Option(help="As given to `odp aggregator run`.")] = "oblivious",
     founder: Annotated[list[str], typer.Option(help="As given to `odp aggregator run`; repeat for more.")] = [],  # noqa: B006
+    upgrade: Upgrade = None,
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
     output: Annotated[
@@ -214,6 +219,7 @@ def endorse(
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
         founders=founder_keys(founder),
+        upgrade=upgrade_policy(upgrade),
     )
     endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)

@@ -13,6 +13,7 @@ from odp import _validate
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError
 from odp.transparency.endorsements import EndorsementFile, endorse, open_endorsement, withdrawal_of
 from odp.transparency.entries import PolicyEntry
@@ -21,6 +22,7 @@ from odp.transparency.note import Kind, VerifierKey
 from odp.transparency.policy import LogPolicy
 
 LOG_KEY, ENDORSER_KEY, ENDORSEMENTS = "log.key", "endorser.key", "endorsements.json"
+UPGRADE = "upgrade.json"
 VALID_SECONDS = 365 * 24 * 3600
 _BACKDATED_SECONDS = 24 * 3600
 
@@ -90,6 +92,35 @@ def endorse_all(
                     added.append(entry)
     EndorsementFile(tuple(used), (*known.endorsements, *added), known.withdrawals).save(path)
     return len(added)
+
+
+def endorse_image(path: Path, policy: EnclavePolicy, image_digest: str, key: SigningKey, *, now: float) -> None:
+    """Adds an endorsement of one image under one policy to the file ``path``, unless one stands there for long.
+
+    Raises:
+        ConfigurationError: the file, or the digest, is malformed.
+        StateError: the file cannot be written.
+    """
+    values = ReferenceValues(
+        roots=(),
+        image_digests={policy.role: (image_digest,)},
+        policy_sha256={policy.role: (policy.sha256.hex(),)},
+        allow_emulated=False,
+    )
+    endorse_all(path, values, (policy,), key, now=now)
+
+
+def upgrade_policy(root: Path) -> UpgradePolicy:
+    """Who may have the aggregator of the state folder ``root`` upgraded: its own endorser, in its own log.
+
+    The witnesses of the log are not named: the policy of an enclave stays as it is, and they may change.
+
+    Raises StateError where the keys cannot be made or read.
+    """
+    log = note_key(root / LOG_KEY, name=f"odp.local/log/{secrets.token_hex(8)}")
+    endorser = endorser_key(root / ENDORSER_KEY)
+    pinned = LogPolicy(log_keys=(log.public(Kind.NOTE).text,), endorser_keys=(endorser.public.hex(),))
+    return UpgradePolicy(log=pinned)
 
 
 def withdraw_all(path: Path, image_digest: str, key: SigningKey) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from odp.cli import (
     audit,
+    backup,
     compare,
     data,
     demo,
@@ -47,6 +48,8 @@ app.command("compare")(compare.compare)
 app.command("report")(report.report)
 app.command("tune")(tune.tune)
 app.command("up")(services.up)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.add_typer(task.app, name="task")
 app.add_typer(table.app, name="table")
 app.add_typer(population.app, name="population")

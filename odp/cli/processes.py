@@ -175,6 +175,7 @@ class Services:
         self._aggregator_options = tuple(aggregator_options)
         self._policy = policy if policy is not None else EnclavePolicy(role="aggregator")
         self._founder: str | None = None
+        self._upgrade = self._policy.upgrade
         self.distributor_policy = EnclavePolicy(role="distributor", select=select)
         self.children: dict[str, Child] = {}
         self._folder: StateFolder | None = None
@@ -190,9 +191,13 @@ class Services:
 
     @property
     def policy(self) -> EnclavePolicy:
-        """Of the aggregator; the server's key founds populations."""
+        """Of the aggregator; the server's key founds populations, and the endorser of this folder has it upgraded."""
+        from odp.cli.log_setup import upgrade_policy
+
+        if self._upgrade is None:
+            self._upgrade = upgrade_policy(self.root)
         founders = {*self._policy.founders, self.developer_key}
-        return dataclasses.replace(self._policy, founders=tuple(sorted(founders)))
+        return dataclasses.replace(self._policy, founders=tuple(sorted(founders)), upgrade=self._upgrade)
 
     @property
     def ca(self) -> Path:
@@ -241,11 +246,13 @@ class Services:
     def start(self) -> Services:
         """Starts them and returns when all serve. On any failure, stops what was started."""
         from odp.cli.log_setup import pin_log
+        from odp.cli.upgrade import adopt_successor
         from server.transparency import read_witness
 
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         try:
+            adopt_successor(self.root / "aggregator")
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
                 helper.wait_serving(self.ca, identity=self._distributor_identity())
@@ -293,7 +300,7 @@ class Services:
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         """Starts one of them (again: pass the port that it had)."""
-        from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY
+        from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY, UPGRADE
 
         program = ["distributor", HELPER] if name == HELPER else [name]
         arguments = [*program, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
@@ -329,6 +336,9 @@ class Services:
             arguments += ["--accumulation", self.policy.accumulation]
             for founder in self.policy.founders:
                 arguments += ["--founder", founder]
+            if self.policy.upgrade is not None:
+                self.policy.upgrade.save(self.root / UPGRADE)
+                arguments += ["--upgrade", str(self.root / UPGRADE)]
             arguments += self._aggregator_options
             if self.policy.test_noise_seed is not None:
                 arguments += ["--test-noise-seed", str(self.policy.test_noise_seed)]

@@ -15,6 +15,7 @@ from odp.cli.run import parent_watch, serve_until_stopped
 
 if TYPE_CHECKING:
     from odp.enclave.policy import Accumulation, Selection
+    from odp.enclave.upgrade_policy import UpgradePolicy
 
 server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
 distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
@@ -56,6 +57,10 @@ Founders = Annotated[
         help="Public key (`odp server key`) that may found populations; repeat for more. Without one, no tasks."
     ),
 ]
+Upgrade = Annotated[
+    Path | None,
+    typer.Option(help="JSON file of the log and the endorsers whose word lets the aggregator be upgraded."),
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
 
@@ -71,6 +76,13 @@ def founder_keys(given: Sequence[str]) -> tuple[str, ...]:
         else:
             keys.append(text)
     return tuple(dict.fromkeys(keys))
+
+
+def upgrade_policy(path: Path | None) -> UpgradePolicy | None:
+    """The policy in the file of `--upgrade`. Raises ConfigurationError."""
+    from odp.enclave.upgrade_policy import UpgradePolicy
+
+    return None if path is None else UpgradePolicy.load(path)
 
 
 @server_app.command("run")
@@ -224,6 +236,7 @@ def run_aggregator(
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7202",
     control_listen: ControlListen = "127.0.0.1:7212",
     founder: Founders = [],  # noqa: B006  # typer copies it
+    upgrade: Upgrade = None,
     idle_days: Annotated[
         float,
         typer.Option(help="Forget a task, and what was contributed to its open rounds, that no server asks about."),
@@ -270,6 +283,7 @@ def run_aggregator(
         accumulation=cast("Accumulation", accumulation),
         founders=founder_keys(founder),
         test_noise_seed=test_noise_seed,
+        upgrade=upgrade_policy(upgrade),
     )
     running = start(
         Config(

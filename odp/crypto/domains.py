@@ -26,6 +26,10 @@ CHARTER = b"odp/v1/charter"
 ABANDON = b"odp/v1/abandon"
 ROUND_KEY = b"odp/v1/round-key"
 REFUSAL = b"odp/v1/refusal"
+HAND_OVER = b"odp/v1/hand-over/statement"
+HAND_OVER_PACKAGE = b"odp/v1/hand-over/package"
+
+HAND_OVER_KEY = b"odp/v1/hand-over/key"
 
 CONTRIBUTION = b"odp/v1/contribution"
 LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
@@ -71,7 +75,8 @@ TOKEN_BLINDING = b"odp/v1/token-blinding"
 SIGNED = frozenset(
     {
         TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, CHARTER, ABANDON, SECAGG_ADVERT,
-        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, REFUSAL,
+        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, REFUSAL, HAND_OVER,
+        HAND_OVER_PACKAGE,
     }
 )  # fmt: skip
 
@@ -144,6 +149,22 @@ def refusal(
     named = _hash(task_sha256=task_sha256) + _round(round) + bytes([code]) + _hash(hpke_key=hpke_key)
     masked = _hash(masked_sha256=masked_sha256) if masked_sha256 else bytes(_SHA256_BYTES)
     return named + _hash(sealed_sha256=sealed_sha256) + masked
+
+
+def hand_over_package(nonce: bytes, statement_sha256: bytes, sealed: bytes) -> bytes:
+    """What an enclave signs (domain ``HAND_OVER_PACKAGE``) of what it hands to its successor, who drew ``nonce``.
+
+    Raises:
+        ConfigurationError: nonce or hash is not 32 bytes.
+
+    Source: ``HandOverPackage`` of hand_over.proto.
+    """
+    return _hash(nonce=nonce) + _hash(statement_sha256=statement_sha256) + sealed
+
+
+def hand_over_info(nonce: bytes, statement_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the sealing key in a package; arguments and errors as ``hand_over_package``."""
+    return HAND_OVER_KEY + _hash(statement_sha256=statement_sha256) + _hash(nonce=nonce)
 
 
 def masked_vector_info(task_sha256: bytes, round: int) -> bytes:

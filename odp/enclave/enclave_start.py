@@ -7,7 +7,7 @@
                                 <-    Started(sealed_keys), or a failure: these keys are not its own
     EnclaveStart()              ->    the host asks for new ones, where nothing else hangs on the old
                                 <-    Started(sealed_keys)
-    what the role needs         <->
+    what the role needs         <->   a successor is told so here (``trusted_aggregator.taking_over``)
                                 <-    Ready, or a failure
 """
 
@@ -29,8 +29,8 @@ from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest, EnclaveStart, Ready
 _ATTEMPTS = 3
 
 
-def expect(connection: Connection, field: str) -> EnclaveRequest:
-    """Inside the enclave: the host's next message, which has to be of the kind ``field``.
+def expect(connection: Connection, *fields: str) -> EnclaveRequest:
+    """Inside the enclave: the host's next message, which has to be of one of the kinds ``fields``.
 
     Raises:
         StateError: it is another one, or the host is gone.
@@ -40,8 +40,8 @@ def expect(connection: Connection, field: str) -> EnclaveRequest:
         request = EnclaveRequest.FromString(frame[1]) if frame is not None else EnclaveRequest()
     except DecodeError:
         request = EnclaveRequest()
-    if request.WhichOneof("call") != field:
-        raise StateError(f"the host did not send {field!r} when it had to; start the program again")
+    if request.WhichOneof("call") not in fields:
+        raise StateError(f"the host did not send {fields[0]!r} when it had to; start the program again")
     return request
 
 

@@ -64,6 +64,7 @@ class Reason(enum.StrEnum):
     UNRESTRICTED = "unrestricted"
     TEST_NOISE_NOT_ALLOWED = "test_noise_not_allowed"
     WRONG_CHARTER = "wrong_charter"
+    WRONG_LEDGER = "wrong_ledger"
     WRONG_ROUND_KEY = "wrong_round_key"
 
 

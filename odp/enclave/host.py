@@ -105,7 +105,7 @@ def begin(
         if not may_renew:
             raise StateError(
                 f"state folder {state.root} was sealed by another version of the {policy.role}, under another policy "
-                "or on another platform; run it as before, or start in an empty folder"
+                "or on another platform; run it as before, and hand it over to this version with `odp enclave upgrade`"
             ) from error
         log.warning("enclave_keys_renewed", image=launched.image_digest)
         sealed = enclave_start.start(connection, None)

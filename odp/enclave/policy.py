@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from odp import _validate
 from odp.crypto.signing import check_public
+from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError
 
 Role = Literal["aggregator", "distributor"]
@@ -39,7 +40,7 @@ _KINDS: dict[str, type] = {
     "select": str,
 }
 #: Keys that a policy may leave out: it then has the default, and another program's reader need not know the key.
-_OPTIONAL: dict[str, type] = {"founders": list, "test_noise_seed": int}
+_OPTIONAL: dict[str, type] = {"founders": list, "test_noise_seed": int, "upgrade": dict}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class EnclavePolicy:
         test_noise_seed: FOR TESTS ONLY. None: exact noise that nobody can repeat. A number: noise that a reader of the
             policy can compute and subtract, so that a run can be repeated to the byte. Such a policy protects nobody;
             a verifier refuses it unless its reference values say ``allow_test_noise``.
+        upgrade: whose word lets an aggregator hand its populations to other code; None: nobody's.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -73,6 +75,7 @@ class EnclavePolicy:
     role: Role
     select: Selection = "oblivious"
     test_noise_seed: int | None = None
+    upgrade: UpgradePolicy | None = None
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=_LARGEST_COHORT, minimum_cohort=self.minimum_cohort)
@@ -85,17 +88,21 @@ class EnclavePolicy:
         object.__setattr__(self, "founders", _founders(self.founders, self.role))
         if self.test_noise_seed is not None:
             _validate.integer(low=0, high=2**63 - 1, test_noise_seed=self.test_noise_seed)
+        if self.upgrade is not None and self.role != "aggregator":
+            raise ConfigurationError(f"Expected no upgrade for role={self.role!r}: populations are the aggregator's")
         # 20 and 20.0 are one policy, so they must have one hash.
         object.__setattr__(self, "population_epsilon", float(self.population_epsilon))
         object.__setattr__(self, "population_delta", float(self.population_delta))
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: keys sorted, no spaces, ASCII; ``founders`` and ``test_noise_seed`` where they are set."""
+        """Canonical JSON: keys sorted, no spaces, ASCII; what may be left out stands there where it is set."""
         values = dataclasses.asdict(self)
         if self.test_noise_seed is None:
             del values["test_noise_seed"]
         if not self.founders:
             del values["founders"]
+        if self.upgrade is None:
+            del values["upgrade"]
         return json.dumps(values, sort_keys=True, separators=(",", ":")).encode("ascii")
 
     @property
@@ -130,7 +137,10 @@ class EnclavePolicy:
         for name, kind in (_KINDS | _OPTIONAL).items():
             if name in values and type(values[name]) is not kind:
                 raise ConfigurationError(f"Expected {name} in the enclave policy to be of type {kind.__name__}")
-        policy = cls(**{**values, "founders": tuple(values.get("founders", ()))})
+        values["founders"] = tuple(values.get("founders", ()))
+        if "upgrade" in values:
+            values["upgrade"] = UpgradePolicy.from_json(values["upgrade"])
+        policy = cls(**values)
         if policy.to_bytes() != data:
             raise ConfigurationError("Expected the enclave policy as canonical JSON: keys sorted and single, no spaces")
         return policy

@@ -7,7 +7,7 @@ log is whole and in order.
 =================  ========================================================================
 ``configuration``  extended by the platform alone, at launch: policy, debug bit
 ``sandbox``        restrictions that hold for the process, and those that the kernel refused
-``runtime``        what the enclave did: its public keys, the charters of populations that it put in force
+``runtime``        what the enclave did: its public keys, the charters that it put in force, the ids of its ledgers
 =================  ========================================================================
 
     >>> registers = Registers()

@@ -44,7 +44,7 @@ from odp.errors import AttestationError, ConfigurationError
 
 # Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.
 CLOCK_SKEW_SECONDS = 60
-_POPULATION = re.compile(r"population ([a-z0-9][a-z0-9_.-]{0,63}) ([0-9a-f]{64})")
+_SHOWN = re.compile(r"(population|ledger) ([a-z0-9][a-z0-9_.-]{0,63}) ([0-9a-f]{64})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,7 @@ class VerifiedEnclave:
         chip_id: the chip that it runs on, 64 bytes.
         restrictions: what holds for its process, by the names of ``odp.enclave.sandbox``.
         populations: name -> SHA-256 of the charter in force (32 bytes), of each population that an aggregator has.
+        ledgers: name -> id of its ledger (32 bytes), which stays the same for as long as the ledger goes on.
     """
 
     role: Role
@@ -74,6 +75,7 @@ class VerifiedEnclave:
     chip_id: bytes
     restrictions: tuple[str, ...]
     populations: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    ledgers: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def verify_evidence(
@@ -142,7 +144,7 @@ def verify_evidence(
     bound = report_data(nonce=nonce, hpke_key=claims.hpke_key, signing_key=claims.signing_key, policy=policy)
     if claims.report_data != bound:
         raise AttestationError(Reason.KEY_BINDING, "the report does not bind these keys to this nonce and this policy")
-    restrictions, populations = _check_events(event_log, claims, policy)
+    restrictions, shown = _check_events(event_log, claims, policy)
     for required in reference_values.required_restrictions:
         if required not in restrictions:
             raise AttestationError(Reason.UNRESTRICTED, f"its process runs without the restriction {required!r}")
@@ -156,7 +158,8 @@ def verify_evidence(
         emulated=emulated,
         chip_id=chip.chip_id,
         restrictions=restrictions,
-        populations=populations,
+        populations=shown["population"],
+        ledgers=shown["ledger"],
     )
 
 
@@ -187,8 +190,10 @@ def _check_image(digest: str, role: Role, reference_values: ReferenceValues, now
     return validity.not_after
 
 
-def _check_events(event_log: bytes, claims: Claims, policy: bytes) -> tuple[tuple[str, ...], dict[str, bytes]]:
-    """Restrictions that the log says hold, and charters that it says are in force.
+def _check_events(
+    event_log: bytes, claims: Claims, policy: bytes
+) -> tuple[tuple[str, ...], dict[str, dict[str, bytes]]]:
+    """Restrictions that the log says hold; and what it shows of populations, by name: charters in force, ledgers.
 
     It has to lead to the signed registers and to say what the token says.
     """
@@ -208,9 +213,12 @@ def _check_events(event_log: bytes, claims: Claims, policy: bytes) -> tuple[tupl
     if stated != expected:
         raise AttestationError(Reason.EVENT_LOG, "its event log tells of another launch, policy or keys")
     held = tuple(event.removeprefix("held ") for where, event in events if (where, event[:5]) == ("sandbox", "held "))
-    shown = [_POPULATION.fullmatch(event) for where, event in events if where == "runtime"]
-    # Of several lines of one population, the last one is in force.
-    return held, {match[1]: bytes.fromhex(match[2]) for match in shown if match is not None}
+    shown: dict[str, dict[str, bytes]] = {"population": {}, "ledger": {}}
+    for match in [_SHOWN.fullmatch(event) for where, event in events if where == "runtime"]:
+        if match is not None:
+            # Of several lines of one population, the last one is in force.
+            shown[match[1]][match[2]] = bytes.fromhex(match[3])
+    return held, shown
 
 
 def _check_time(claims: Claims, reference_values: ReferenceValues, now: float) -> float:

@@ -181,6 +181,29 @@ class EndorsementFile:
         return (*self.policies, *self.endorsements, *self.withdrawals)
 
 
+class Changed:
+    """Reads a file of endorsements again where it changed since it was looked at last; made when it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._stamp()
+
+    def __call__(self) -> EndorsementFile | None:
+        """What the file holds now; None where it did not change. Raises ConfigurationError, once for each change."""
+        stamp = self._stamp()
+        if stamp is None or stamp == self._seen:
+            return None
+        self._seen = stamp
+        return EndorsementFile.load(self._path)
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def _text(entry: EndorsementEntry | WithdrawalEntry) -> dict[str, str]:
     return {"statement": entry.statement.decode("ascii"), "signature": entry.signature.hex()}
 

@@ -20,6 +20,7 @@ type entry             fields
 8    ``LedgerEntry``       task id, round (4 bytes), new entries of the ledger, its head, signature of the head by the
                        aggregator's enclave
 9    ``CharterEntry``      charter, approvals (96 bytes each: key, signature), by ascending key
+16   ``HandOverEntry``     statement, signature by an aggregator's enclave: other code has its populations from here on
 ==== ================= =====================================================================================
 """
 
@@ -213,6 +214,16 @@ class CharterEntry(_Entry):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class HandOverEntry(_Entry):
+    """A HandOverStatement, signed by the enclave that handed over."""
+
+    code: ClassVar[int] = 16
+    label: ClassVar[str] = "hand-over"
+    statement: bytes
+    signature: bytes
+
+
 Entry: TypeAlias = (
     TaskEntry
     | PolicyEntry
@@ -223,6 +234,7 @@ Entry: TypeAlias = (
     | ReleaseEntry
     | LedgerEntry
     | CharterEntry
+    | HandOverEntry
 )
 TYPES: dict[int, type[Entry]] = {
     kind.code: kind
@@ -236,6 +248,7 @@ TYPES: dict[int, type[Entry]] = {
         ReleaseEntry,
         LedgerEntry,
         CharterEntry,
+        HandOverEntry,
     )
 }
 #: So many bytes of an entry tell its type.

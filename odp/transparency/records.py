@@ -41,6 +41,7 @@ from odp.transparency.entries import (
     EndorsementEntry,
     Entry,
     EvidenceEntry,
+    HandOverEntry,
     LedgerEntry,
     ManifestEntry,
     PolicyEntry,
@@ -48,6 +49,7 @@ from odp.transparency.entries import (
     TaskEntry,
     WithdrawalEntry,
 )
+from odp.transparency.hand_overs import HandOvers, signer_of
 from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure
 from odp.v1 import common_pb2, population_pb2
@@ -135,6 +137,7 @@ class Records:
         self._enclaves: list[tuple[VerifiedEnclave, _Endorsed]] = []
         self._tasks: dict[bytes, _Task] = {}
         self._ledgers: dict[str, _Ledger] = {}
+        self._hand_overs = HandOvers()
 
     def add(self, number: int, entry: Entry) -> None:
         """Checks entry ``number``.
@@ -163,6 +166,8 @@ class Records:
                     self._ledger(entry)
                 case CharterEntry():
                     self._charter(entry)
+                case HandOverEntry():
+                    self._hand_over(entry)
         except (OdpError, DecodeError, UnicodeDecodeError) as error:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
 
@@ -273,7 +278,12 @@ class Records:
         for name, charter_sha256 in enclave.populations.items():
             if name in self._chains and charter_sha256 not in self._chains[name]:
                 raise _Wrong(f"it shows a charter of population {name!r} that is not in the log before it")
+        self._hand_overs.attested(enclave.ledgers)
         self._enclaves.append((enclave, endorsed))
+
+    def _hand_over(self, entry: HandOverEntry) -> None:
+        signer = signer_of(entry, [enclave for enclave, _ in self._enclaves if enclave.role == "aggregator"])
+        self._hand_overs.add(entry, signer)
 
     def _model(self, entry: ManifestEntry) -> None:
         manifest = common_pb2.ModelManifest.FromString(entry.manifest)
@@ -326,7 +336,8 @@ class Records:
 
     def _ledger(self, entry: LedgerEntry) -> None:
         task = self._known(entry.task_sha256)
-        policy = self._signer(entry, domains.LEDGER, entry.head).policy
+        signer = self._signer(entry, domains.LEDGER, entry.head)
+        policy = signer.policy
         head, population = LedgerHead.decode(entry.head), task.definition.population
         if head.population != population:
             raise _Wrong(f"it is of population {head.population!r}, and its task of {population!r}")
@@ -334,6 +345,7 @@ class Records:
             raise _Wrong(f"it is for round {entry.number}, whose release is not the last one before it")
         ledger = self._ledgers.setdefault(population, _Ledger(LedgerState(population), EpsilonCheck(population)))
         new = list(entries_of(entry.lines))
+        self._hand_overs.charged(ledger.state.head, new, signer.image_digest)
         for line in new:
             ledger.state.append(line)
         if ledger.state.head != head:

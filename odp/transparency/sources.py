@@ -8,8 +8,9 @@ from typing import Protocol
 
 import grpc
 
-from odp.errors import ConfigurationError, OdpError
+from odp.errors import ConfigurationError, OdpError, ServiceError
 from odp.transparency import merkle
+from odp.transparency.client import PAGE
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LENGTH_BYTES
 from odp.transparency.note import LARGEST_NOTE
@@ -114,6 +115,23 @@ class LogServer:
                 raise AuditFailure(f"entry {done}", "the server does not show it")
             yield from page
             done += len(page)
+
+    def leaves(self, size: int) -> list[bytes]:
+        """The leaf hashes of the first ``size`` entries. Raises ServiceError where the server does not show them."""
+        packed, wanted = b"", merkle.HASH_BYTES * size
+        while len(packed) < wanted:
+            start = len(packed) // merkle.HASH_BYTES
+            reply = call(
+                self._stub.GetHashes,
+                log_pb2.GetHashesRequest(level=0, start=start, count=min(PAGE, size - start)),
+                timeout=LONG_DEADLINE,
+                what="read the log's hashes",
+                address=self._address,
+            )
+            if not reply.hashes:
+                raise ServiceError(f"{self._address} shows {start} of the {size} hashes of its log")
+            packed += reply.hashes
+        return [packed[at : at + merkle.HASH_BYTES] for at in range(0, wanted, merkle.HASH_BYTES)]
 
     def stored_hashes(self, size: int) -> None:
         """See ``LogSource``."""

@@ -24,66 +24,81 @@ _sym_db = _symbol_database.Default()
 
 from odp.v1 import common_pb2 as odp_dot_v1_dot_common__pb2
 from odp.v1 import enrolment_pb2 as odp_dot_v1_dot_enrolment__pb2
+from odp.v1 import hand_over_pb2 as odp_dot_v1_dot_hand__over__pb2
 from odp.v1 import population_pb2 as odp_dot_v1_dot_population__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17odp/v1/aggregator.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x16odp/v1/enrolment.proto\x1a\x17odp/v1/population.proto\"4\n\x10\x43heckTaskRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\"\x13\n\x11\x43heckTaskResponse\";\n\x11SetCharterRequest\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"\x14\n\x12SetCharterResponse\"7\n\x12GetChartersRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\">\n\x13GetChartersResponse\x12\'\n\x08\x63harters\x18\x01 \x03(\x0b\x32\x15.odp.v1.SignedCharter\"r\n\x12\x41\x62\x61ndonTaskRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12+\n\tsignature\x18\x03 \x01(\x0b\x32\x18.odp.v1.CharterSignature\"\x15\n\x13\x41\x62\x61ndonTaskResponse\"\x81\x01\n\x10OpenRoundRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12)\n\ttoken_key\x18\x04 \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\"F\n\nRoundOrder\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\">\n\x11OpenRoundResponse\x12)\n\tround_key\x18\x01 \x01(\x0b\x32\x16.odp.v1.SignedRoundKey\"~\n\rSubmitRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x15\n\rmasked_vector\x18\x04 \x01(\x0c\x12\x15\n\rmasked_sha256\x18\x05 \x01(\x0c\"V\n\x13SubmitStreamRequest\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.odp.v1.SubmitHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"K\n\x14SubmitStreamResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"c\n\x0cSubmitHeader\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x12\n\nsealed_key\x18\x04 \x01(\x0c\"\x94\x01\n\x0c\x43ontribution\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63ontribution_id\x18\x04 \x01(\x0c\x12\x11\n\tpseudonym\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\r\n\x05token\x18\x07 \x01(\x0c\"E\n\x0eSubmitResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"5\n\x0fGetRoundRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\";\n\x10GetRoundResponse\x12\x15\n\rcontributions\x18\x01 \x01(\r\x12\x10\n\x08released\x18\x02 \x01(\x08\"5\n\x11\x43loseRoundRequest\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"<\n\x12\x43loseRoundResponse\x12&\n\x07release\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedRelease\"6\n\x10GetLedgerRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\"E\n\x11GetLedgerResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0c\n\x04head\x18\x03 \x01(\x0c*\x8b\x02\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x15\n\x11REFUSAL_MALFORMED\x10\x01\x12\x16\n\x12REFUSAL_WRONG_TASK\x10\x02\x12\x17\n\x13REFUSAL_WRONG_ROUND\x10\x03\x12\x17\n\x13REFUSAL_WRONG_MODEL\x10\x04\x12\x1f\n\x1bREFUSAL_ALREADY_CONTRIBUTED\x10\x05\x12\x19\n\x15REFUSAL_OUT_OF_BOUNDS\x10\x06\x12\x18\n\x14REFUSAL_ROUND_CLOSED\x10\x07\x12\x1a\n\x16REFUSAL_TASK_ABANDONED\x10\x08\x12\x14\n\x10REFUSAL_NO_TOKEN\x10\t2\xdb\x01\n\x11\x41ggregatorService\x12\x37\n\x06Submit\x12\x15.odp.v1.SubmitRequest\x1a\x16.odp.v1.SubmitResponse\x12K\n\x0cSubmitStream\x12\x1b.odp.v1.SubmitStreamRequest\x1a\x1c.odp.v1.SubmitStreamResponse(\x01\x12@\n\tGetLedger\x12\x18.odp.v1.GetLedgerRequest\x1a\x19.odp.v1.GetLedgerResponse2\xf7\x03\n\x18\x41ggregatorControlService\x12\x43\n\nSetCharter\x12\x19.odp.v1.SetCharterRequest\x1a\x1a.odp.v1.SetCharterResponse\x12\x46\n\x0bGetCharters\x12\x1a.odp.v1.GetChartersRequest\x1a\x1b.odp.v1.GetChartersResponse\x12@\n\tCheckTask\x12\x18.odp.v1.CheckTaskRequest\x1a\x19.odp.v1.CheckTaskResponse\x12@\n\tOpenRound\x12\x18.odp.v1.OpenRoundRequest\x1a\x19.odp.v1.OpenRoundResponse\x12=\n\x08GetRound\x12\x17.odp.v1.GetRoundRequest\x1a\x18.odp.v1.GetRoundResponse\x12\x43\n\nCloseRound\x12\x19.odp.v1.CloseRoundRequest\x1a\x1a.odp.v1.CloseRoundResponse\x12\x46\n\x0b\x41\x62\x61ndonTask\x12\x1a.odp.v1.AbandonTaskRequest\x1a\x1b.odp.v1.AbandonTaskResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17odp/v1/aggregator.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x16odp/v1/enrolment.proto\x1a\x16odp/v1/hand_over.proto\x1a\x17odp/v1/population.proto\"\x11\n\x0f\x41skNonceRequest\"!\n\x10\x41skNonceResponse\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"(\n\x17GetHandedRecordsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\"A\n\x18GetHandedRecordsResponse\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.HandedRecord\")\n\x0cHandedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x15\n\x13GetHandOversRequest\"<\n\x14GetHandOversResponse\x12$\n\nhand_overs\x18\x01 \x03(\x0b\x32\x10.odp.v1.HandOver\"4\n\x10\x43heckTaskRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\"\x13\n\x11\x43heckTaskResponse\";\n\x11SetCharterRequest\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"\x14\n\x12SetCharterResponse\"7\n\x12GetChartersRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\r\">\n\x13GetChartersResponse\x12\'\n\x08\x63harters\x18\x01 \x03(\x0b\x32\x15.odp.v1.SignedCharter\"r\n\x12\x41\x62\x61ndonTaskRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12+\n\tsignature\x18\x03 \x01(\x0b\x32\x18.odp.v1.CharterSignature\"\x15\n\x13\x41\x62\x61ndonTaskResponse\"\x81\x01\n\x10OpenRoundRequest\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05order\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12)\n\ttoken_key\x18\x04 \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\"F\n\nRoundOrder\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\">\n\x11OpenRoundResponse\x12)\n\tround_key\x18\x01 \x01(\x0b\x32\x16.odp.v1.SignedRoundKey\"~\n\rSubmitRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x15\n\rmasked_vector\x18\x04 \x01(\x0c\x12\x15\n\rmasked_sha256\x18\x05 \x01(\x0c\"V\n\x13SubmitStreamRequest\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.odp.v1.SubmitHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"K\n\x14SubmitStreamResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"c\n\x0cSubmitHeader\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x1b\n\x13sealed_contribution\x18\x03 \x01(\x0c\x12\x12\n\nsealed_key\x18\x04 \x01(\x0c\"\x94\x01\n\x0c\x43ontribution\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63ontribution_id\x18\x04 \x01(\x0c\x12\x11\n\tpseudonym\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\r\n\x05token\x18\x07 \x01(\x0c\"E\n\x0eSubmitResponse\x12 \n\x07refusal\x18\x01 \x01(\x0e\x32\x0f.odp.v1.Refusal\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"5\n\x0fGetRoundRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\";\n\x10GetRoundResponse\x12\x15\n\rcontributions\x18\x01 \x01(\r\x12\x10\n\x08released\x18\x02 \x01(\x08\"5\n\x11\x43loseRoundRequest\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"<\n\x12\x43loseRoundResponse\x12&\n\x07release\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedRelease\"6\n\x10GetLedgerRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\"E\n\x11GetLedgerResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0c\n\x04head\x18\x03 \x01(\x0c*\x8b\x02\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x15\n\x11REFUSAL_MALFORMED\x10\x01\x12\x16\n\x12REFUSAL_WRONG_TASK\x10\x02\x12\x17\n\x13REFUSAL_WRONG_ROUND\x10\x03\x12\x17\n\x13REFUSAL_WRONG_MODEL\x10\x04\x12\x1f\n\x1bREFUSAL_ALREADY_CONTRIBUTED\x10\x05\x12\x19\n\x15REFUSAL_OUT_OF_BOUNDS\x10\x06\x12\x18\n\x14REFUSAL_ROUND_CLOSED\x10\x07\x12\x1a\n\x16REFUSAL_TASK_ABANDONED\x10\x08\x12\x14\n\x10REFUSAL_NO_TOKEN\x10\t2\xdb\x01\n\x11\x41ggregatorService\x12\x37\n\x06Submit\x12\x15.odp.v1.SubmitRequest\x1a\x16.odp.v1.SubmitResponse\x12K\n\x0cSubmitStream\x12\x1b.odp.v1.SubmitStreamRequest\x1a\x1c.odp.v1.SubmitStreamResponse(\x01\x12@\n\tGetLedger\x12\x18.odp.v1.GetLedgerRequest\x1a\x19.odp.v1.GetLedgerResponse2\x97\x06\n\x18\x41ggregatorControlService\x12\x43\n\nSetCharter\x12\x19.odp.v1.SetCharterRequest\x1a\x1a.odp.v1.SetCharterResponse\x12\x46\n\x0bGetCharters\x12\x1a.odp.v1.GetChartersRequest\x1a\x1b.odp.v1.GetChartersResponse\x12@\n\tCheckTask\x12\x18.odp.v1.CheckTaskRequest\x1a\x19.odp.v1.CheckTaskResponse\x12@\n\tOpenRound\x12\x18.odp.v1.OpenRoundRequest\x1a\x19.odp.v1.OpenRoundResponse\x12=\n\x08GetRound\x12\x17.odp.v1.GetRoundRequest\x1a\x18.odp.v1.GetRoundResponse\x12\x43\n\nCloseRound\x12\x19.odp.v1.CloseRoundRequest\x1a\x1a.odp.v1.CloseRoundResponse\x12\x46\n\x0b\x41\x62\x61ndonTask\x12\x1a.odp.v1.AbandonTaskRequest\x1a\x1b.odp.v1.AbandonTaskResponse\x12=\n\x08\x41skNonce\x12\x17.odp.v1.AskNonceRequest\x1a\x18.odp.v1.AskNonceResponse\x12=\n\x08HandOver\x12\x17.odp.v1.HandOverRequest\x1a\x18.odp.v1.HandOverResponse\x12U\n\x10GetHandedRecords\x12\x1f.odp.v1.GetHandedRecordsRequest\x1a .odp.v1.GetHandedRecordsResponse\x12I\n\x0cGetHandOvers\x12\x1b.odp.v1.GetHandOversRequest\x1a\x1c.odp.v1.GetHandOversResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.aggregator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSAL']._serialized_start=1768
-  _globals['_REFUSAL']._serialized_end=2035
-  _globals['_CHECKTASKREQUEST']._serialized_start=105
-  _globals['_CHECKTASKREQUEST']._serialized_end=157
-  _globals['_CHECKTASKRESPONSE']._serialized_start=159
-  _globals['_CHECKTASKRESPONSE']._serialized_end=178
-  _globals['_SETCHARTERREQUEST']._serialized_start=180
-  _globals['_SETCHARTERREQUEST']._serialized_end=239
-  _globals['_SETCHARTERRESPONSE']._serialized_start=241
-  _globals['_SETCHARTERRESPONSE']._serialized_end=261
-  _globals['_GETCHARTERSREQUEST']._serialized_start=263
-  _globals['_GETCHARTERSREQUEST']._serialized_end=318
-  _globals['_GETCHARTERSRESPONSE']._serialized_start=320
-  _globals['_GETCHARTERSRESPONSE']._serialized_end=382
-  _globals['_ABANDONTASKREQUEST']._serialized_start=384
-  _globals['_ABANDONTASKREQUEST']._serialized_end=498
-  _globals['_ABANDONTASKRESPONSE']._serialized_start=500
-  _globals['_ABANDONTASKRESPONSE']._serialized_end=521
-  _globals['_OPENROUNDREQUEST']._serialized_start=524
-  _globals['_OPENROUNDREQUEST']._serialized_end=653
-  _globals['_ROUNDORDER']._serialized_start=655
-  _globals['_ROUNDORDER']._serialized_end=725
-  _globals['_OPENROUNDRESPONSE']._serialized_start=727
-  _globals['_OPENROUNDRESPONSE']._serialized_end=789
-  _globals['_SUBMITREQUEST']._serialized_start=791
-  _globals['_SUBMITREQUEST']._serialized_end=917
-  _globals['_SUBMITSTREAMREQUEST']._serialized_start=919
-  _globals['_SUBMITSTREAMREQUEST']._serialized_end=1005
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=1007
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=1082
-  _globals['_SUBMITHEADER']._serialized_start=1084
-  _globals['_SUBMITHEADER']._serialized_end=1183
-  _globals['_CONTRIBUTION']._serialized_start=1186
-  _globals['_CONTRIBUTION']._serialized_end=1334
-  _globals['_SUBMITRESPONSE']._serialized_start=1336
-  _globals['_SUBMITRESPONSE']._serialized_end=1405
-  _globals['_GETROUNDREQUEST']._serialized_start=1407
-  _globals['_GETROUNDREQUEST']._serialized_end=1460
-  _globals['_GETROUNDRESPONSE']._serialized_start=1462
-  _globals['_GETROUNDRESPONSE']._serialized_end=1521
-  _globals['_CLOSEROUNDREQUEST']._serialized_start=1523
-  _globals['_CLOSEROUNDREQUEST']._serialized_end=1576
-  _globals['_CLOSEROUNDRESPONSE']._serialized_start=1578
-  _globals['_CLOSEROUNDRESPONSE']._serialized_end=1638
-  _globals['_GETLEDGERREQUEST']._serialized_start=1640
-  _globals['_GETLEDGERREQUEST']._serialized_end=1694
-  _globals['_GETLEDGERRESPONSE']._serialized_start=1696
-  _globals['_GETLEDGERRESPONSE']._serialized_end=1765
-  _globals['_AGGREGATORSERVICE']._serialized_start=2038
-  _globals['_AGGREGATORSERVICE']._serialized_end=2257
-  _globals['_AGGREGATORCONTROLSERVICE']._serialized_start=2260
-  _globals['_AGGREGATORCONTROLSERVICE']._serialized_end=2763
+  _globals['_REFUSAL']._serialized_start=2083
+  _globals['_REFUSAL']._serialized_end=2350
+  _globals['_ASKNONCEREQUEST']._serialized_start=129
+  _globals['_ASKNONCEREQUEST']._serialized_end=146
+  _globals['_ASKNONCERESPONSE']._serialized_start=148
+  _globals['_ASKNONCERESPONSE']._serialized_end=181
+  _globals['_GETHANDEDRECORDSREQUEST']._serialized_start=183
+  _globals['_GETHANDEDRECORDSREQUEST']._serialized_end=223
+  _globals['_GETHANDEDRECORDSRESPONSE']._serialized_start=225
+  _globals['_GETHANDEDRECORDSRESPONSE']._serialized_end=290
+  _globals['_HANDEDRECORD']._serialized_start=292
+  _globals['_HANDEDRECORD']._serialized_end=333
+  _globals['_GETHANDOVERSREQUEST']._serialized_start=335
+  _globals['_GETHANDOVERSREQUEST']._serialized_end=356
+  _globals['_GETHANDOVERSRESPONSE']._serialized_start=358
+  _globals['_GETHANDOVERSRESPONSE']._serialized_end=418
+  _globals['_CHECKTASKREQUEST']._serialized_start=420
+  _globals['_CHECKTASKREQUEST']._serialized_end=472
+  _globals['_CHECKTASKRESPONSE']._serialized_start=474
+  _globals['_CHECKTASKRESPONSE']._serialized_end=493
+  _globals['_SETCHARTERREQUEST']._serialized_start=495
+  _globals['_SETCHARTERREQUEST']._serialized_end=554
+  _globals['_SETCHARTERRESPONSE']._serialized_start=556
+  _globals['_SETCHARTERRESPONSE']._serialized_end=576
+  _globals['_GETCHARTERSREQUEST']._serialized_start=578
+  _globals['_GETCHARTERSREQUEST']._serialized_end=633
+  _globals['_GETCHARTERSRESPONSE']._serialized_start=635
+  _globals['_GETCHARTERSRESPONSE']._serialized_end=697
+  _globals['_ABANDONTASKREQUEST']._serialized_start=699
+  _globals['_ABANDONTASKREQUEST']._serialized_end=813
+  _globals['_ABANDONTASKRESPONSE']._serialized_start=815
+  _globals['_ABANDONTASKRESPONSE']._serialized_end=836
+  _globals['_OPENROUNDREQUEST']._serialized_start=839
+  _globals['_OPENROUNDREQUEST']._serialized_end=968
+  _globals['_ROUNDORDER']._serialized_start=970
+  _globals['_ROUNDORDER']._serialized_end=1040
+  _globals['_OPENROUNDRESPONSE']._serialized_start=1042
+  _globals['_OPENROUNDRESPONSE']._serialized_end=1104
+  _globals['_SUBMITREQUEST']._serialized_start=1106
+  _globals['_SUBMITREQUEST']._serialized_end=1232
+  _globals['_SUBMITSTREAMREQUEST']._serialized_start=1234
+  _globals['_SUBMITSTREAMREQUEST']._serialized_end=1320
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=1322
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=1397
+  _globals['_SUBMITHEADER']._serialized_start=1399
+  _globals['_SUBMITHEADER']._serialized_end=1498
+  _globals['_CONTRIBUTION']._serialized_start=1501
+  _globals['_CONTRIBUTION']._serialized_end=1649
+  _globals['_SUBMITRESPONSE']._serialized_start=1651
+  _globals['_SUBMITRESPONSE']._serialized_end=1720
+  _globals['_GETROUNDREQUEST']._serialized_start=1722
+  _globals['_GETROUNDREQUEST']._serialized_end=1775
+  _globals['_GETROUNDRESPONSE']._serialized_start=1777
+  _globals['_GETROUNDRESPONSE']._serialized_end=1836
+  _globals['_CLOSEROUNDREQUEST']._serialized_start=1838
+  _globals['_CLOSEROUNDREQUEST']._serialized_end=1891
+  _globals['_CLOSEROUNDRESPONSE']._serialized_start=1893
+  _globals['_CLOSEROUNDRESPONSE']._serialized_end=1953
+  _globals['_GETLEDGERREQUEST']._serialized_start=1955
+  _globals['_GETLEDGERREQUEST']._serialized_end=2009
+  _globals['_GETLEDGERRESPONSE']._serialized_start=2011
+  _globals['_GETLEDGERRESPONSE']._serialized_end=2080
+  _globals['_AGGREGATORSERVICE']._serialized_start=2353
+  _globals['_AGGREGATORSERVICE']._serialized_end=2572
+  _globals['_AGGREGATORCONTROLSERVICE']._serialized_start=2575
+  _globals['_AGGREGATORCONTROLSERVICE']._serialized_end=3366
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 from odp.v1 import common_pb2 as _common_pb2
 from odp.v1 import enrolment_pb2 as _enrolment_pb2
+from odp.v1 import hand_over_pb2 as _hand_over_pb2
 from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -32,6 +33,46 @@ REFUSAL_OUT_OF_BOUNDS: Refusal
 REFUSAL_ROUND_CLOSED: Refusal
 REFUSAL_TASK_ABANDONED: Refusal
 REFUSAL_NO_TOKEN: Refusal
+
+class AskNonceRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AskNonceResponse(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class GetHandedRecordsRequest(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    def __init__(self, after: _Optional[str] = ...) -> None: ...
+
+class GetHandedRecordsResponse(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[HandedRecord]
+    def __init__(self, records: _Optional[_Iterable[_Union[HandedRecord, _Mapping]]] = ...) -> None: ...
+
+class HandedRecord(_message.Message):
+    __slots__ = ("key", "data")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    data: bytes
+    def __init__(self, key: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class GetHandOversRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetHandOversResponse(_message.Message):
+    __slots__ = ("hand_overs",)
+    HAND_OVERS_FIELD_NUMBER: _ClassVar[int]
+    hand_overs: _containers.RepeatedCompositeFieldContainer[_hand_over_pb2.HandOver]
+    def __init__(self, hand_overs: _Optional[_Iterable[_Union[_hand_over_pb2.HandOver, _Mapping]]] = ...) -> None: ...
 
 class CheckTaskRequest(_message.Message):
     __slots__ = ("task",)

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from odp.v1 import aggregator_pb2 as odp_dot_v1_dot_aggregator__pb2
+from odp.v1 import hand_over_pb2 as odp_dot_v1_dot_hand__over__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -236,6 +237,26 @@ class AggregatorControlServiceStub:
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskResponse.FromString,
                 _registered_method=True)
+        self.AskNonce = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/AskNonce',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.AskNonceRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.AskNonceResponse.FromString,
+                _registered_method=True)
+        self.HandOver = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/HandOver',
+                request_serializer=odp_dot_v1_dot_hand__over__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_hand__over__pb2.HandOverResponse.FromString,
+                _registered_method=True)
+        self.GetHandedRecords = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/GetHandedRecords',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.GetHandedRecordsRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetHandedRecordsResponse.FromString,
+                _registered_method=True)
+        self.GetHandOvers = channel.unary_unary(
+                '/odp.v1.AggregatorControlService/GetHandOvers',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.GetHandOversRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetHandOversResponse.FromString,
+                _registered_method=True)
 
 
 class AggregatorControlServiceServicer:
@@ -295,6 +316,35 @@ class AggregatorControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AskNonce(self, request, context):
+        """The nonce for the evidence of a successor.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HandOver(self, request, context):
+        """Hands the populations over to a successor that the endorsers named in the log. Idempotent for that successor. From the
+        answer on, this enclave charges nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHandedRecords(self, request, context):
+        """Sealed records that were handed over, by ascending key; no others are told.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHandOvers(self, request, context):
+        """The hand-overs that led to this enclave, oldest first. For the log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AggregatorControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -332,6 +382,26 @@ def add_AggregatorControlServiceServicer_to_server(servicer, server):
                     servicer.AbandonTask,
                     request_deserializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.FromString,
                     response_serializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskResponse.SerializeToString,
+            ),
+            'AskNonce': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskNonce,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.AskNonceRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.AskNonceResponse.SerializeToString,
+            ),
+            'HandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=odp_dot_v1_dot_hand__over__pb2.HandOverRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_hand__over__pb2.HandOverResponse.SerializeToString,
+            ),
+            'GetHandedRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHandedRecords,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetHandedRecordsRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.GetHandedRecordsResponse.SerializeToString,
+            ),
+            'GetHandOvers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHandOvers,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetHandOversRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.GetHandOversResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -525,6 +595,114 @@ class AggregatorControlService:
             '/odp.v1.AggregatorControlService/AbandonTask',
             odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.SerializeToString,
             odp_dot_v1_dot_aggregator__pb2.AbandonTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskNonce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/AskNonce',
+            odp_dot_v1_dot_aggregator__pb2.AskNonceRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.AskNonceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/HandOver',
+            odp_dot_v1_dot_hand__over__pb2.HandOverRequest.SerializeToString,
+            odp_dot_v1_dot_hand__over__pb2.HandOverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHandedRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/GetHandedRecords',
+            odp_dot_v1_dot_aggregator__pb2.GetHandedRecordsRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.GetHandedRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHandOvers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/GetHandOvers',
+            odp_dot_v1_dot_aggregator__pb2.GetHandOversRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.GetHandOversResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ The trusted aggregator: takes encrypted contributions, and gives one signed, cha
 from collections import abc as _abc
 from grpc import aio as _aio
 from odp.v1 import aggregator_pb2 as _aggregator_pb2
+from odp.v1 import hand_over_pb2 as _hand_over_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -116,6 +117,16 @@ class AggregatorControlServiceStub:
     """
     AbandonTask: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.AbandonTaskRequest, _aggregator_pb2.AbandonTaskResponse]
     """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
+    AskNonce: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.AskNonceRequest, _aggregator_pb2.AskNonceResponse]
+    """The nonce for the evidence of a successor."""
+    HandOver: _grpc.UnaryUnaryMultiCallable[_hand_over_pb2.HandOverRequest, _hand_over_pb2.HandOverResponse]
+    """Hands the populations over to a successor that the endorsers named in the log. Idempotent for that successor. From the
+    answer on, this enclave charges nothing.
+    """
+    GetHandedRecords: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandedRecordsRequest, _aggregator_pb2.GetHandedRecordsResponse]
+    """Sealed records that were handed over, by ascending key; no others are told."""
+    GetHandOvers: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandOversRequest, _aggregator_pb2.GetHandOversResponse]
+    """The hand-overs that led to this enclave, oldest first. For the log."""
 
 @_typing.type_check_only
 class AggregatorControlServiceAsyncStub(AggregatorControlServiceStub):
@@ -144,6 +155,16 @@ class AggregatorControlServiceAsyncStub(AggregatorControlServiceStub):
     """
     AbandonTask: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.AbandonTaskRequest, _aggregator_pb2.AbandonTaskResponse]  # type: ignore[assignment]
     """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
+    AskNonce: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.AskNonceRequest, _aggregator_pb2.AskNonceResponse]  # type: ignore[assignment]
+    """The nonce for the evidence of a successor."""
+    HandOver: _aio.UnaryUnaryMultiCallable[_hand_over_pb2.HandOverRequest, _hand_over_pb2.HandOverResponse]  # type: ignore[assignment]
+    """Hands the populations over to a successor that the endorsers named in the log. Idempotent for that successor. From the
+    answer on, this enclave charges nothing.
+    """
+    GetHandedRecords: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandedRecordsRequest, _aggregator_pb2.GetHandedRecordsResponse]  # type: ignore[assignment]
+    """Sealed records that were handed over, by ascending key; no others are told."""
+    GetHandOvers: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandOversRequest, _aggregator_pb2.GetHandOversResponse]  # type: ignore[assignment]
+    """The hand-overs that led to this enclave, oldest first. For the log."""
 
 class AggregatorControlServiceServicer(metaclass=_abc_1.ABCMeta):
     """Asked by servers, on the control listener, with a client certificate. Beyond that, the enclave acts on nothing but
@@ -211,5 +232,39 @@ class AggregatorControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.AbandonTaskResponse, _abc.Awaitable[_aggregator_pb2.AbandonTaskResponse]]:
         """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
+
+    @_abc_1.abstractmethod
+    def AskNonce(
+        self,
+        request: _aggregator_pb2.AskNonceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.AskNonceResponse, _abc.Awaitable[_aggregator_pb2.AskNonceResponse]]:
+        """The nonce for the evidence of a successor."""
+
+    @_abc_1.abstractmethod
+    def HandOver(
+        self,
+        request: _hand_over_pb2.HandOverRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hand_over_pb2.HandOverResponse, _abc.Awaitable[_hand_over_pb2.HandOverResponse]]:
+        """Hands the populations over to a successor that the endorsers named in the log. Idempotent for that successor. From the
+        answer on, this enclave charges nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def GetHandedRecords(
+        self,
+        request: _aggregator_pb2.GetHandedRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.GetHandedRecordsResponse, _abc.Awaitable[_aggregator_pb2.GetHandedRecordsResponse]]:
+        """Sealed records that were handed over, by ascending key; no others are told."""
+
+    @_abc_1.abstractmethod
+    def GetHandOvers(
+        self,
+        request: _aggregator_pb2.GetHandOversRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregator_pb2.GetHandOversResponse, _abc.Awaitable[_aggregator_pb2.GetHandOversResponse]]:
+        """The hand-overs that led to this enclave, oldest first. For the log."""
 
 def add_AggregatorControlServiceServicer_to_server(servicer: AggregatorControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

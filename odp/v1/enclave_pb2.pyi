@@ -2,6 +2,7 @@ from odp.v1 import aggregator_pb2 as _aggregator_pb2
 from odp.v1 import attestation_pb2 as _attestation_pb2
 from odp.v1 import common_pb2 as _common_pb2
 from odp.v1 import distributor_pb2 as _distributor_pb2
+from odp.v1 import hand_over_pb2 as _hand_over_pb2
 from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -13,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +39,11 @@ class EnclaveRequest(_message.Message):
     SIGN_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     CHECK_TASK_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    ASK_NONCE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    FINISH_HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
+    RESEAL_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +75,11 @@ class EnclaveRequest(_message.Message):
     sign_refusal: _aggregator_pb2.SubmitRequest
     check_task: _aggregator_pb2.CheckTaskRequest
     ping: Ping
+    ask_nonce: AskNonce
+    begin_hand_over: _hand_over_pb2.HandOverRequest
+    finish_hand_over: _hand_over_pb2.HandOverRequest
+    take_over: TakeOver
+    reseal: SealedRecord
     begin_model: _distributor_pb2.PublishHeader
     chunk: TableChunk
     install: InstallModel
@@ -76,10 +87,10 @@ class EnclaveRequest(_message.Message):
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
     forget: ForgetModel
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
-    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key")
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key", "nonce", "package")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +109,8 @@ class EnclaveReply(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     ROUND_KEY_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PACKAGE_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
     started: Started
     want: WantContributions
@@ -116,7 +129,9 @@ class EnclaveReply(_message.Message):
     models: ModelIds
     selected: _distributor_pb2.SelectResponse
     round_key: _common_pb2.SignedRoundKey
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ...) -> None: ...
+    nonce: DrawnNonce
+    package: _hand_over_pb2.HandOverPackage
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("kind", "message")
@@ -387,3 +402,21 @@ class ForgetModel(_message.Message):
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     model_sha256: bytes
     def __init__(self, model_sha256: _Optional[bytes] = ...) -> None: ...
+
+class AskNonce(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrawnNonce(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class TakeOver(_message.Message):
+    __slots__ = ("package", "log")
+    PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    package: _hand_over_pb2.HandOverPackage
+    log: _hand_over_pb2.LogExcerpt
+    def __init__(self, package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ..., log: _Optional[_Union[_hand_over_pb2.LogExcerpt, _Mapping]] = ...) -> None: ...

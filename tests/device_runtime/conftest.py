@@ -78,6 +78,7 @@ class Enclave(attestation_pb2_grpc.AttestationServiceServicer):
         self.round_key = HpkeKey.generate()
         self.asked = 0
         self.charter: population_pb2.SignedCharter | None = None
+        self.ledger_id = b"l" * 32
 
     def GetEvidence(
         self, request: attestation_pb2.GetEvidenceRequest, context: grpc.ServicerContext
@@ -87,6 +88,7 @@ class Enclave(attestation_pb2_grpc.AttestationServiceServicer):
         guest = self.platform.launch(image_digest=self.image, policy=policy, name=self.role)
         guest.bind_keys(hpke_public=self.hpke.public, signing_public=self.signing.public)
         if self.charter is not None:
+            guest.extend(f"ledger people {self.ledger_id.hex()}")
             guest.extend(f"population people {charter_sha256(self.charter).hex()}")
         found = guest.evidence(request.nonce)
         return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)

@@ -98,6 +98,22 @@ def test_r163_another_founding_than_the_first_one_seen_is_refused_after_a_restar
         take_part(world, dataclasses.replace(world.participant(), charters=CharterMemory(file)), 1)
 
 
+def test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_contributed_before(
+    world: Any, tmp_path: Path
+) -> None:
+    """The same charter at an enclave of the same code and root, whose ledger is another one, and empty."""
+    world.fill([5, 5])
+    file = tmp_path / "populations.json"
+    participant = dataclasses.replace(world.participant(), charters=CharterMemory(file))
+    assert take_part(world, participant) is Outcome.SENT
+    sent = len(world.aggregator.submits)
+    world.aggregator.enclave.ledger_id = b"z" * 32
+    again = dataclasses.replace(world.participant(), charters=CharterMemory(file))
+    with pytest.raises(AttestationError, match="wrong_ledger"):
+        take_part(world, again, 1)
+    assert len(world.aggregator.submits) == sent
+
+
 def test_r163_an_older_charter_is_refused_once_a_newer_one_was_seen(world: Any) -> None:
     """An old assignment, and an aggregator that was set back as a whole: its evidence shows the old one, too."""
     world.fill([5, 5])

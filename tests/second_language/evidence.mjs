@@ -219,7 +219,7 @@ function readPolicy(data, role, listed, allowTestNoise) {
   } catch {
     // refused below
   }
-  const { test_noise_seed: seed, founders, ...rest } = policy;
+  const { test_noise_seed: seed, founders, upgrade, ...rest } = policy;
   require_(Object.keys(rest).join() === POLICY_KEYS.join(), 'wrong_policy', 'its policy cannot be read');
   require_(policy.role === role, 'wrong_role', 'its policy is for another role');
   require_(seed === undefined || allowTestNoise === true, 'test_noise_not_allowed', 'its noise protects nobody');

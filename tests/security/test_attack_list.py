@@ -480,6 +480,49 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R264", "a service that hangs on one task",
          "server/test_waits.py::test_a_task_whose_service_does_not_answer_holds_up_no_other"),
     ],
+    "hand-overs": [
+        ("R270", "a successor that nobody, or too few, endorsed",
+         "security/test_hand_over.py::test_a_successor_that_too_few_endorsed_gets_nothing"),
+        ("R270", "a successor that was withdrawn",
+         "security/test_hand_over.py::test_a_successor_whose_endorsement_was_withdrawn_gets_nothing"),
+        ("R270", "another log, an old tree, a part of a tree",
+         "security/test_hand_over.py::test_a_host_cannot_show_another_log_an_old_one_or_a_part_of_it"),
+        ("R270", "a laxer policy, another chip",
+         "security/test_hand_over.py::test_a_successor_under_another_policy_or_on_another_chip_gets_nothing"),
+        ("R270", "replayed evidence",
+         "security/test_hand_over.py::test_evidence_over_another_nonce_gets_nothing"),
+        ("R271", "charging in the old enclave, in a copy of it, from old files",
+         "security/test_hand_over.py::"
+         "test_the_old_enclave_charges_nothing_afterwards_and_neither_does_a_copy_of_it"),
+        ("R271", "the key before the name is in force",
+         "security/test_hand_over.py::test_the_key_is_not_given_before_the_successor_is_named_in_force"),
+        ("R271", "a second successor, a replayed package",
+         "security/test_hand_over.py::test_a_second_successor_is_refused_though_it_is_endorsed"),
+        ("R271", "two processes of the successor",
+         "security/test_hand_over.py::test_of_two_processes_of_the_successor_one_goes_on"),
+        ("R272", "death at each step", "security/test_hand_over.py::"
+         "test_a_death_of_all_programs_at_any_step_loses_and_doubles_nothing"),
+        ("R272", "death between two counters", "security/test_hand_over.py::"
+         "test_a_death_between_two_moves_of_the_counters_loses_and_doubles_nothing"),
+        ("R273", "a forged ledger",
+         "security/test_hand_over.py::test_a_package_of_a_stranger_or_a_changed_one_is_not_taken"),
+        ("R274", "contributions for other code",
+         "security/test_hand_over.py::test_no_key_to_contributions_goes_to_the_successor"),
+        ("R275", "the same population again, at zero", "device_runtime/test_charters.py::"
+         "test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_contributed_before"),
+        ("R276", "a log that hides a hand-over, or invents one",
+         "transparency/test_hand_overs.py::test_every_lie_about_a_hand_over_is_named"),
+    ],
+    "backups": [
+        ("R277", "an older ledger, or none",
+         "security/test_backups.py::test_r277_after_a_lost_disk_the_newest_backup_goes_on_and_no_other_state_does"),
+        ("R277", "the chip's counters in a backup",
+         "transport/test_backup.py::test_no_byte_of_a_chip_is_in_a_backup"),
+        ("R277", "changed bytes", "transport/test_backup.py::"
+         "test_a_changed_byte_is_found_and_nothing_is_put_in_place"),
+        ("R277", "files elsewhere", "transport/test_backup.py::"
+         "test_an_archive_that_would_write_elsewhere_is_refused"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

@@ -48,6 +48,7 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    hand_over_pb2,
     population_pb2,
     server_pb2,
 )
@@ -163,6 +164,7 @@ class FakeAggregator(
     def __init__(self, log: Log, key: SigningKey) -> None:
         self._log = log
         self._key = key
+        self.hand_overs: list[hand_over_pb2.HandOver] = []
         self.contributions = 0
         self.round_key = bytes(range(32))
         self.over_budget = False
@@ -189,6 +191,11 @@ class FakeAggregator(
         self, request: aggregator_pb2.AbandonTaskRequest, context: grpc.ServicerContext
     ) -> aggregator_pb2.AbandonTaskResponse:
         return self._answer(self._abandon, request, context)
+
+    def GetHandOvers(
+        self, request: aggregator_pb2.GetHandOversRequest, context: grpc.ServicerContext
+    ) -> aggregator_pb2.GetHandOversResponse:
+        return aggregator_pb2.GetHandOversResponse(hand_overs=self.hand_overs)
 
     def _set_charter(self, request: aggregator_pb2.SetCharterRequest) -> aggregator_pb2.SetCharterResponse:
         charter = open_charter(request.charter)

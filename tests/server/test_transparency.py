@@ -14,7 +14,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.audit import AuditReport, audit
 from odp.transparency.client import LogMemory
-from odp.transparency.endorsements import EndorsementFile, endorse
+from odp.transparency.endorsements import Changed, EndorsementFile, endorse
 from odp.transparency.entries import EvidenceEntry, PolicyEntry, decode
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
@@ -77,7 +77,7 @@ def runnable(definition: Any) -> Any:
 
 EXPECTED = {
     "task": 1, "policy": 1, "endorsement": 1, "withdrawal": 0, "evidence": 1, "model": 4, "release": 3, "ledger": 3,
-    "charter": 1,
+    "charter": 1, "hand-over": 0,
 }  # fmt: skip
 
 
@@ -264,3 +264,23 @@ def test_a_witness_that_is_misspelt_is_named(text: str) -> None:
         read_witness(text)
     right = KEY.public(Kind.COSIGNATURE)
     assert read_witness(f"host:1={right.text}") == ("host:1", right)
+
+
+def test_endorsements_that_change_while_the_server_runs_are_logged_and_a_damaged_file_is_left(
+    kept: Kept, tmp_path: Path
+) -> None:
+    file = tmp_path / "endorsements.json"
+    EndorsementFile(kept.endorsements.policies, (), ()).save(file)
+    keeper = kept.start(endorsements=EndorsementFile.load(file))
+    keeper._reread = Changed(file)
+    assert kept.open is not None
+    size = kept.open.size
+    kept.endorsements.save(file)
+    keeper.keep_fresh()
+    assert kept.open.size == size + 1
+    file.write_text("{")
+    keeper.keep_fresh()
+    EndorsementFile(kept.endorsements.policies, kept.endorsements.endorsements, (kept.withdrawal,)).save(file)
+    keeper.keep_fresh()
+    keeper.keep_fresh()
+    assert kept.open.size == size + 2

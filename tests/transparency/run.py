@@ -40,6 +40,7 @@ from odp.transparency.policy import LogPolicy
 from odp.v1 import common_pb2
 
 IMAGE = "sha384:" + "e" * 96
+LEDGER_ID = b"l" * 32
 COHORT = 5
 POLICY = POLICIES["aggregator"]
 
@@ -128,6 +129,7 @@ class Run:
         image: str = IMAGE,
         key: SigningKey | None = None,
         charter: bytes | None = None,
+        ledger_id: bytes = LEDGER_ID,
     ) -> EvidenceEntry:
         policy = POLICIES[role].to_bytes()
         launched = self.platform.launch(
@@ -137,6 +139,7 @@ class Run:
         )
         launched.bind_keys(hpke_public=b"h" * 32, signing_public=(key or self.enclave).public)
         shown = charter_sha256(CHARTER) if charter is None else charter
+        launched.extend(f"ledger people {ledger_id.hex()}")
         launched.extend(f"population people {shown.hex()}")
         found = launched.evidence(bytes(32))
         return EvidenceEntry(found.token.encode("ascii"), policy, found.event_log)
@@ -154,14 +157,16 @@ class Run:
         data = release.SerializeToString(deterministic=True)
         return ReleaseEntry(data, (key or self.enclave).sign(domains.RELEASE, data))
 
-    def ledger(self, round: int, *, ledger: Ledger | None = None, lines: bytes | None = None) -> LedgerEntry:
+    def ledger(
+        self, round: int, *, ledger: Ledger | None = None, lines: bytes | None = None, key: SigningKey | None = None
+    ) -> LedgerEntry:
         """What came after the round before, up to ``ledger``; ``lines`` instead of these where they are given."""
         found = ledger or self.ledgers[round]
         before = len(self.ledgers[round - 1].entries) if round else 0
         new = lines_of(found.entries[before:]) if lines is None else lines
         head = found.state.head.encode()
         return LedgerEntry.of(
-            self.task_id, round, LedgerPart(before, new, head, self.enclave.sign(domains.LEDGER, head))
+            self.task_id, round, LedgerPart(before, new, head, (key or self.enclave).sign(domains.LEDGER, head))
         )
 
     def entries(self) -> list[Entry]:

@@ -1,0 +1,40 @@
+"""`odp backup` and `odp restore`: the state folders of stopped programs, as one file, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+
+
+def backup(
+    state: Annotated[Path, typer.Argument(help="State folder of a program that is stopped, or of `odp up`.")],
+    output: Annotated[Path, typer.Option(help="File to write; it holds private keys.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write everything that a stopped program must not lose to one file, without the emulated chip."""
+    from odp.transport.backup import back_up
+
+    made = back_up(state, output)
+    if json:
+        print_json({"role": made.role, "files": made.files, "bytes": made.bytes, "output": str(output)})
+    else:
+        print_text(f"{made.files} files of {state} ({made.role}), {made.bytes} bytes, in {output}: keep it private")
+
+
+def restore(
+    archive: Annotated[Path, typer.Argument(help="File of `odp backup`.")],
+    state: Annotated[Path, typer.Option(help="Folder that is empty, or holds the emulated chip alone.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Put a backup in place. An aggregator's enclave refuses one that is older than its chip's counters know."""
+    from odp.transport.backup import restore as put_back
+
+    made = put_back(archive, state)
+    if json:
+        print_json({"role": made.role, "files": made.files, "bytes": made.bytes, "state": str(state)})
+    else:
+        print_text(f"{made.files} files ({made.role}), {made.bytes} bytes, in {state}")

@@ -1,0 +1,197 @@
+"""`odp enclave upgrade`: the aggregator's populations go to the version of the code that this command belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+from odp.errors import ConfigurationError, ServiceError
+
+if TYPE_CHECKING:
+    from odp.enclave.policy import EnclavePolicy
+    from odp.transparency.sources import LogServer
+    from odp.v1 import hand_over_pb2
+
+#: Beside the state folder of the old version: where the new version's state is made.
+NEXT = ".next"
+
+_LOG_SECONDS = 180.0
+_LOOK_SECONDS = 2.0
+
+
+def upgrade(
+    services: Annotated[
+        Path, typer.Option(help="State folder of `odp up`, which runs: default for everything below.")
+    ] = Path("odp-state"),
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Empty state folder for the new version \\[default: <services>/aggregator.next]."),
+    ] = None,
+    platform: Annotated[Path | None, typer.Option(help="Folder of the emulated hardware of the old version.")] = None,
+    aggregator: Annotated[str | None, typer.Option(help="host:port of the aggregator that runs.")] = None,
+    aggregator_control: Annotated[str | None, typer.Option(help="host:port of its control listener.")] = None,
+    server: Annotated[str | None, typer.Option(help="host:port of the server whose log has the endorsements.")] = None,
+    endorsements: Annotated[
+        Path | None, typer.Option(help="File of `odp enclave endorse`, which the server logs.")
+    ] = None,
+    endorser_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Endorse this version with this key \\[default: <services>/endorser.key, where it is there]."
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM certificate of a server, for the control listener.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA of all services.")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for rounds that have to be closed first.")] = 3600.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Hand the aggregator's populations, with their ledgers, to this version of the code.
+
+    Run it from the new version's environment while the old version runs. The old enclave gives its ledger to no other
+    code than endorsers have endorsed in the log, and charges nothing afterwards. The command can be repeated.
+    """
+    from odp.cli.log_setup import endorse_image
+    from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
+    from odp.transparency.key_file import endorser_key as read_endorser
+    from odp.transparency.sources import LogServer
+    from odp.transport.channel import connect
+    from odp.transport.logs import Log
+    from odp.transport.tls import load_identity
+    from trusted_aggregator.upgrading import PredecessorClient
+    from trusted_aggregator.upgrading import upgrade as take_over
+
+    old = services / "aggregator"
+    target = services / f"aggregator{NEXT}" if state is None else state
+    identity = load_identity(
+        certificate=services / "server" / "tls.pem" if certificate is None else certificate,
+        key=services / "server" / "tls.key" if key is None else key,
+        ca=services / "ca" / "ca.pem" if ca is None else ca,
+    )
+    address = _address(aggregator, old / "address", "--aggregator")
+    control_address = _address(aggregator_control, old / "control-address", "--aggregator-control")
+    log_address = _address(server, services / "server" / "address", "--server")
+    listed = services / "endorsements.json" if endorsements is None else endorsements
+    endorser = services / "endorser.key" if endorser_key is None else endorser_key
+    with contextlib.ExitStack() as stack:
+        public = stack.enter_context(connect(address, identity.ca_pem))
+        control = stack.enter_context(connect(control_address, identity.ca_pem, identity=identity))
+        source = LogServer(stack.enter_context(connect(log_address, identity.ca_pem)), log_address)
+
+        def excerpt(image: str, policy: EnclavePolicy) -> hand_over_pb2.LogExcerpt:
+            if endorser.is_file():
+                endorse_image(listed, policy, image, read_endorser(endorser), now=time.time())
+            return logged(source, listed, image, policy)
+
+        measured = measure(AGGREGATOR_ENTRY).digest
+        if not json:
+            print_text(f"this version: {measured}")
+        statement = take_over(
+            target,
+            services / "platform" if platform is None else platform,
+            PredecessorClient(public, control, address=address, control_address=control_address),
+            excerpt,
+            log=Log("upgrade"),
+            waiting=lambda rounds: print_text(
+                f"waiting for {rounds.rounds} rounds with {rounds.contributions} contributions to be closed"
+            ),
+            seconds=wait,
+        )
+    names = [one.population for one in statement.populations]
+    if json:
+        print_json({"state": str(target), "from": statement.predecessor_image, "to": measured, "populations": names})
+        return
+    print_text(f"taken over: {', '.join(names)}")
+    if state is None:
+        print_text(f"Stop the old version. `odp up --state {services}` of this version goes on where it was.")
+    else:
+        print_text(f"Stop the old version, then run this one with `odp aggregator run --state {target}`.")
+
+
+def logged(
+    source: LogServer,
+    listed: Path,
+    image: str,
+    policy: EnclavePolicy,
+    *,
+    seconds: float = _LOG_SECONDS,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> hand_over_pb2.LogExcerpt:
+    """The newest tree of the log, once it holds an endorsement of ``image``; with those of the file ``listed``.
+
+    Raises ServiceError where it does not hold one within ``seconds``; ConfigurationError where the file holds none.
+    """
+    from odp.transparency.checkpoint import Checkpoint
+    from odp.transparency.endorsements import EndorsementFile, open_endorsement
+    from odp.transparency.note import Note
+    from odp.v1 import hand_over_pb2
+
+    until = clock() + seconds
+    while True:
+        entries = EndorsementFile.load(listed).endorsements
+        stated = [(entry, open_endorsement(entry)) for entry in entries]
+        ours = {entry.leaf: one.image_digest for entry, one in stated if one.policy_sha256 == policy.sha256.hex()}
+        if image not in ours.values():
+            raise ConfigurationError(
+                f"{listed} endorses this version under the aggregator's policy nowhere: have an endorser add it "
+                "(`odp enclave endorse`, or --endorser-key)"
+            )
+        note = source.note()
+        leaves = source.leaves(Checkpoint.from_body(Note.parse(note).body).size)
+        found = frozenset(leaves)
+        held = [entry for entry, _ in stated if entry.leaf in ours and entry.leaf in found]
+        if any(ours[entry.leaf] == image for entry in held):
+            return hand_over_pb2.LogExcerpt(
+                checkpoint=note, leaves=b"".join(leaves), endorsements=[entry.encode() for entry in held]
+            )
+        if clock() >= until:
+            raise ServiceError(
+                f"the log does not hold the endorsement of this version after {seconds:.0f} s: does the server read "
+                f"{listed} (`odp server run --endorsements`)?"
+            )
+        pause(_LOOK_SECONDS)
+
+
+def adopt_successor(state: Path) -> None:
+    """Puts the state that an upgrade made beside ``state`` in its place, once that is whole; the old one is kept.
+
+    Raises StateError where one of the two is in use, or cannot be moved.
+    """
+    from odp.transport.state_folder import StateFolder, state_errors
+    from trusted_aggregator.storage import Storage
+
+    successor = state.with_name(state.name + NEXT)
+    if not successor.is_dir():
+        return
+    with StateFolder.open(successor, "aggregator") as folder:
+        storage = Storage(folder)
+        try:
+            whole = bool(storage.keys())
+        finally:
+            storage.close()
+    if not whole:
+        return
+    with state_errors(state):
+        if state.exists():
+            with StateFolder.open(state, "aggregator"):
+                before = sum(1 for _ in state.parent.glob(f"{state.name}.handed-over-*"))
+                state.rename(state.with_name(f"{state.name}.handed-over-{before}"))
+        successor.rename(state)
+
+
+def _address(given: str | None, file: Path, option: str) -> str:
+    if given is not None:
+        return given
+    try:
+        return file.read_text().strip()
+    except OSError:
+        raise ConfigurationError(f"cannot read {file}: does the old version run? Or give {option}") from None

@@ -1,0 +1,130 @@
+"""What the log has to say of hand-overs: which code had a population's ledger, and that it went on as it was.
+
+An auditor follows each population from code to code. A ledger by other code than the last one's needs a hand-over
+between the two, and continues what was handed over: the same id, the same first entries under the same head. What the
+old code signs afterwards may only be of what it had charged before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from odp.crypto import domains
+from odp.crypto.signing import SignatureError, verify
+from odp.enclave.verifier import VerifiedEnclave
+from odp.errors import ConfigurationError, OdpError
+from odp.privacy.ledger_entry import Entry
+from odp.privacy.ledger_state import LedgerHead
+from odp.signed_task import HASH_BYTES, check_length
+from odp.transparency.entries import HandOverEntry
+from odp.v1 import hand_over_pb2
+
+
+class WrongHandOver(OdpError):
+    """What is wrong with a hand-over, or with a ledger after one; one line."""
+
+
+@dataclass(frozen=True)
+class _Handed:
+    statement: hand_over_pb2.HandOverStatement
+    population: hand_over_pb2.HandedPopulation
+
+
+def open_hand_over(entry: HandOverEntry, enclave: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
+    """What ``enclave``, whose key has signed the entry, states.
+
+    Raises:
+        SignatureError: another key has signed it.
+        ConfigurationError: a field is malformed, or it is about other code or another chip than that enclave's.
+    """
+    verify(enclave.signing_key, entry.signature, domains.HAND_OVER, entry.statement)
+    try:
+        statement = hand_over_pb2.HandOverStatement.FromString(entry.statement)
+    except DecodeError:
+        raise ConfigurationError("Expected a HandOverStatement; it cannot be read") from None
+    if (statement.predecessor_image, statement.chip_id) != (enclave.image_digest, enclave.chip_id):
+        raise ConfigurationError("it is about another code or chip than that of the enclave that signed it")
+    if statement.policy_sha256 != enclave.policy.sha256:
+        raise ConfigurationError("it is about another policy than that of the enclave that signed it")
+    names = [one.population for one in statement.populations]
+    if not names or names != sorted(set(names)):
+        raise ConfigurationError("Expected populations of a hand-over, ascending and distinct")
+    for one in statement.populations:
+        for name in ("ledger_id", "charter_sha256", "head"):
+            check_length(name, getattr(one, name), HASH_BYTES)
+    return statement
+
+
+class HandOvers:
+    """Takes evidence, hand-overs and ledgers in the order of the log."""
+
+    def __init__(self) -> None:
+        # By population: the code that has it, as far as ledgers and hand-overs say.
+        self._holder: dict[str, str] = {}
+        self._ids: dict[str, bytes] = {}
+        # Entries of its newest ledger in the log.
+        self._logged: dict[str, int] = {}
+        # By population and the code that gave it away.
+        self._handed: dict[tuple[str, str], _Handed] = {}
+
+    def attested(self, ledgers: Mapping[str, bytes]) -> None:
+        """Evidence shows these ids of ledgers. Raises WrongHandOver where a population has two."""
+        for name, ledger_id in ledgers.items():
+            if self._ids.setdefault(name, ledger_id) != ledger_id:
+                raise WrongHandOver(f"the ledger of population {name!r} started again: its evidence shows another id")
+
+    def add(self, entry: HandOverEntry, enclave: VerifiedEnclave) -> None:
+        """A hand-over that ``enclave`` has signed.
+
+        Raises:
+            SignatureError, ConfigurationError: as ``open_hand_over``.
+            WrongHandOver: the population is not that code's any more, or has another ledger.
+        """
+        statement = open_hand_over(entry, enclave)
+        for one in statement.populations:
+            self.attested({one.population: one.ledger_id})
+            holder = self._holder.get(one.population, enclave.image_digest)
+            if holder != enclave.image_digest or (one.population, holder) in self._handed:
+                raise WrongHandOver(f"population {one.population!r} is not that code's to hand over")
+            if one.entries < self._logged.get(one.population, 0):
+                raise WrongHandOver(f"it hands over fewer entries of population {one.population!r} than were logged")
+            self._handed[one.population, holder] = _Handed(statement, one)
+            self._holder[one.population] = statement.successor_image
+
+    def charged(self, before: LedgerHead, new: Sequence[Entry], image_digest: str) -> None:
+        """Entries behind ``before``, the head that was logged last; an enclave of this code has signed where they lead.
+
+        Raises WrongHandOver where the population is another code's, or its first entries are not those handed over.
+        """
+        name, entries = before.population, before.entries + len(new)
+        given_away = self._handed.get((name, image_digest))
+        if given_away is not None and entries > given_away.population.entries:
+            raise WrongHandOver(
+                f"it has {entries} entries, and the code that signed it handed population {name!r} over "
+                f"with {given_away.population.entries}"
+            )
+        if given_away is None and self._holder.setdefault(name, image_digest) != image_digest:
+            raise WrongHandOver(f"population {name!r} was not handed over to the code that signed it")
+        heads = [before.sha256, *(entry.sha256 for entry in new)]
+        for (population, _), handed in self._handed.items():
+            # No hand-over has fewer entries than were logged before it, so each is compared once.
+            first = handed.population.entries - before.entries
+            if population == name and 0 <= first <= len(new) and heads[first] != handed.population.head:
+                raise WrongHandOver(
+                    f"its first {handed.population.entries} entries are not those that were handed over"
+                )
+        self._logged[name] = entries
+
+
+def signer_of(entry: HandOverEntry, enclaves: list[VerifiedEnclave]) -> VerifiedEnclave:
+    """Which of ``enclaves`` has signed a hand-over, the newest first. Raises WrongHandOver where none has."""
+    for enclave in reversed(enclaves):
+        try:
+            verify(enclave.signing_key, entry.signature, domains.HAND_OVER, entry.statement)
+        except SignatureError:
+            continue
+        return enclave
+    raise WrongHandOver("no aggregator whose evidence is in the log before it has signed it")

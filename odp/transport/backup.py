@@ -1,0 +1,273 @@
+"""Backups of state folders: everything that a program must not lose, in one file; and back.
+
+A backup is a tar archive of regular files, after a manifest with the SHA-256 of each. It is taken of a program that is
+stopped, so that its files belong together, and it holds private keys: it is its user's alone (0600).
+
+The emulated chip is left out, wherever it lies. It is the hardware below an enclave, whose counters say which state is
+the newest: a backup of it would be the way to spend a budget twice.
+
+A restore puts everything in place at once, by one rename. It goes into an empty folder, or one that holds nothing but
+chips. Whether the state is the newest, the enclave finds out when it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from odp.errors import ConfigurationError, StateError
+from odp.transport.private_files import make_folders
+from odp.transport.state_folder import StateFolder, state_errors, write_atomically
+
+_FORMAT = "odp-backup-1"
+_MANIFEST = "manifest.json"
+_CHIP = "platform.json"
+_ROLE_FILE = "format"
+_ROLE = re.compile(rb"odp ([a-z-]{1,32}) 1\n")
+#: Of a start alone: who holds the folder, where it served, how SQLite shares memory, what a kill left unfinished.
+_PASSING = re.compile(r"lock|address|control-address|.*-shm|\..*\.tmp|.*\.lock")
+_MODES = (0o600, 0o644)
+_LARGEST_MANIFEST = 2**26
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What a backup holds: ``role`` of the folder's program, its files and their bytes together."""
+
+    role: str
+    files: int
+    bytes: int
+
+
+def back_up(state: Path, archive: Path) -> Backup:
+    """Writes the state folder of a program that is stopped to the file ``archive``, whole or not at all.
+
+    Raises:
+        StateError: a program runs on the folder or on one inside it, the archive exists, or a file cannot be read or
+            written.
+        ConfigurationError: the folder is no state folder.
+    """
+    with contextlib.ExitStack() as held, state_errors(archive.parent):
+        role = _role(state)
+        if archive.exists():
+            raise StateError(f"{archive} exists already; give another name, or remove it")
+        for folder in _folders(state):
+            if (folder / _ROLE_FILE).is_file():
+                held.enter_context(StateFolder.open(folder, _role(folder)))
+        listed: dict[str, dict[str, Any]] = {}
+        for path in _files(state):
+            digest, size = _digest(path)
+            mode = path.stat().st_mode & 0o777
+            listed[str(path.relative_to(state))] = {"mode": mode, "sha256": digest, "size": size}
+        manifest = json.dumps({"files": listed, "format": _FORMAT, "role": role}, sort_keys=True).encode()
+        unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+                    _add(tar, _MANIFEST, io.BytesIO(manifest), len(manifest))
+                    for name, one in sorted(listed.items()):
+                        with (state / name).open("rb") as content:
+                            _add(tar, f"state/{name}", content, one["size"])
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(archive)
+            _sync(archive.parent)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+    return Backup(role, len(listed), sum(one["size"] for one in listed.values()))
+
+
+def restore(archive: Path, state: Path) -> Backup:
+    """Puts what ``archive`` holds into ``state``, which is empty, missing, or holds chips alone. Can be repeated.
+
+    Raises:
+        ConfigurationError: the file is no backup, or one of its bytes was changed.
+        StateError: the folder holds something else, or cannot be written.
+    """
+    state = state.absolute()
+    unfinished, whole = (state.with_name(f".{state.name}.restoring{end}") for end in ("", ".whole"))
+    with state_errors(state):
+        if whole.exists() and not unfinished.exists():
+            # A kill came when everything was in place.
+            made = whole.read_bytes()
+            whole.unlink()
+            if made == _read_manifest(archive):
+                return _summary(_manifest(made, archive))
+        if unfinished.exists() and not whole.exists():
+            shutil.rmtree(unfinished)  # a kill came while it was unpacked
+        chips = [folder for folder in _all_folders(state) if (folder / _CHIP).is_file()]
+        _require_empty(state, chips)
+        if not unfinished.exists():
+            data = _unpack(archive, unfinished)
+            write_atomically(whole, data)
+        found = _manifest(whole.read_bytes(), archive)
+        for chip in chips:
+            place = unfinished / chip.relative_to(state)
+            make_folders(place.parent)
+            chip.rename(place)
+        if state.exists():
+            _remove_empty(state)
+        unfinished.rename(state)
+        _sync(state.parent)
+        whole.unlink()
+    return _summary(found)
+
+
+def _summary(manifest: dict[str, Any]) -> Backup:
+    return Backup(manifest["role"], len(manifest["files"]), sum(one["size"] for one in manifest["files"].values()))
+
+
+def _role(state: Path) -> str:
+    try:
+        match = _ROLE.fullmatch((state / _ROLE_FILE).read_bytes())
+    except OSError:
+        match = None
+    if match is None:
+        raise ConfigurationError(f"{state} is no state folder of a program: it has no file {_ROLE_FILE!r}")
+    return match[1].decode()
+
+
+def _all_folders(state: Path) -> Iterator[Path]:
+    for root, _, _ in os.walk(state):
+        yield Path(root)
+
+
+def _folders(state: Path) -> list[Path]:
+    """The folder and those inside it, without chips and what is inside of them."""
+    found = []
+    for root, names, _ in os.walk(state):
+        names[:] = sorted(name for name in names if not (Path(root) / name / _CHIP).is_file())
+        found.append(Path(root))
+    return found
+
+
+def _files(state: Path) -> list[Path]:
+    found = []
+    for folder in _folders(state):
+        for path in sorted(folder.iterdir()):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise StateError(f"{path} is neither a file nor a folder: a backup holds these alone")
+            if path.is_file() and not _PASSING.fullmatch(path.name):
+                found.append(path)
+    return found
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    hashed, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            hashed.update(chunk)
+            size += len(chunk)
+    return hashed.hexdigest(), size
+
+
+def _add(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o600
+    tar.addfile(member, content)
+
+
+def _manifest(data: bytes, archive: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+        files = found["files"]
+        right = found["format"] == _FORMAT and isinstance(found["role"], str)
+        for name, one in files.items():
+            parts = name.split("/")
+            plain = all(part not in ("", ".", "..") and "\\" not in part and "\0" not in part for part in parts)
+            right = right and plain and one["mode"] in _MODES and type(one["size"]) is int and len(one["sha256"]) == 64
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        right = False
+    if not right:
+        raise ConfigurationError(f"{archive} is no backup of this version (`odp backup`)")
+    return found  # type: ignore[no-any-return]  # its form was checked
+
+
+def _read_manifest(archive: Path) -> bytes:
+    try:
+        with tarfile.open(archive, mode="r:") as tar:
+            return _first(tar, archive)
+    except (tarfile.TarError, EOFError) as error:
+        raise ConfigurationError(f"{archive} is damaged: {error}") from error
+
+
+def _first(tar: tarfile.TarFile, archive: Path) -> bytes:
+    first = tar.next()
+    if first is None or first.name != _MANIFEST or first.size > _LARGEST_MANIFEST:
+        raise ConfigurationError(f"{archive} is no backup of this version (`odp backup`)")
+    return _content(tar, first).read()
+
+
+def _unpack(archive: Path, target: Path) -> bytes:
+    """Writes all files below ``target``, durably; the bytes of the manifest."""
+    try:
+        with tarfile.open(archive, mode="r:") as tar:
+            data = _first(tar, archive)
+            files = _manifest(data, archive)["files"]
+            for name, one in sorted(files.items()):
+                member = tar.next()
+                if member is None or member.name != f"state/{name}" or not member.isreg() or member.size != one["size"]:
+                    raise ConfigurationError(f"{archive} is damaged: {name} is not in its place")
+                _write(_content(tar, member), target / name, one, archive)
+            if tar.next() is not None:
+                raise ConfigurationError(f"{archive} is damaged: it holds more than it lists")
+    except (tarfile.TarError, EOFError) as error:
+        raise ConfigurationError(f"{archive} is damaged: {error}") from error
+    for folder in _all_folders(target):
+        _sync(folder)
+    return data
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(member)
+    if content is None:
+        raise tarfile.TarError(f"{member.name} is no file")
+    return content
+
+
+def _write(content: IO[bytes], path: Path, expected: dict[str, Any], archive: Path) -> None:
+    make_folders(path.parent)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, expected["mode"])
+    hashed = hashlib.sha256()
+    with os.fdopen(descriptor, "wb") as file:
+        while chunk := content.read(_CHUNK):
+            hashed.update(chunk)
+            file.write(chunk)
+        os.fchmod(file.fileno(), expected["mode"])
+        file.flush()
+        os.fsync(file.fileno())
+    if hashed.hexdigest() != expected["sha256"]:
+        raise ConfigurationError(f"{archive} is damaged: {path.name} is not what was backed up")
+
+
+def _require_empty(state: Path, chips: list[Path]) -> None:
+    inside = [path for path in state.rglob("*") if not path.is_dir()] if state.exists() else []
+    others = [path for path in inside if not any(chip in path.parents for chip in chips)]
+    if others:
+        raise StateError(f"{state} is not empty ({others[0].name}, ..): restore into an empty folder")
+
+
+def _remove_empty(state: Path) -> None:
+    for folder in sorted(_all_folders(state), key=lambda path: len(path.parts), reverse=True):
+        folder.rmdir()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

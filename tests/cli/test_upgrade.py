@@ -1,0 +1,125 @@
+"""What `odp enclave upgrade` does around the hand-over: the log that it waits for, and the folder that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odp.cli.upgrade import adopt_successor, logged
+from odp.crypto.signing import SigningKey
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.transparency import NoteKey
+from odp.transparency.endorsements import EndorsementFile, endorse
+from odp.transparency.entries import PolicyEntry
+from odp.transparency.log_files import LogFiles
+from odp.transport.state_folder import StateFolder
+from trusted_aggregator.records import SealedRecord
+from trusted_aggregator.storage import Storage
+
+NOW = 1_795_000_000.0
+POLICY = EnclavePolicy(role="aggregator")
+OLD, NEW, OTHER = ("sha384:" + digit * 96 for digit in "012")
+
+
+class Source:
+    """A server that shows a log."""
+
+    def __init__(self, log: LogFiles) -> None:
+        self.log = log
+
+    def note(self) -> bytes:
+        return self.log.note
+
+    def leaves(self, size: int) -> list[bytes]:
+        return list(self.log.hashes(0, 0, size))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogFiles]:
+    with LogFiles.open(tmp_path / "log", NoteKey.generate("example.com/log"), now=NOW) as opened:
+        yield opened
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    """Endorsements of three images, of which the log has none."""
+    key = SigningKey.generate()
+    entries = [
+        endorse(
+            key, role="aggregator", image_digest=image, policy_sha256=POLICY.sha256.hex(), not_before=0, not_after=2**39
+        )[0]
+        for image in (OLD, NEW, OTHER)
+    ]
+    EndorsementFile((PolicyEntry(POLICY.to_bytes()),), tuple(entries)).save(tmp_path / "endorsements.json")
+    return tmp_path / "endorsements.json"
+
+
+def test_the_excerpt_comes_once_the_log_has_the_endorsement(log: LogFiles, listed: Path) -> None:
+    entries = [entry.encode() for entry in EndorsementFile.load(listed).endorsements]
+    log.append(entries[:1], now=NOW)
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        log.append(entries[1:2], now=NOW)
+
+    found = logged(Source(log), listed, NEW, POLICY, pause=pause)  # type: ignore[arg-type]  # what it asks of a server
+    assert list(found.endorsements) == entries[:2], "those that the log has, and no others"
+    assert len(waited) == 1
+    assert len(found.leaves) == 32 * log.size
+
+
+def test_a_log_that_never_has_it_and_a_file_without_it_are_told(log: LogFiles, listed: Path) -> None:
+    source = Source(log)
+    with pytest.raises(ServiceError, match="does not hold the endorsement"):
+        logged(source, listed, NEW, POLICY, seconds=0.0)  # type: ignore[arg-type]  # as above
+    with pytest.raises(ConfigurationError, match="have an endorser add it"):
+        logged(source, listed, "sha384:" + "9" * 96, POLICY)  # type: ignore[arg-type]  # as above
+
+
+def _folder(path: Path, *records: str) -> None:
+    with StateFolder.open(path, "aggregator") as folder:
+        storage = Storage(folder)
+        storage.apply([SealedRecord(name, b"sealed") for name in records])
+        storage.close()
+
+
+def _keys(path: Path) -> list[str]:
+    with StateFolder.open(path, "aggregator") as folder:
+        storage = Storage(folder)
+        try:
+            return storage.keys()
+        finally:
+            storage.close()
+
+
+def test_the_new_state_takes_the_place_of_the_old_one_which_is_kept(tmp_path: Path) -> None:
+    state = tmp_path / "aggregator"
+    adopt_successor(state)
+    for number in range(2):
+        _folder(state, f"old-{number}")
+        _folder(tmp_path / "aggregator.next", f"new-{number}")
+        adopt_successor(state)
+        assert _keys(tmp_path / f"aggregator.handed-over-{number}") == [f"old-{number}"]
+        assert _keys(state) == [f"new-{number}"]
+        adopt_successor(state)
+        assert _keys(state) == [f"new-{number}"]
+        (state).rename(tmp_path / f"done-{number}")
+
+
+def test_a_state_that_is_not_whole_or_in_use_stays_where_it_is(tmp_path: Path) -> None:
+    state = tmp_path / "aggregator"
+    _folder(state, "old")
+    _folder(tmp_path / "aggregator.next")
+    adopt_successor(state)
+    assert _keys(state) == ["old"]
+    _folder(tmp_path / "aggregator.next", "new")
+    with StateFolder.open(state, "aggregator"), pytest.raises(StateError, match="in use"):
+        adopt_successor(state)
+    # A death came between the two moves.
+    state.rename(tmp_path / "aggregator.handed-over-0")
+    adopt_successor(state)
+    assert _keys(state) == ["new"]
