@@ -24,6 +24,7 @@ from odp.privacy.ledger_state import LedgerHead
 from odp.v1 import common_pb2
 from tests.hand_overs import NEW, OLD, OTHER, STRANGER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.enclave import AggregatorCore
+from trusted_aggregator.records import ledger_state_key
 
 Make = Callable[..., Any]
 
@@ -80,6 +81,26 @@ def test_a_budget_goes_on_where_it_was_after_an_upgrade(make_world: Make) -> Non
     world.close(1)
     assert _spent(core, world) > before
     assert _spent(upgrade.restart(), world) == _spent(core, world), "after a restart, too"
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_ledger_whose_sum_was_sealed_goes_on_under_the_successors_own_key(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """What the entries come to is sealed now and then; of a later start, only the entries behind that are read."""
+    monkeypatch.setattr("trusted_aggregator.ledger_writes.STATE_EVERY", every)
+    world, endorsers = _charged(make_world, open=False)
+    for round in (1, 2):
+        world.open(round)
+        world.fill(range(4), round)
+        world.learn(world.close(round))
+    key = ledger_state_key(world.population)
+    before, old = _spent(world.core, world), world.records[key]
+    endorsers.endorse(NEW, world.policy)
+    upgrade = Upgrade(world, endorsers)
+    core = upgrade.run()
+    assert upgrade.stored[key] != old
+    assert _spent(core, world) == _spent(upgrade.restart(), world) == before
 
 
 def test_what_is_left_of_the_budget_is_all_that_the_successor_can_spend(make_world: Make) -> None:
