@@ -44,6 +44,7 @@ from server.board import Board
 from server.clients import Aggregator, Distributor
 from server.populations import Populations
 from server.releases import ReleaseRefused, check_release, noisy_tensors
+from server.round_clock import RoundClock
 from server.schema import RoundState, TaskState
 from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
 from server.token_keys import TokenKeys
@@ -120,7 +121,7 @@ class Driver:
         self._populations = populations
         self._tokens = tokens
         self._algorithm = algorithm
-        self._clock = clock
+        self._ages = RoundClock(clock=clock, monotonic=monotonic)
         self._monotonic = monotonic
         # What this process saw accepted: after a restart a distributor may have lost what it took before.
         self._published: set[tuple[bytes, int]] = set()
@@ -238,6 +239,7 @@ class Driver:
         key = self._order_open(task, version)
         if self._storage.open_round(task.sha256, version.version, key):
             self._board.refresh()
+            self._ages.opened(task.sha256, version.version)
             self._log.event("round_opened", task=short(task.sha256), round=version.version)
         return True
 
@@ -273,7 +275,10 @@ class Driver:
             return False
         if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
             return True  # the clients of a session wait, and no further ones can join it
-        return contributions >= cohort.goal or self._clock() - current.opened >= cohort.round_seconds
+        if contributions >= cohort.goal:
+            return True
+        seconds = cohort.round_seconds
+        return self._ages.age(task.sha256, current.round, opened=current.opened, most=seconds) >= seconds
 
     def _close(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
         try:
@@ -297,6 +302,7 @@ class Driver:
             self._keeper.log_round(
                 task.sha256, current.round, signed, population=task.population, aggregator=self._aggregator
             )
+        self._ages.closed(task.sha256, current.round)
         if self._storage.release_round(task.sha256, current.round, signed, contributions=release.contributions):
             self._board.refresh()
             self._log.event(

@@ -217,7 +217,7 @@ class LogKeeper:
         changed, now = False, self._clock()
         for witness in self._witnesses:
             newest = self._log.checkpoint
-            missing = witness.cosigned != newest and now - witness.asked >= _ASK_AGAIN_SECONDS
+            missing = witness.cosigned != newest and not 0 <= now - witness.asked < _ASK_AGAIN_SECONDS
             if not (again or missing):
                 continue
             witness.asked = now

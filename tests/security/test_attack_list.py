@@ -462,6 +462,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R250", "different events without end, to slow every charge",
          "security/test_quotas.py::test_r250_different_events_are_bounded_and_repeated_ones_cost_nothing"),
     ],
+    "clocks": [
+        ("R252", "the clock set back or ahead while a round is open",
+         "server/test_driver.py::test_r252_a_clock_that_is_set_neither_holds_a_round_open_nor_closes_it_early"),
+        ("R252", "the clock set while the server is away",
+         "server/test_driver.py::"
+         "test_r252_after_a_restart_a_round_waits_for_what_is_left_and_never_longer_than_its_time"),
+        ("R252", "the clock set ahead by years before a sweep or a start",
+         "security/test_quotas.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_round"),
+        ("R252", "the same, at a distributor",
+         "distributor/test_retention.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_model"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),
