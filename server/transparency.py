@@ -43,6 +43,8 @@ from odp.transparency.note import Kind, VerifierKey, parse_line
 from odp.transparency.proofs import packed
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log, short
+from odp.transport.sweeping import DAY
+from odp.transport.tls import WARN_SECONDS, utc
 from odp.v1 import common_pb2, log_pb2, population_pb2
 from server.clients import Aggregator
 
@@ -150,6 +152,26 @@ class LogKeeper:
             self._note_charged(part.head)
             self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
             return True
+
+    def take_endorsements(self, endorsements: EndorsementFile) -> None:
+        """Logs what the endorser added to its file, and warns of enclaves whose endorsements end within 30 days.
+
+        Raises StateError.
+        """
+        with self._lock:
+            self._endorsements = endorsements
+            self._append([entry.encode() for entry in endorsements.entries])
+            ends: dict[tuple[str, str], int] = {}
+            for entry in endorsements.endorsements:
+                stated = open_endorsement(entry)
+                if self._log.index_of(bytes.fromhex(stated.withdrawal)) is None:
+                    enclave = (stated.role, stated.image_digest)
+                    ends[enclave] = max(stated.not_after, ends.get(enclave, 0))
+            now = self._clock()
+            for (role, image), end in ends.items():
+                if end - now < WARN_SECONDS:
+                    days = max(0, int((end - now) // DAY))
+                    self._events.warning("endorsement_expires", role=role, image=image[:19], at=utc(end), days=days)
 
     def keep_fresh(self) -> bool:
         """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
