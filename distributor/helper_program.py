@@ -17,6 +17,7 @@ from distributor.shares import Shares
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError, StateError
+from odp.transport.certificates import watch
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
@@ -80,6 +81,7 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
+        undo.callback(watch(tls, log).close)
         server = serve(
             address=config.listen,
             identity=tls,

@@ -26,6 +26,7 @@ from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
+from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
@@ -113,6 +114,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
+        undo.callback(watch(tls, log).close)
         store = ModelStore(state.path("models"))
         helper = None
         if config.helper is not None:

@@ -32,7 +32,7 @@ from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
-from odp.transport.sweeping import DAY
+from odp.transport.sweeping import DAY, SweepClock
 from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
 
@@ -79,6 +79,7 @@ class DistributorService:
         replication: Replication | None = None,
         keep_seconds: float = KEEP_DAYS * DAY,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
         self._store = store
@@ -87,6 +88,7 @@ class DistributorService:
         self._replication = replication
         self._keep_seconds = keep_seconds
         self._clock = clock
+        self._sweeps = SweepClock(clock=clock, monotonic=monotonic)
         self._noted: dict[bytes, float] = {}
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
@@ -200,7 +202,8 @@ class DistributorService:
     def sweep(self) -> tuple[bytes, ...]:
         """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError."""
         with self._changing:
-            doomed = forgettable(map(self._held, self._store.models()), now=self._clock(), seconds=self._keep_seconds)
+            now, models = self._sweeps.now(), map(self._held, self._store.models())
+            doomed = forgettable(models, now=now, seconds=self._keep_seconds)
             for model in doomed:
                 self._forget(model)
         return doomed
@@ -255,7 +258,7 @@ class DistributorService:
 
     def _note_use(self, model: bytes) -> None:
         now = self._clock()
-        if now - self._noted.get(model, 0.0) >= _USE_SECONDS:
+        if not 0 <= now - self._noted.get(model, float("-inf")) < _USE_SECONDS:
             self._noted[model] = now
             self._store.note_use(model, now)
 

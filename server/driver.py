@@ -47,6 +47,7 @@ from server.clients import Aggregator, Distributor
 from server.closing import Arrivals
 from server.populations import Populations
 from server.releases import ReleaseRefused, check_release, noisy_tensors
+from server.round_clock import RoundClock
 from server.schema import RoundState, TaskState
 from server.steps import StepThreads
 from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
@@ -118,6 +119,7 @@ class Driver:
         self._tokens = tokens
         self._algorithm = algorithm
         self._clock = clock
+        self._ages = RoundClock(clock=clock, monotonic=monotonic)
         self._monotonic = monotonic
         # What this process saw accepted: after a restart a distributor may have lost what it took before.
         self._published: dict[bytes, int] = {}
@@ -254,6 +256,7 @@ class Driver:
         key = self._order_open(task, version)
         if self._storage.open_round(task.sha256, version.version, key):
             self._board.refresh()
+            self._ages.opened(task.sha256, version.version)
             self._log.event("round_opened", task=short(task.sha256), round=version.version)
         return True
 
@@ -300,7 +303,8 @@ class Driver:
             return Wait(f"{what}{cohort.minimum} contributions, its minimum, however long that takes")
         if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
             return None  # the clients of a session wait, and no further ones can join it
-        left = cohort.round_seconds - (self._clock() - current.opened)
+        seconds = cohort.round_seconds
+        left = seconds - self._ages.age(task.sha256, current.round, opened=current.opened, most=seconds)
         if contributions >= cohort.goal or left <= 0:
             return None
         before = self._storage.round(task.sha256, current.round - 1)
@@ -336,6 +340,7 @@ class Driver:
             self._keeper.log_round(
                 task.sha256, current.round, signed, population=task.population, aggregator=self._aggregator
             )
+        self._ages.closed(task.sha256, current.round)
         if self._storage.release_round(task.sha256, current.round, signed, contributions=release.contributions):
             self._board.refresh()
             self._log.event(

@@ -18,12 +18,14 @@ from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
+from odp.transport.certificates import watch
 from odp.transport.channel import connect, parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder, state_errors
+from odp.transport.sweeping import Sweeping
 from odp.transport.tls import identity_for, read_ca
 from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
@@ -145,6 +147,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             ca=config.ca if config.certificate is not None else None,
             ca_folder=config.ca_folder,
         )
+        undo.callback(watch(identity, log).close)
         key = _developer_key(state)
         token = _operator_token(state)
         storage = Storage(state.path(DATABASE_FILE), clock=clock)
@@ -163,14 +166,13 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock()))
         keeper = LogKeeper(
             files,
-            endorsements=EndorsementFile()
-            if config.endorsements is None
-            else EndorsementFile.load(config.endorsements),
+            endorsements=_endorsements(config.endorsements),
             reread=(lambda: None) if config.endorsements is None else Changed(config.endorsements),
             events=log,
             clock=clock,
             witnesses=[_witness(text, ca, undo) for text in config.witnesses],
         )
+        undo.callback(Sweeping(lambda: keeper.take_endorsements(_endorsements(config.endorsements)), log).close)
         populations = Populations(
             storage, aggregator=aggregator, key=key, log=log, keeper=keeper, issuer_key=_key_of(config.issuer_key)
         )
@@ -293,6 +295,10 @@ def _log_key(state: StateFolder, path: Path | None) -> NoteKey:
     return note_key(
         path if path is not None else state.path(LOG_KEY_FILE), name=f"odp.local/log/{secrets.token_hex(8)}"
     )
+
+
+def _endorsements(path: Path | None) -> EndorsementFile:
+    return EndorsementFile() if path is None else EndorsementFile.load(path)
 
 
 def _witness(text: str, ca: bytes, undo: contextlib.ExitStack) -> KnownWitness:

@@ -45,6 +45,8 @@ from odp.transparency.note import Kind, VerifierKey, parse_line
 from odp.transparency.proofs import packed
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log, short
+from odp.transport.sweeping import DAY
+from odp.transport.tls import WARN_SECONDS, utc
 from odp.v1 import attestation_pb2, common_pb2, log_pb2, population_pb2
 from server.clients import Aggregator
 
@@ -167,6 +169,27 @@ class LogKeeper:
             entries.append(HandOverEntry(given.statement, given.signature).encode())
         return entries
 
+    def take_endorsements(self, endorsements: EndorsementFile) -> None:
+        """Logs what the endorser added to its file, and warns of enclaves whose endorsements end within 30 days.
+
+        Raises StateError.
+        """
+        with self._lock:
+            self._endorsements = endorsements
+            if self._append([entry.encode() for entry in endorsements.entries]):
+                self._events.event("endorsements_logged", size=self._log.size)
+            ends: dict[tuple[str, str], int] = {}
+            for entry in endorsements.endorsements:
+                stated = open_endorsement(entry)
+                if self._log.index_of(bytes.fromhex(stated.withdrawal)) is None:
+                    enclave = (stated.role, stated.image_digest)
+                    ends[enclave] = max(stated.not_after, ends.get(enclave, 0))
+            now = self._clock()
+            for (role, image), end in ends.items():
+                if end - now < WARN_SECONDS:
+                    days = max(0, int((end - now) // DAY))
+                    self._events.warning("endorsement_expires", role=role, image=image[:19], at=utc(end), days=days)
+
     def keep_fresh(self) -> bool:
         """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
         self._take_up_endorsements()
@@ -185,10 +208,7 @@ class LogKeeper:
             self._events.warning("endorsements_not_read", reason=str(error))
             return
         if changed is not None:
-            with self._lock:
-                self._endorsements = changed
-                if self._append([entry.encode() for entry in changed.entries]):
-                    self._events.event("endorsements_logged", size=self._log.size)
+            self.take_endorsements(changed)
 
     def proof(
         self,
@@ -246,7 +266,7 @@ class LogKeeper:
         changed, now = False, self._clock()
         for witness in self._witnesses:
             newest = self._log.checkpoint
-            missing = witness.cosigned != newest and now - witness.asked >= _ASK_AGAIN_SECONDS
+            missing = witness.cosigned != newest and not 0 <= now - witness.asked < _ASK_AGAIN_SECONDS
             if not (again or missing):
                 continue
             witness.asked = now

@@ -27,7 +27,8 @@ class StoredHost:
         self.world = world
         self.state = state
         self.failures: list[StateError] = []
-        self.now = 0.0
+        # Of the day, and since the boot.
+        self.now = self.steady = 0.0
         storage = Storage(state)
         storage.apply([SealedRecord(key, data) for key, data in world.records.items()])
         storage.close()
@@ -44,8 +45,16 @@ class StoredHost:
         _resume(self.core, self.storage, [self.world.population], log)
         changes = Changes(self.core, self.storage, failed=self.failures.append)
         self.service = AggregatorService(self.core, self.storage, changes, failed=self.failures.append)
-        self.control = ControlService(self.core, self.storage, changes, log, clock=lambda: self.now)
+        self.control = ControlService(
+            self.core, self.storage, changes, log, clock=lambda: self.now, monotonic=lambda: self.steady
+        )
         self.control.resume()
+        self.control.sweep()
+
+    def wait(self, seconds: float) -> None:
+        """Both clocks go on."""
+        self.now += seconds
+        self.steady += seconds
 
     def end(self) -> None:
         self.service.close()

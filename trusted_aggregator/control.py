@@ -18,7 +18,7 @@ from odp.errors import PrivacyError, StateError
 from odp.signed_task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
-from odp.transport.sweeping import DAY
+from odp.transport.sweeping import DAY, SweepClock
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2, population_pb2
 from trusted_aggregator.changes import Changes
 from trusted_aggregator.hand_over_service import HandOverService
@@ -54,6 +54,7 @@ class ControlService:
         hand_over: HandOverService | None = None,
         idle_seconds: float = IDLE_DAYS * DAY,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hand_over = hand_over
         self._core = core
@@ -63,6 +64,7 @@ class ControlService:
         self._secagg = secagg
         self._idle_seconds = idle_seconds
         self._clock = clock
+        self._sweeps = SweepClock(clock=clock, monotonic=monotonic)
         self._noted: dict[bytes, float] = {}
 
     def resume(self) -> None:
@@ -194,7 +196,7 @@ class ControlService:
 
     def sweep(self) -> None:
         """Forgets tasks that no server asked about for too long, with what was contributed to their open rounds."""
-        for task in self._storage.idle(self._clock() - self._idle_seconds):
+        for task in self._storage.idle(self._sweeps.now() - self._idle_seconds):
             with self._changes.turn():
                 before = self._core.round_states()
                 try:

@@ -20,6 +20,7 @@ from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, StateError
+from odp.transport.certificates import watch
 from odp.transport.limits import Limits
 from odp.transport.logs import Log, short
 from odp.transport.running import Failure, Running
@@ -150,6 +151,7 @@ def start(
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
+        undo.callback(watch(tls, log).close)
 
         def add_control(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(

@@ -35,7 +35,8 @@ _VENDOR = "vendor"
 _ADDRESSES = ("address", "control-address")
 
 _STOP_SECONDS = 10.0
-_START_SECONDS = 60.0
+# Longer than an enclave may take to start and recover, which ends by itself where it takes longer.
+_START_SECONDS = 300.0
 #: How `odp` is run as a child: by the interpreter and the code of this process, and by no folder of where it runs.
 ODP = (sys.executable, "-P", "-m", "odp.cli.main")
 
@@ -245,9 +246,7 @@ class Services:
 
     def start(self) -> Services:
         """Starts them and returns when all serve. On any failure, stops what was started."""
-        from odp.cli.log_setup import pin_log
         from odp.cli.upgrade import adopt_successor
-        from server.transparency import read_witness
 
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
@@ -262,12 +261,7 @@ class Services:
             for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
                 child.wait_serving(self.ca)
             self.write_reference_values()
-            pin_log(
-                self.root,
-                self.reference_values,
-                (self.policy, self.distributor_policy),
-                witness_keys=[read_witness(text)[1] for text in self._witnesses],
-            )
+            self.pin_log()
             server = self.start_child("server", self._ports[0])
             server.wait_serving(self.ca)
         except BaseException:
@@ -296,6 +290,18 @@ class Services:
                 if role in self.children
             },
             emulated_vendor=self.emulated_vendor,
+        )
+
+    def pin_log(self) -> None:
+        """Pins the transparency log, and endorses the enclaves again where half of an endorsement's time is over."""
+        from odp.cli.log_setup import pin_log
+        from server.transparency import read_witness
+
+        pin_log(
+            self.root,
+            self.reference_values,
+            (self.policy, self.distributor_policy),
+            witness_keys=[read_witness(text)[1] for text in self._witnesses],
         )
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
@@ -344,6 +350,15 @@ class Services:
                 arguments += ["--test-noise-seed", str(self.policy.test_noise_seed)]
         child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
         self.children[name] = child
+        return child
+
+    def restart_child(self, name: str) -> Child:
+        """Starts one that ended again, where the others look for it; returns before it serves."""
+        before = self.children[name]
+        before.stop()
+        _host, port = channel.parse_address(before.address)
+        child = self.start_child(name, port)
+        child.address, child.control_address = before.address, before.control_address
         return child
 
     def _attesters(self) -> list[str]:

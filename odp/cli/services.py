@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -16,6 +17,9 @@ from odp.cli.run import parent_watch, serve_until_stopped
 if TYPE_CHECKING:
     from odp.enclave.policy import Accumulation, Selection
     from odp.enclave.upgrade_policy import UpgradePolicy
+
+# How often `odp up` looks whether an endorsement is to be made again; the server looks into the file every hour.
+_ENDORSE_SECONDS = 86_400.0
 
 server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
 distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
@@ -331,8 +335,8 @@ def up(
 ) -> None:
     """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
     from odp.cli.processes import Services
+    from odp.cli.supervising import Supervisor
     from odp.enclave.policy import EnclavePolicy
-    from odp.errors import ServiceError
     from odp.transport.channel import parse_address
     from odp.transport.service import stop_event
 
@@ -369,8 +373,11 @@ def up(
             f"ready at {services.server_address}: developers connect with --state {state}, devices with "
             f"--services {state}. Ctrl-C stops all."
         )
+        supervisor = Supervisor(services, say=lambda line: out.print(line, soft_wrap=True))
+        endorsed = time.monotonic()
         while not stop.wait(0.5):
-            dead = services.dead()
-            if dead is not None:
-                raise ServiceError(f"{dead.name} ended by itself: {dead.last_line()}; the others were stopped too")
+            supervisor.look()
+            if time.monotonic() - endorsed >= _ENDORSE_SECONDS:
+                services.pin_log()
+                endorsed = time.monotonic()
     out.print("stopped")

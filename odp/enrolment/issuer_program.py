@@ -18,6 +18,7 @@ from odp.enrolment.attesters.seam import Verifier
 from odp.enrolment.issuer import Issuer, TokenLimits
 from odp.enrolment.storage import Storage
 from odp.errors import ConfigurationError, StateError
+from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
@@ -104,6 +105,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
+        undo.callback(watch(tls, log).close)
 
         def add(server: grpc.Server) -> None:
             enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(enrolment_servicer(issuer, log), server)

@@ -15,6 +15,7 @@ from odp.transparency.key_file import note_key
 from odp.transparency.note import Kind
 from odp.transparency.proofs import unpacked
 from odp.transparency.witness import Witness
+from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
@@ -72,6 +73,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
+        undo.callback(watch(tls, log).close)
 
         def add(server: grpc.Server) -> None:
             log_pb2_grpc.add_WitnessServiceServicer_to_server(witness_servicer(witness, log), server)

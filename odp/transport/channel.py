@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
+from odp.transport.certificates import RenewedChannel
 from odp.transport.statuses import RETRY_WINDOW, SAID_BY_SERVICE, one_line
 from odp.transport.tls import TlsIdentity, check_caller, read_ca
 
@@ -51,7 +52,7 @@ def connect(
 ) -> grpc.Channel:
     """A lazy TLS channel to ``address``, whose certificate must descend from ``ca`` (a PEM file or its bytes).
 
-    With ``identity`` the caller shows its certificate, as control listeners demand.
+    With ``identity`` the caller shows its newest certificate, as control listeners demand.
 
     ``targets`` are ``ip:port`` of one family that the name in ``address`` was resolved to: then these are connected to,
     nothing resolves the name again, and the certificate has to be the name's.
@@ -60,11 +61,15 @@ def connect(
     """
     host, _port = parse_address(address)
     pem = ca if isinstance(ca, bytes) else read_ca(ca)
-    if identity is None:
-        credentials = grpc.ssl_channel_credentials(root_certificates=pem)
-    else:
+    if identity is not None:
         check_caller(identity)
-        credentials = grpc.ssl_channel_credentials(pem, identity.key_pem, identity.certificate_pem)
+
+        def open_as(shown: TlsIdentity) -> grpc.Channel:
+            shows = grpc.ssl_channel_credentials(pem, shown.key_pem, shown.certificate_pem)
+            return grpc.secure_channel(address, shows, options=_OPTIONS)
+
+        return RenewedChannel(identity, open_as)
+    credentials = grpc.ssl_channel_credentials(root_certificates=pem)
     if not targets:
         return grpc.secure_channel(address, credentials, options=_OPTIONS)
     family = "ipv6" if targets[0].startswith("[") else "ipv4"

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection as grpc_reflection
 
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.transport.call import Aborted
+from odp.transport.certificates import server_credentials
 from odp.transport.channel import parse_address
 from odp.transport.front import Front, event_loop
 from odp.transport.limits import Limits
@@ -100,11 +101,7 @@ def serve(
     if reflection:
         names = [*service_names, health.SERVICE_NAME, grpc_reflection.SERVICE_NAME]
         grpc_reflection.enable_server_reflection(names, registry)
-    credentials = grpc.ssl_server_credentials(
-        [(identity.key_pem, identity.certificate_pem)],
-        root_certificates=None if callers is None else callers.ca_pem,
-        require_client_auth=callers is not None,
-    )
+    credentials = server_credentials(identity, None if callers is None else callers.ca_pem)
 
     async def start() -> tuple[grpc.aio.Server, Front, int]:
         front = Front(registry.handlers, limits=limits, workers=workers, callers=callers, immediate=immediate)

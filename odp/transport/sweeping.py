@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from odp.errors import OdpError
@@ -12,6 +13,28 @@ from odp.transport.logs import Log
 DAY = 86_400.0
 
 _SWEEP_SECONDS = 3600.0
+
+
+class SweepClock:
+    """The time by which a sweep erases what is old: a clock that was wrong for a moment erases nothing.
+
+    A time is believed where it was already so at the sweep before: it is never later than the time of that sweep and
+    the seconds since then, on a clock that nobody sets. At the first sweep nothing is old. ``clock`` gives seconds
+    since the epoch.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._before: tuple[float, float] | None = None
+
+    def now(self) -> float:
+        """Seconds since the epoch at most; to be asked once for each sweep."""
+        wall, steady = self._clock(), self._monotonic()
+        before, self._before = self._before, (wall, steady)
+        return float("-inf") if before is None else min(wall, before[0] + (steady - before[1]))
 
 
 class Sweeping:

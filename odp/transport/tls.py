@@ -14,8 +14,10 @@ import datetime
 import fcntl
 import ipaddress
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -32,6 +34,8 @@ CA_FILE = "ca.pem"
 _CA_KEY_FILE = "ca.key"
 _VALID_DAYS = 3650
 _CLOCK_SKEW = datetime.timedelta(days=1)
+#: Before the end of a certificate: from then on it is warned of, and one of the development CA replaced.
+WARN_SECONDS = 30 * 86_400.0
 
 
 _BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -39,11 +43,28 @@ _BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 @dataclass(frozen=True)
 class TlsIdentity:
-    """A program's certificate chain and key, and the CA that its clients pin; all PEM bytes."""
+    """A program's certificate chain and key, and the CA that its clients pin; all PEM bytes.
+
+    ``files`` are where they were read from: "certificate", "key" and "ca". ``source`` reads them again; None where they
+    cannot change.
+    """
 
     certificate_pem: bytes
     key_pem: bytes
     ca_pem: bytes
+    files: Mapping[str, Path] = field(default_factory=dict, compare=False)
+    source: Callable[[], TlsIdentity] | None = field(default=None, compare=False)
+
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes where certificate or key are written again."""
+        found = []
+        for path in (self.files[name] for name in ("certificate", "key") if name in self.files):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -132,11 +153,39 @@ def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
     """Reads and checks given files. Raises ConfigurationError naming the file that is missing, malformed or wrong."""
     certificate_pem, key_pem, ca_pem = (_read(path) for path in (certificate, key, ca))
     loaded = _parse_certificate(certificate, certificate_pem)
-    _parse_certificate(ca, ca_pem)
+    _require_valid(certificate, loaded)
+    _require_valid(ca, _parse_certificate(ca, ca_pem))
     private = _parse_key(key, key_pem)
     if _spki(private.public_key()) != _spki(loaded.public_key()):
         raise ConfigurationError(f"{key} is not the key of {certificate}; give a matching --key and --certificate")
-    return TlsIdentity(certificate_pem, key_pem, ca_pem)
+    return TlsIdentity(
+        certificate_pem,
+        key_pem,
+        ca_pem,
+        files={"certificate": certificate, "key": key, "ca": ca},
+        source=lambda: load_identity(certificate=certificate, key=key, ca=ca),
+    )
+
+
+def ends_at(pem: bytes) -> float:
+    """When a certificate ends, in seconds since the epoch."""
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+
+
+def utc(seconds: float) -> str:
+    """A time for people."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _require_valid(path: Path, certificate: x509.Certificate) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    ends, begins = certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    if now >= ends:
+        raise ConfigurationError(f"{path} expired at {utc(ends.timestamp())}; put a new certificate there, then start")
+    if now < begins:
+        raise ConfigurationError(
+            f"{path} is valid from {utc(begins.timestamp())} on, and it is {utc(now.timestamp())} here; check the clock"
+        )
 
 
 def read_ca(path: Path) -> bytes:
@@ -149,22 +198,34 @@ def read_ca(path: Path) -> bytes:
 def development_identity(state: StateFolder, ca_folder: Path | None = None) -> TlsIdentity:
     """An identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), made on first start.
 
-    Its name is that of ``state.role``. A stored certificate that lacks something is replaced.
+    Its name is that of ``state.role``. A stored certificate that lacks something, or ends within 30 days, is replaced.
+
+    Raises ConfigurationError where the CA has expired: whoever pinned it has to pin another one.
     """
     folder = ca_folder if ca_folder is not None else state.path("ca")
     ca_certificate, ca_key = _development_ca(folder)
+    ended = ca_certificate.not_valid_after_utc
+    if datetime.datetime.now(datetime.UTC) >= ended:
+        raise ConfigurationError(
+            f"the development CA in {folder} expired at {utc(ended.timestamp())}; remove that folder, start again, and "
+            f"give devices and developers the new {CA_FILE}"
+        )
+    known: dict[str, Any] = {
+        "files": {"certificate": state.path("tls.pem"), "key": state.path("tls.key"), "ca": folder / CA_FILE},
+        "source": lambda: development_identity(state, ca_folder),
+    }
     ca_pem = ca_certificate.public_bytes(serialization.Encoding.PEM)
     stored_certificate, stored_key = state.read("tls.pem"), state.read("tls.key")
     name = caller_name(state.role)
     if stored_certificate and stored_key and _usable(stored_certificate, stored_key, ca_certificate, name):
-        return TlsIdentity(stored_certificate, stored_key, ca_pem)
+        return TlsIdentity(stored_certificate, stored_key, ca_pem, **known)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _issue(state.role, key, ca_certificate, ca_key)
     key_pem = _key_pem(key)
     certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
     state.write_atomically("tls.key", key_pem)
     state.write_atomically("tls.pem", certificate_pem)
-    return TlsIdentity(certificate_pem, key_pem, ca_pem)
+    return TlsIdentity(certificate_pem, key_pem, ca_pem, **known)
 
 
 def _development_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -248,7 +309,8 @@ def _usable(certificate_pem: bytes, key_pem: bytes, ca: x509.Certificate, name: 
         complete = name in uri_names(certificate) and all(_allows(certificate, usage) for usage in _BOTH_ENDS)
     except Exception:  # any failure means that a new certificate is needed, whatever the reason
         return False
-    return matching and complete and datetime.datetime.now(datetime.UTC) < certificate.not_valid_after_utc
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return matching and complete and left.total_seconds() >= WARN_SECONDS
 
 
 def _allows(certificate: x509.Certificate, usage: x509.ObjectIdentifier) -> bool:

@@ -523,6 +523,36 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R277", "files elsewhere", "transport/test_backup.py::"
          "test_an_archive_that_would_write_elsewhere_is_refused"),
     ],
+    "certificates": [
+        ("R251", "a certificate that expires while programs run",
+         "security/test_certificates.py::"
+         "test_r251_a_listener_shows_the_certificate_that_its_files_have_without_a_restart"),
+        ("R251", "the same, of a caller",
+         "security/test_certificates.py::test_r251_a_caller_shows_its_newest_certificate_on_a_channel_that_it_has"),
+        ("R251", "a start with an expired certificate, or under an expired CA",
+         "security/test_certificates.py::test_r251_a_certificate_that_has_expired_ends_the_start_with_one_line"),
+        ("R251", "an endorsement that expires while the server runs",
+         "server/test_transparency.py::"
+         "test_r251_new_endorsements_are_taken_up_without_a_restart_and_warned_of_before_they_end"),
+    ],
+    "ended programs": [
+        ("R253", "one of the programs of `odp up` killed",
+         "cli/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),
+        ("R253", "one that ends at every start",
+         "cli/test_supervising.py::"
+         "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
+    ],
+    "clocks": [
+        ("R252", "the clock set back or ahead while a round is open",
+         "server/test_driver.py::test_r252_a_clock_that_is_set_neither_holds_a_round_open_nor_closes_it_early"),
+        ("R252", "the clock set while the server is away",
+         "server/test_driver.py::"
+         "test_r252_after_a_restart_a_round_waits_for_what_is_left_and_never_longer_than_its_time"),
+        ("R252", "the clock set ahead by years before a sweep or a start",
+         "security/test_quotas.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_round"),
+        ("R252", "the same, at a distributor",
+         "distributor/test_retention.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_model"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

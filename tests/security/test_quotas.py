@@ -197,14 +197,14 @@ def test_r171_a_round_that_nobody_asks_about_is_erased_uncharged_and_can_be_open
     for device in range(3):
         host.submit(device)
     noise = host.core.round_states()
-    host.now += 29 * DAY
+    host.wait(29 * DAY)
     host.control.sweep()
     assert host.core.round_states() == noise
     host.ask()
-    host.now += 29 * DAY
+    host.wait(29 * DAY)
     host.control.sweep()
     assert host.stored() == 3, "somebody asked meanwhile"
-    host.now += 2 * DAY
+    host.wait(2 * DAY)
     host.restart()
     host.control.sweep()
     assert (host.core.round_states(), host.stored()) == ([], 0)
@@ -218,11 +218,33 @@ def test_r171_a_round_that_nobody_asks_about_is_erased_uncharged_and_can_be_open
     assert host.close_round()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_round(host: Host, restarted: bool) -> None:
+    """Set ahead by years: at a sweep, or when the program starts."""
+    for device in range(3):
+        host.submit(device)
+    host.wait(3600.0)
+    host.control.sweep()
+    host.now += 1000 * DAY
+    if restarted:
+        host.restart()
+    else:
+        host.control.sweep()
+    assert host.stored() == 3
+    host.now -= 1000 * DAY
+    host.wait(3600.0)
+    host.control.sweep()
+    assert host.stored() == 3, "the time that was wrong is not remembered"
+    host.wait(31 * DAY)
+    host.control.sweep()
+    assert host.stored() == 0
+
+
 def test_r171_a_charged_round_waits_for_its_release_however_long(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     for device in range(3):
         host.submit(device)
     host.settle(host.core.charge(*host.world.order(0, domains.CLOSE)).writes)
-    host.now += 1000 * DAY
+    host.wait(1000 * DAY)
     host.control.sweep()
     assert "task_not_forgotten" in host.log.getvalue()
     assert host.close_round()
@@ -234,7 +256,7 @@ def test_r171_a_round_whose_opening_was_not_noted_is_known_from_the_next_start_o
     """The program died between the enclave's opening and its own note of it."""
     host.storage.forget_work(host.world.task_sha256)
     host.restart()
-    host.now += 31 * DAY
+    host.wait(31 * DAY)
     host.control.sweep()
     assert host.core.round_states() == []
 

@@ -166,10 +166,10 @@ def test_a_round_stays_open_below_its_goal_until_its_time_is_up(world: Any, defi
     world.aggregator.contributions = 4
     world.run(driver)
     assert world.storage.round(sha256, 0).contributions == 4
-    world.clock.now += 59.0
+    world.monotonic.now += 59.0
     assert not driver.step_once()
     assert not world.aggregator.drawn
-    world.clock.now += 1.0
+    world.monotonic.now += 1.0
     assert driver.step_once()
     assert world.storage.round(sha256, 0).state is RoundState.RELEASED
 
@@ -179,12 +179,49 @@ def test_a_round_stays_open_below_its_minimum_however_long_it_takes(world: Any, 
     driver = world.driver()
     world.aggregator.contributions = 2
     world.run(driver)
-    world.clock.now += 1e6
+    world.monotonic.now += 1e6
     assert not driver.step_once()
     assert world.storage.round(sha256, 0).state is RoundState.OPEN
     world.aggregator.contributions = 3
     assert driver.step_once()
     assert world.storage.round(sha256, 0).state is RoundState.RELEASED
+
+
+@pytest.mark.parametrize("jump", [-1e6, -30.0, 30.0, 1e6])
+def test_r252_a_clock_that_is_set_neither_holds_a_round_open_nor_closes_it_early(
+    world: Any, definition: Any, jump: float
+) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.aggregator.contributions = 4
+    world.run(driver)
+    world.clock.now += jump
+    for _ in range(2):
+        world.monotonic.now += 29.5
+        assert not driver.step_once()
+    world.monotonic.now += 1.0
+    assert driver.step_once()
+    assert world.storage.round(sha256, 0).state is RoundState.RELEASED
+
+
+@pytest.mark.parametrize(("passed", "left"), [(-1e6, 60.0), (0.0, 60.0), (45.0, 15.0), (1e6, 0.0)])
+def test_r252_after_a_restart_a_round_waits_for_what_is_left_and_never_longer_than_its_time(
+    world: Any, definition: Any, passed: float, left: float
+) -> None:
+    """The monotonic clock begins anew with the boot: the time of day says how long the program was away."""
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = 4
+    world.run(world.driver())
+    world.clock.now += passed
+    world.monotonic.now = 3.0
+    again = world.driver()
+    if left:
+        world.run(again)
+        world.monotonic.now += left - 0.5
+        assert not again.step_once()
+        world.monotonic.now += 0.5
+    world.run(again)
+    assert world.storage.round(sha256, 0).state is RoundState.APPLIED
 
 
 def test_a_round_that_lost_contributions_since_it_was_asked_about_stays_open(world: Any, definition: Any) -> None:

@@ -21,6 +21,7 @@ from odp.transparency.note import Kind, NoteKey
 from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard
 from odp.transparency.sources import LogFolder
+from odp.transport.sweeping import DAY
 from server.transparency import FRESH_SECONDS, LogKeeper, read_witness
 
 KEY = NoteKey.generate("example.com/log")
@@ -211,6 +212,34 @@ def test_the_newest_checkpoint_is_signed_again_every_minute(world: Any, kept: Ke
     memory.accept(kept.open.note, now=world.clock())
     world.clock.now -= 3 * FRESH_SECONDS
     assert keeper.keep_fresh(), "a clock that was set back"
+
+
+def test_r251_new_endorsements_are_taken_up_without_a_restart_and_warned_of_before_they_end(
+    world: Any, kept: Kept
+) -> None:
+    policy, now = world.services.policy, int(world.clock())
+
+    def endorsed(days: float) -> EndorsementFile:
+        entry, _ = endorse(
+            ENDORSER, role="aggregator", image_digest=world.services.identity.image_digest,
+            policy_sha256=policy.sha256.hex(), not_before=now - 10, not_after=now + int(days * DAY),
+        )  # fmt: skip
+        return EndorsementFile((PolicyEntry(policy.to_bytes()),), (entry,))
+
+    soon, later = endorsed(31), endorsed(365)
+    keeper = kept.start(endorsements=soon)
+    assert kept.open is not None
+    keeper.take_endorsements(soon)
+    assert "endorsement_expires" not in world.lines.text
+    world.clock.now += 2 * DAY
+    keeper.take_endorsements(soon)
+    assert world.lines.text.count("endorsement_expires") == 1
+    assert "role=aggregator" in world.lines.text
+    assert "days=29" in world.lines.text
+    size = kept.open.size
+    keeper.take_endorsements(EndorsementFile(soon.policies, (*soon.endorsements, *later.endorsements)))
+    assert kept.open.size == size + 1
+    assert world.lines.text.count("endorsement_expires") == 1, "another one holds for longer"
 
 
 @pytest.mark.usefixtures("truthful")

@@ -75,6 +75,7 @@ def test_a_damaged_identity_is_made_again(state: StateFolder, name: str, damage:
 
 
 def test_an_expired_certificate_is_made_again(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    tls._development_ca(state.path("ca"))
     monkeypatch.setattr(tls, "_VALID_DAYS", -0.5)
     development_identity(state)
     monkeypatch.undo()
