@@ -282,7 +282,10 @@ class Fleet:
                         f"{now - self._idle_since:.0f} s; submit one, or check --population and --server"
                     )
                 return None
-        return self._check_ins.window(window)
+        pause = self._check_ins.window(window)
+        if self._idle_answers == 1:
+            self._log.event("no_round_open", population=self._population, ask_again_seconds=round(pause, 1))
+        return pause
 
     def _failed_for_all(self, error: OdpError) -> float:
         """One line for the whole host when a service stops being usable; seconds to pause."""

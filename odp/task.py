@@ -158,7 +158,8 @@ class Cohort:
     Attributes:
       minimum: The enclave releases nothing below so many contributions.
       goal: The round closes as soon as so many have come; default the minimum.
-      round_seconds: Or after so many seconds, given the minimum.
+      round_seconds: Or after so many seconds, given the minimum; or sooner, once no device comes any more
+        (docs/protocol.md, section 11). A task that has to have more devices raises its minimum.
       sampling: "full": every contribution counts, the most accurate choice for a given budget. "enclave_poisson": the
         enclave draws each contribution with a secret coin, and the drawn ones count; every device still contributes.
       sampling_probability: Of that coin, above 0 and below 1.

@@ -40,7 +40,7 @@ class Combination:
         return self.aggregation == odp.task.ENCLAVE and self.broadcast != LWE
 
     @property
-    def is_another(self) -> bool:
+    def is_distinct(self) -> bool:
         """Whether it is offered and none of the others is the same task: "" and "auto" stand for one of the rest."""
         return self.is_offered and (self.algorithm == "statistics" or self.broadcast in (ENCLAVE, ALL, PIR))
 

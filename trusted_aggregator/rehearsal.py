@@ -62,26 +62,37 @@ class _NoNoise:
 
 def rehearse() -> None:
     """Runs all of them; nothing of it is kept."""
+    rehearse_full_participation()
+    rehearse_sampling()
+
+
+def rehearse_full_participation() -> None:
+    """Runs the tasks of which every contribution counts."""
     GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
     issuer = _Issuer()
-    models = (
+    for definition in _unsampled():
+        for accumulation in ACCUMULATIONS:
+            _Rehearsal(definition, accumulation, issuer).run()
+
+
+def rehearse_sampling() -> None:
+    """Runs the tasks whose contributions are drawn: their accountant takes longer to load than all the rest."""
+    issuer, unsampled = _Issuer(), _unsampled()
+    sampled = [_sampled(definition) for definition in unsampled if definition.HasField("model")]
+    for definition in sampled:
+        _Rehearsal(definition, "oblivious", issuer).run()
+    _account((*unsampled, *sampled))
+
+
+def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
+    return (
         _model(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
         _model(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
-    )
-    unsampled = (
-        *models,
         _statistics(bins=_ITEMS),
         _statistics(bins=_LARGE_BINS),
         _statistics(bins=_ITEMS, aggregation=MASKED),
         _statistics(bins=_ITEMS, aggregation=SECAGG, clients=_CLIENTS),
     )
-    for definition in unsampled:
-        for accumulation in ACCUMULATIONS:
-            _Rehearsal(definition, accumulation, issuer).run()
-    sampled = [_sampled(definition) for definition in models]
-    for definition in sampled:
-        _Rehearsal(definition, "oblivious", issuer).run()
-    _account((*unsampled, *sampled))
 
 
 def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:

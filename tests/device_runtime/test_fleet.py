@@ -122,6 +122,7 @@ def test_a_host_that_missed_the_last_round_ends_after_a_quiet_time(world: Any) -
     host.run()
     assert sum(host.pauses) > 120
     assert "no_open_round" in world.log_text.getvalue()
+    assert world.log_text.getvalue().count("no_round_open") == 1, "said once, however often it asks"
 
 
 def test_a_host_that_is_to_end_with_its_task_and_finds_none_says_so(world: Any) -> None:

@@ -27,7 +27,7 @@ from odp.v1 import server_pb2
 pytestmark = pytest.mark.processes
 
 SECONDS = 240.0
-RUN = [combination for combination in COMBINATIONS if combination.is_another]
+RUN = [combination for combination in COMBINATIONS if combination.is_distinct]
 
 
 @pytest.fixture(scope="module")
