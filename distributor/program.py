@@ -95,7 +95,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
     log = Log(ROLE) if log is None else log
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         begun = begin(
             launch=launch,
             state=state,
@@ -113,7 +113,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         tls = identity_for(
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
-        store = ModelStore(state.path("models"))
+        store = ModelStore(state.path("models"), health=state.health)
         helper = None
         if config.helper is not None:
             helper_ca = tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca)
