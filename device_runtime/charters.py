@@ -126,10 +126,11 @@ class CharterMemory:
             }
             if remembered.get(charter.population) == line:
                 return
-            self._known = {**remembered, charter.population: line}
+            after = {**remembered, charter.population: line}
             if self._file is not None:
                 with state_errors(self._file.parent):
-                    write_atomically(self._file, json.dumps(self._known, sort_keys=True).encode() + b"\n")
+                    write_atomically(self._file, json.dumps(after, sort_keys=True).encode() + b"\n")
+            self._known = after
 
     def _remembered(self) -> dict[str, dict[str, Any]]:
         if self._known is None:

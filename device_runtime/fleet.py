@@ -36,6 +36,7 @@ from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
     ConfigurationError,
+    DiskFailed,
     DiskFull,
     EnrolmentError,
     NotNow,
@@ -388,8 +389,9 @@ class Fleet:
             self._decline(seen[0] if seen else None, device, error)
             return "declined"
         except OdpError as error:
-            # A full disk is no device's own: set aside one by one, the last few would leave the host waiting for ever.
-            if isinstance(error, StateError) and not isinstance(error, DiskFull):
+            # A full or failed disk is no device's own: set aside one by one, the last few would leave the host waiting
+            # for ever.
+            if isinstance(error, StateError) and not isinstance(error, (DiskFull, DiskFailed)):
                 self._roster.set_aside(device)
             self._failed(sweep, device, error)
             if isinstance(error, StoreDamaged):
@@ -404,7 +406,7 @@ class Fleet:
             sweep.failures += 1
             sweep.failures_in_a_row += 1
             telling = sweep.failures <= _LINES_PER_SWEEP
-            hopeless = isinstance(error, DiskFull) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
+            hopeless = isinstance(error, (DiskFull, DiskFailed)) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
         if hopeless:

@@ -10,6 +10,7 @@ from device_runtime.keys import PLAIN_HEADER, StoreKey
 from device_runtime.locking import folder_lock
 from device_runtime.schema import ADDED, SCHEMA_VERSION
 from odp.errors import StateError
+from odp.transport.durability import sync, sync_folder
 
 #: The version whose stores are taken over.
 PLAIN_VERSION = 2
@@ -57,8 +58,8 @@ def encrypt(path: Path, key: StoreKey) -> None:
                 _complete(unfinished, key)
                 with path.open("rb+") as old:
                     unfinished.replace(path)
-                    _sync(path.parent)
-                    _overwrite(old.fileno())
+                    sync_folder(path.parent)
+                    _overwrite(old.fileno(), path)
             finally:
                 connection.close()
                 unfinished.unlink(missing_ok=True)
@@ -76,16 +77,8 @@ def _complete(path: Path, key: StoreKey) -> None:
         connection.close()
 
 
-def _overwrite(descriptor: int) -> None:
+def _overwrite(descriptor: int, path: Path) -> None:
     size = os.fstat(descriptor).st_size
     for start in range(0, size, _CHUNK):
         os.pwrite(descriptor, bytes(min(_CHUNK, size - start)), start)
-    os.fsync(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(descriptor, path)

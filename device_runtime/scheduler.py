@@ -249,6 +249,7 @@ class Scheduler:
         except (sqlite3.DatabaseError, OSError) as error:
             raise self._unusable(error) from error
         try:
+            connection.execute("PRAGMA synchronous=EXTRA")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, _FORMAT):
                 raise StateError(

@@ -20,7 +20,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.transport.certificates import watch
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
-from odp.transport.running import Running
+from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
@@ -62,10 +62,11 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
     Raises ConfigurationError (a bad file, address or port in use) and StateError (folder in use, disk full, corrupt).
     """
     log = Log(ROLE) if log is None else log
+    failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         key = _key(state)
-        store = ModelStore(state.path("models"))
+        store = ModelStore(state.path("models"), health=state.health)
         # The same checks of models and versions as in the distributor's enclave; nothing is sealed to this key.
         core = DistributorCore(HpkeKey.generate())
         models = DistributorService(
@@ -96,7 +97,7 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         )
         undo.callback(server.stop)
         log.event("serving", address=server.address, key=key.public.hex())
-        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)
+        return Running(address=server.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure)
 
 
 def helper_key(state: Path) -> str:

@@ -30,6 +30,7 @@ from google.protobuf.message import DecodeError
 
 from odp.blocks import BLOCK_BYTES
 from odp.errors import ConfigurationError, DiskFull, StateError
+from odp.transport.durability import Health, sync, sync_folder
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
@@ -57,13 +58,19 @@ class StoredModel:
 class ModelStore:
     """Folders of models under ``root``; callers serialise ``commit`` and ``remove`` of one model.
 
-    ``free_bytes`` tells how much space a path's disk has left.
+    ``free_bytes`` tells how much space a path's disk has left. From the first sync on that failed, which ``health`` is
+    told of, nothing is received, kept or removed any more (DiskFailed).
     """
 
     def __init__(
-        self, root: Path, *, free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
+        self,
+        root: Path,
+        *,
+        health: Health | None = None,
+        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
         self._root = root
+        self._health = Health() if health is None else health
         self._free_bytes = free_bytes
         with state_errors(root):
             make_folders(root)
@@ -109,7 +116,7 @@ class ModelStore:
                 f"{(total_bytes + _RESERVE_BYTES) // 2**20} MiB needed); free some space and publish again"
             )
         folder = self._root / f"{_INCOMING}{uuid.uuid4().hex}"
-        with state_errors(self._root):
+        with self._health, state_errors(self._root):
             folder.mkdir(mode=0o700)
             try:
                 _write(folder / _TASK, task.SerializeToString())
@@ -117,17 +124,17 @@ class ModelStore:
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-        return IncomingModel(folder, self._folder(model))
+        return IncomingModel(folder, self._folder(model), self._health)
 
     def remove(self, model: bytes) -> None:
         """Deletes a model; readers that opened a table before still read it to its end. Unknown ids are ignored."""
         doomed = self._root / f"{_REMOVED}{uuid.uuid4().hex}"
-        with state_errors(self._root):
+        with self._health, state_errors(self._root):
             try:
                 self._folder(model).rename(doomed)
             except FileNotFoundError:
                 return
-            _sync_folder(self._root)
+            sync_folder(self._root)
             shutil.rmtree(doomed)
 
     def used(self, model: bytes) -> float:
@@ -153,7 +160,7 @@ class ModelStore:
 
     def keep_hint(self, model: bytes, hint: bytes) -> None:
         """Keeps a hint beside its model, whole or not at all. Raises StateError where the model is gone."""
-        with state_errors(self._root):
+        with self._health, state_errors(self._root):
             write_atomically(self._folder(model) / _HINT, hint)
 
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
@@ -191,8 +198,9 @@ class ModelStore:
 class IncomingModel:
     """A model that is being received. Leaving the context without ``commit`` deletes every byte of it."""
 
-    def __init__(self, folder: Path, final: Path) -> None:
+    def __init__(self, folder: Path, final: Path, health: Health) -> None:
         self.folder = folder
+        self._health = health
         self._final = final
         self._tables = 0
         self._committed = False
@@ -210,19 +218,20 @@ class IncomingModel:
                 # Not around the loop: an error of the stream that yields the pieces is not one of the disk.
                 with state_errors(self.folder.parent):
                     file.write(piece)
-            with state_errors(self.folder.parent):
+            with self._health, state_errors(self.folder.parent):
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno(), path)
         self._tables += 1
 
     def commit(self) -> None:
         """Gives the folder its final name, durably. A folder of that name already holds the same content: it stays."""
-        with state_errors(self.folder.parent):
-            _sync_folder(self.folder)
+        with self._health, state_errors(self.folder.parent):
+            sync_folder(self.folder)
             if not self._final.exists():
                 self.folder.rename(self._final)
-                _sync_folder(self._final.parent)
                 self._committed = True
+            # Also of a name that was there: an earlier process may have been killed before it was on the disk.
+            sync_folder(self._final.parent)
 
     def __enter__(self) -> IncomingModel:
         return self
@@ -264,12 +273,4 @@ def _write(path: Path, data: bytes) -> None:
     with _new(path) as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(file.fileno(), path)

@@ -96,7 +96,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
     log = Log(ROLE) if log is None else log
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         begun = begin(
             launch=launch,
             state=state,
@@ -115,7 +115,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
         undo.callback(watch(tls, log).close)
-        store = ModelStore(state.path("models"))
+        store = ModelStore(state.path("models"), health=state.health)
         helper = None
         if config.helper is not None:
             helper_ca = tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca)

@@ -20,6 +20,7 @@
     │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
         ├── DiskFull            there is no room for what has to be stored: free some, then start again
+        ├── DiskFailed          the disk did not store what it was given: the program has to end; start it again
         └── StoreDamaged        a device's store holds bytes that were not written so: repair it, or restore a backup
 
 A caller writes::
@@ -156,6 +157,10 @@ class StateError(OdpError):
 
 class DiskFull(StateError):
     """The disk has no room for what has to be stored; nothing was lost. It concerns all files of that disk."""
+
+
+class DiskFailed(StateError):
+    """The disk did not store what it was given: only a new start of the program tells what it has."""
 
 
 class StoreDamaged(StateError):

@@ -22,7 +22,7 @@ from odp.transport.certificates import watch
 from odp.transport.channel import connect, parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
-from odp.transport.running import Running
+from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.sweeping import Sweeping
@@ -138,8 +138,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     """
     log = Log(ROLE) if log is None else log
     reference_values = None if config.reference_values is None else ReferenceValues.load(config.reference_values)
+    failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         identity = identity_for(
             state,
             certificate=config.certificate,
@@ -148,9 +149,10 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             ca_folder=config.ca_folder,
         )
         undo.callback(watch(identity, log).close)
+        state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
         key = _developer_key(state)
         token = _operator_token(state)
-        storage = Storage(state.path(DATABASE_FILE), clock=clock)
+        storage = Storage(state.path(DATABASE_FILE), health=state.health, clock=clock)
         undo.callback(storage.close)
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
         public = undo.enter_context(connect(config.aggregator, ca))
@@ -163,7 +165,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             public, controls[1], address=config.aggregator, control_address=config.aggregator_control
         )
         log_key = _log_key(state, config.log_key)
-        files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock()))
+        files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock(), health=state.health))
         keeper = LogKeeper(
             files,
             endorsements=_endorsements(config.endorsements),
@@ -173,6 +175,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             witnesses=[_witness(text, ca, undo) for text in config.witnesses],
         )
         undo.callback(Sweeping(lambda: keeper.take_endorsements(_endorsements(config.endorsements)), log).close)
+        keeper.require_tasks(task.signed for task in storage.tasks() if storage.published_version(task.sha256))
         populations = Populations(
             storage, aggregator=aggregator, key=key, log=log, keeper=keeper, issuer_key=_key_of(config.issuer_key)
         )
@@ -220,9 +223,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             aggregator_address=config.aggregator,
             log=log,
         )
-        publisher = TablePublisher(
-            TableBook(state.path(TABLE_FOLDER), key), distributor, distributor_address=config.distributor, log=log
-        )
+        book = TableBook(state.path(TABLE_FOLDER), key, health=state.health)
+        publisher = TablePublisher(book, distributor, distributor_address=config.distributor, log=log)
         answering_tables = table_servicer(publisher, token=token, log=log)
         undo.callback(driver.stop)
 
@@ -243,7 +245,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         undo.callback(service.stop)
         driver.start()
         log.event("serving", address=service.address, distributor=config.distributor, aggregator=config.aggregator)
-        running = RunningServer(address=service.address, ca_pem=identity.ca_pem, closing=undo.pop_all(), log=log)
+        running = RunningServer(
+            address=service.address, ca_pem=identity.ca_pem, closing=undo.pop_all(), log=log, failure=failure
+        )
         running.developer_key = key.public
         running.token_path = state.path(TOKEN_FILE)
         running.log_folder = files.folder

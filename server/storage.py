@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from odp.transport.database import database_errors, open_database
+from odp.transport.durability import Health
 from odp.v1 import common_pb2
 from server.schema import HISTORY, ITEM_FEATURES, METADATA, ROUNDS, TASKS, VERSIONS, RoundState, TaskState
 
@@ -118,11 +119,11 @@ class HistoryEntry:
 class Storage:
     """The server's database. Thread-safe; methods that change something answer whether they were the ones to do it."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, health: Health | None = None, clock: Callable[[], float] = time.time) -> None:
         """Opens or creates the SQLite file ``path``. Raises StateError where it cannot be used."""
         self._path = path
         self._clock = clock
-        self._engine = open_database(path)
+        self._engine = open_database(path, health=health)
         with database_errors(path):
             METADATA.create_all(self._engine)
 

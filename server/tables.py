@@ -26,6 +26,7 @@ from odp.public_table import OpenedTable, check_shape, open_version, sign_table,
 from odp.signed_task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
+from odp.transport.durability import Health
 from odp.transport.logs import Log, short
 from odp.transport.private_files import make_folders
 from odp.transport.service import NotFound, Unauthenticated, answers
@@ -46,10 +47,11 @@ _AT_ONCE, _WAITING = 2, 8
 class TableBook:
     """The signed versions of every table of a server, on its disk; thread-safe."""
 
-    def __init__(self, folder: Path, key: SigningKey) -> None:
+    def __init__(self, folder: Path, key: SigningKey, *, health: Health | None = None) -> None:
         """Makes ``folder`` where it is missing. Raises StateError."""
         self._folder = folder
         self._key = key
+        self._health = Health() if health is None else health
         self._lock = threading.Lock()
         with state_errors(folder):
             make_folders(folder)
@@ -153,7 +155,8 @@ class TableBook:
                 raise ConfigurationError(
                     f"this server has {MOST_TABLES} tables already; remove files of {self._folder}"
                 )
-            write_atomically(path, record.SerializeToString())
+            with self._health:
+                write_atomically(path, record.SerializeToString())
 
 
 class TablePublisher:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from odp.enclave.evidence import Claims, read_token
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.privacy.ledger_state import LedgerHead
+from odp.signed_task import task_sha256
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.endorsements import EndorsementFile, open_endorsement
 from odp.transparency.entries import (
@@ -122,6 +123,15 @@ class LogKeeper:
         """Logs a task. Raises StateError."""
         if self._append([TaskEntry.of(task).encode()]):
             self._events.event("task_logged", size=self._log.size)
+
+    def require_tasks(self, tasks: Iterable[common_pb2.SignedTask]) -> None:
+        """Raises StateError where the log lacks one of ``tasks``, which were logged: its files are older, or gone."""
+        for task in tasks:
+            if self._log.index_of(TaskEntry.of(task).leaf) is None:
+                raise StateError(
+                    f"the log in {self._log.folder} lacks task {short(task_sha256(task))}, which was logged: its files "
+                    "are older than the database, or new; `odp audit repair` restores them"
+                )
 
     def log_model(self, model: common_pb2.SignedManifest) -> None:
         """Logs a model version. Raises StateError."""

@@ -14,7 +14,7 @@ import grpc
 
 from odp._validate import identifier
 from odp.charter import open_charter
-from odp.errors import PrivacyError, StateError
+from odp.errors import DiskFailed, PrivacyError, StateError
 from odp.signed_task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
@@ -68,7 +68,8 @@ class ControlService:
         self._noted: dict[bytes, float] = {}
 
     def resume(self) -> None:
-        """Notes when work on the open rounds began, where a death came before that was noted. Call once, at start."""
+        """Finishes what a death interrupted: erasing, and noting when work on the open rounds began. Call at start."""
+        self._empty_files()
         for state in self._core.round_states():
             self._storage.note_work(state.task_sha256, self._clock(), unless_noted=True)
 
@@ -128,7 +129,6 @@ class ControlService:
         task, number = charged.task_sha256, charged.round
         # The charge names the exact set: a crash after it must find all of the set.
         self._storage.wait_for(task, number, charged.contributions, timeout=_STORE_SECONDS)
-        self._storage.sync()
         self._changes.settle(charged.writes)
         self._log.event("round_charged", task=short(task), round=number, contributions=charged.contributions)
         masked = None
@@ -137,6 +137,7 @@ class ControlService:
         noise = self._storage.record(noise_key(task, number))
         self._changes.settle(self._core.seal_release(request.order, noise=noise, masked=masked))
         self._storage.erase(task, number)
+        self._empty_files()
         self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)
 
     def _release(self, request: aggregator_pb2.CloseRoundRequest, key: Key) -> common_pb2.SignedRelease:
@@ -196,6 +197,7 @@ class ControlService:
 
     def sweep(self) -> None:
         """Forgets tasks that no server asked about for too long, with what was contributed to their open rounds."""
+        self._empty_files()
         for task in self._storage.idle(self._sweeps.now() - self._idle_seconds):
             with self._changes.turn():
                 before = self._core.round_states()
@@ -216,6 +218,17 @@ class ControlService:
             if self._secagg is not None:
                 self._secagg.forget(key)
             self._storage.erase(*key)
+        # Also what an earlier order could not: it is asked again, and there is nothing left to end.
+        self._storage.finish_erasing()
+
+    def _empty_files(self) -> None:
+        """What was erased leaves the files now, or with a later round: a release does not wait for it."""
+        try:
+            self._storage.finish_erasing()
+        except DiskFailed:
+            raise
+        except StateError as error:
+            self._log.warning("not_erased", reason=str(error))
 
     def _forget_work(self, task: bytes) -> None:
         self._storage.forget_work(task)

@@ -104,7 +104,7 @@ def start(
     rosters = [read_roster(path) for path in config.rosters]
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         storage = Storage(state)
         undo.callback(storage.close)
         records = storage.records()

@@ -3,12 +3,12 @@
 Ciphertexts and masked vectors of more than 1 MiB are files (``large_files.py``), written before their rows, which name
 them. Where a round is masked, the ciphertext of a row ends with SHA-256 of its masked vector.
 
-- ``contributions.db`` takes a row per accepted contribution, many in one commit (``ingest.py``). A commit survives the
-  death of the process; ``sync`` makes it survive a power cut as well, and runs before a round is charged.
-- ``sealed.db`` takes the sealed records, few and large; every commit is on the disk before it returns.
+- ``contributions.db`` takes a row per accepted contribution, many in one commit (``ingest.py``): they share its sync.
+- ``sealed.db`` takes the sealed records, few and large.
 
-A write that fails (disk full) is never acknowledged, and nothing more is accepted: the program stops, and the next
-start finds exactly what was acknowledged.
+Every commit is on the disk before it returns, so what was acknowledged, and what is charged for, survives a power cut.
+A write that fails (disk full, a sync that failed) is never acknowledged, and nothing more is accepted: the program
+stops, and the next start finds exactly what was acknowledged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import OdpError, StateError
-from odp.transport.database import database_errors, open_database
+from odp.transport.database import database_errors, empty_log, open_database
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.large_files import LARGE_BYTES, LargeFiles
 from trusted_aggregator.records import (
@@ -104,11 +104,12 @@ class Storage:
 
     def __init__(self, state: StateFolder) -> None:
         self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
-        self._contributions = open_database(self._paths["contributions"], durable=False)
-        self._sealed = open_database(self._paths["sealed"])
-        self._large = LargeFiles(state.path("large"))
+        state.require_not_lost("contributions.db", beside="sealed.db")
+        self._contributions = open_database(self._paths["contributions"], health=state.health)
         with database_errors(self._paths["contributions"]):
             _CONTRIBUTIONS.create(self._contributions, checkfirst=True)
+        self._sealed = open_database(self._paths["sealed"], health=state.health)
+        self._large = LargeFiles(state.path("large"), state.health)
         with database_errors(self._paths["sealed"]):
             for table in (_RECORDS, _LEDGERS, _CHARTERS, _WORK):
                 table.create(self._sealed, checkfirst=True)
@@ -116,9 +117,11 @@ class Storage:
         self._stored: dict[tuple[bytes, int], int] = {}
         self._failure: StateError | None = None
         self._closing = False
+        # Whether the write-ahead log may hold rows that were erased.
+        self._remains = True
 
     def add(self, contributions: Sequence[Contribution]) -> None:
-        """Stores accepted contributions, all or none; returns once they are committed.
+        """Stores accepted contributions, all or none; returns once they are on the disk.
 
         Raises:
             StateError: they could not be stored, or earlier ones could not: the program has to stop.
@@ -145,16 +148,10 @@ class Storage:
                 if not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise StateError(f"contributions of round {round} were not stored in time; close the round again")
 
-    def sync(self) -> None:
-        """Brings all committed contributions to the disk."""
-        self._large.sync()
-        with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
-
     def contributions(self, task_sha256: bytes, round: int) -> Iterator[bytes]:
         """The stored ciphertexts of a round, oldest first, a page at a time.
 
-        Empty, which no enclave accepts, where a power cut took the file of a ciphertext or of its masked vector.
+        Empty, which no enclave accepts, where the file of a ciphertext or of its masked vector is gone or damaged.
         """
         table = _CONTRIBUTIONS
         held = sqlalchemy.func.length(table.c.masked).label("held")
@@ -206,17 +203,39 @@ class Storage:
             self._stored[task_sha256, round] = count
 
     def erase(self, task_sha256: bytes, round: int) -> None:
-        """Erases the contributions of a round, from the file as well."""
+        """Erases the contributions of a round; they are gone from the files once ``finish_erasing`` returns."""
         table = _CONTRIBUTIONS
         with database_errors(self._paths["contributions"]), self._contributions.connect() as connection:
             connection.exec_driver_sql("PRAGMA secure_delete=ON")
             connection.execute(table.delete().where(table.c.task == task_sha256, table.c.round == round))
             connection.commit()
-            # The write-ahead log still holds the rows until it is emptied.
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         self._large.erase(task_sha256, round)
         with self._changed:
             self._stored.pop((task_sha256, round), None)
+            self._remains = True
+
+    def finish_erasing(self) -> None:
+        """Empties the write-ahead log, where what was erased stays until then. Idempotent.
+
+        Raises StateError while another program reads the database: then it stays.
+        """
+        with self._changed:
+            remains, self._remains = self._remains, False
+        if not remains:
+            return
+        emptied = False
+        try:
+            with database_errors(self._paths["contributions"]):
+                emptied = empty_log(self._contributions)
+        finally:
+            if not emptied:
+                with self._changed:
+                    self._remains = True
+        if not emptied:
+            raise StateError(
+                f"erased contributions stay in {self._paths['contributions']}-wal: another program reads the database; "
+                "end it"
+            )
 
     def apply(self, writes: Sequence[SealedRecord]) -> None:
         """Makes the enclave's writes durable, all or none. Raises StateError where that fails."""

@@ -13,12 +13,7 @@ from odp.cli.console import console, print_json
 if TYPE_CHECKING:
     from odp.transparency.audit import AuditReport
 
-app = typer.Typer(help="Verify a transparency log, from the first entry to the last.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps the group's one command a subcommand."""
+app = typer.Typer(help="Verify a transparency log, or restore it.", no_args_is_help=True)
 
 
 @app.command("verify")
@@ -67,6 +62,45 @@ def verify(
         print_json(summary(report, where))
     else:
         _show(report, where, pins)
+
+
+@app.command("repair")
+def repair(
+    log: Annotated[Path | None, typer.Option(help="Folder of the log \\[default: <services>/server/log].")] = None,
+    copy: Annotated[
+        list[Path], typer.Option("--from", help="Folder with another copy of the log; repeat for more.")
+    ] = [],  # noqa: B006  # typer copies it
+    checkpoint: Annotated[
+        list[Path], typer.Option(help="Checkpoint of the log: a file of a witness, or a signed note; repeat for more.")
+    ] = [],  # noqa: B006  # typer copies it
+    services: Annotated[Path, typer.Option(help="State folder of `odp up`: default for --log.")] = Path("odp-state"),
+    log_key: Annotated[
+        Path | None, typer.Option(help="The log's private key \\[default: log.key beside the log's folder].")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Restore a log that its server refuses to open, from what is left, a copy, or a witness's checkpoint.
+
+    Every tree that was signed stays the beginning of the log, and no entry is dropped; what cannot be restored so is
+    refused, and nothing is changed. Stop the server first.
+    """
+    from odp.cli.console import print_text
+    from odp.errors import ConfigurationError
+    from odp.transparency import repair as repairing
+    from odp.transparency.key_file import note_key
+
+    folder = log if log is not None else services / "server" / "log"
+    key_file = log_key if log_key is not None else folder.parent / "log.key"
+    if not key_file.is_file():
+        raise ConfigurationError(f"{key_file} does not exist: give the log's private key with --log-key")
+    done = repairing.repair(
+        folder, note_key(key_file, name="unused"), copies=copy, checkpoints=checkpoint, now=time.time()
+    )
+    if json:
+        print_json({"log": str(folder), **vars(done)})
+    else:
+        signed = "signed anew" if done.signed_anew else "as it was signed before"
+        print_text(f"{folder}: {done.size} entries, {done.own} of them its own, {signed}")
 
 
 def summary(report: AuditReport, where: str) -> dict[str, Any]:

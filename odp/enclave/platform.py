@@ -44,6 +44,7 @@ from odp.enclave.guest import Evidence, MonotonicCounter
 from odp.enclave.registers import Registers
 from odp.enclave.slots import EmulatedSlots
 from odp.errors import AttestationError, ConfigurationError, StateError
+from odp.transport.durability import Health
 
 TOKEN_SECONDS = 3600
 #: Registers that an enclave may extend; the others are the platform's.
@@ -158,6 +159,8 @@ class EmulatedPlatform:
         self._issued = issued
         self._secret = secret
         self.clock = clock
+        #: Of its disk: from the first sync on that failed, no counter moves and no slot changes (DiskFailed).
+        self.health = Health()
 
     @classmethod
     def open(
@@ -179,6 +182,8 @@ class EmulatedPlatform:
             data = _files.read_private(folder / "platform.json", limit=_LARGEST_FILE)
             if data is not None:
                 return cls(folder, *_parse_platform(data, folder), clock=clock)
+            if (folder / "counters.json").exists() and _read_counters(folder):
+                raise StateError(f"{folder / 'platform.json'} is gone and its counters are not: restore it from a copy")
             issued = chain.issue(now=clock(), tcb=tcb)
             secret = os.urandom(_SECRET_BYTES)
             # The counters come first: a platform without them has lost them, and must not start again at zero.
@@ -224,19 +229,22 @@ class EmulatedPlatform:
             ConfigurationError: the name is not an identifier.
         """
         _validate.identifier(name=name)
-        return EmulatedCounter(self._folder, name)
+        return EmulatedCounter(self._folder, name, self.health)
 
     def slots(self, image_digest: str, *, debug: bool = False) -> EmulatedSlots:
         """The erasable slots of one measurement."""
-        return EmulatedSlots(self._folder / "slots", owner=bytes([debug]) + image_digest.encode("utf-8"))
+        return EmulatedSlots(
+            self._folder / "slots", owner=bytes([debug]) + image_digest.encode("utf-8"), health=self.health
+        )
 
 
 class EmulatedCounter:
     """A counter in the platform's folder; implements ``MonotonicCounter``, also across programs."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, health: Health) -> None:
         self._folder = folder
         self._name = name
+        self._health = health
 
     @property
     def value(self) -> int:
@@ -248,13 +256,13 @@ class EmulatedCounter:
         _validate.integer(low=0, high=_LARGEST_COUNT, expected=expected, to=to)
         if to < expected:
             raise StateError(f"counter {self._name!r} cannot go down from {expected} to {to}")
-        with _files.locked(self._folder / "counters.lock"):
+        with self._health, _files.locked(self._folder / "counters.lock"):
             counters = _read_counters(self._folder)
             present = counters.get(self._name, 0)
             if present not in (expected, to):
                 raise StateError(f"counter {self._name!r} stands at {present}, not at {expected}: old state came back")
-            if present != to:
-                _write_counters(self._folder, {**counters, self._name: to})
+            # Also where it stands there already: an earlier process may have ended before that was on the disk.
+            _write_counters(self._folder, {**counters, self._name: to})
 
 
 def _read_counters(folder: Path) -> dict[str, int]:

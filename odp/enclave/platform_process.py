@@ -38,10 +38,11 @@ from odp.enclave.measurement import (
 )
 from odp.enclave.platform import EmulatedGuest, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ConfigurationError, OdpError, StateError
+from odp.errors import ConfigurationError, DiskFailed, OdpError, StateError
 from odp.sandbox import namespaces
 from odp.sandbox.frames import receive_frame, send_frame
 from odp.sandbox.kernel import end_with_parent
+from odp.transport.durability import Health
 
 #: Importing, warming up and compiling of an enclave ends within so many seconds.
 START_SECONDS = 180.0
@@ -75,19 +76,19 @@ class PlatformProcess:
     def run(self) -> None:
         """Launches and serves; returns when it is over, with the enclave gone."""
         try:
-            platform_end = self._launch()
+            platform_end, health = self._launch()
         except OdpError as error:
             with contextlib.suppress(OSError):
                 send_frame(self._control, error_frame(error))
             return
         try:
-            self._serve(platform_end)
+            self._serve(platform_end, health)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._enclave, signal.SIGKILL)
             os.waitpid(self._enclave, 0)
 
-    def _launch(self) -> socket.socket:
+    def _launch(self) -> tuple[socket.socket, Health]:
         request = receive_frame(self._control)
         if request is None:
             raise StateError("the host ended")
@@ -102,9 +103,9 @@ class PlatformProcess:
         ours, theirs = socket.socketpair()
         with theirs, self._channel:
             self._enclave = _start(self._channel.fileno(), theirs.fileno())
-        return ours
+        return ours, platform.health
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, health: Health) -> None:
         # An enclave that stops reading must not keep its platform from noticing that the host is gone.
         connection.settimeout(CALL_SECONDS)
         waiting = select.poll()
@@ -123,6 +124,10 @@ class PlatformProcess:
                     self._tell_host(error_frame(StateError("the enclave ended while it started")))
                     return
                 send_frame(connection, self._answer(call))
+                health.require()
+            except DiskFailed as error:
+                print(f"odp: the platform ends: {error}", file=sys.stderr, flush=True)  # noqa: T201  # the host's log
+                return
             except (OSError, ConfigurationError):
                 return  # not a call: whatever the enclave has become, it gets nothing more
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from odp import _validate
 from odp.enclave import _files
 from odp.errors import StateError
+from odp.transport.durability import Health, sync
 
 SECRET_BYTES = 32
 
@@ -30,19 +31,22 @@ class EmulatedSlots:
     Args:
         folder: made with the first slot.
         owner: what no other code may have: measurement and debug bit.
+        health: of the platform's disk.
     """
 
-    def __init__(self, folder: Path, *, owner: bytes) -> None:
+    def __init__(self, folder: Path, *, owner: bytes, health: Health) -> None:
         self._folder = folder
+        self._health = health
         self._owner = owner
 
     def create(self, name: str) -> bytes:
         """See ``ErasableSlots.create``."""
         path = self._path(name)
-        _files.make_private_folder(self._folder, marker="")
-        self._erase(path)
-        secret = os.urandom(SECRET_BYTES)
-        _files.write_atomically(path, secret, mode=_files.PRIVATE)
+        with self._health:
+            _files.make_private_folder(self._folder, marker="")
+            self._erase(path)
+            secret = os.urandom(SECRET_BYTES)
+            _files.write_atomically(path, secret, mode=_files.PRIVATE)
         return secret
 
     def read(self, name: str) -> bytes | None:
@@ -56,8 +60,9 @@ class EmulatedSlots:
 
     def erase(self, names: Collection[str]) -> None:
         """See ``ErasableSlots.erase``."""
-        for path in [self._path(name) for name in names]:
-            self._erase(path)
+        with self._health:
+            for path in [self._path(name) for name in names]:
+                self._erase(path)
 
     def _path(self, name: str) -> Path:
         _validate.identifier(name=name)
@@ -72,7 +77,7 @@ class EmulatedSlots:
             raise _not_erased(path, error) from error
         try:
             os.pwrite(descriptor, _ERASED, 0)
-            os.fsync(descriptor)
+            sync(descriptor, path)
             path.unlink(missing_ok=True)
         except OSError as error:
             raise _not_erased(path, error) from error

@@ -22,7 +22,7 @@ from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
-from odp.transport.running import Running
+from odp.transport.running import Failure, Running
 from odp.transport.service import answers, serve
 from odp.transport.state_folder import StateFolder, made_once
 from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
@@ -94,10 +94,12 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     log = Log(ROLE) if log is None else log
     verifiers = _verifiers(config)
     developers = [_developer(text) for text in config.developers]
+    failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
+        state.require_not_lost(KEY_FILE, beside=_DATABASE_FILE)
         key = _key(state)
-        storage = Storage(state.path(_DATABASE_FILE))
+        storage = Storage(state.path(_DATABASE_FILE), health=state.health)
         undo.callback(storage.close)
         issuer = Issuer(
             storage, key, verifiers=verifiers, developers=developers, limits=config.token_limits, clock=clock
@@ -147,7 +149,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             keys=keys,
             tokens=tokens,
         )
-        running = RunningIssuer(address=service.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)
+        running = RunningIssuer(
+            address=service.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure
+        )
         running.key = key.public.hex()
         running.control_address = control.address
         return running

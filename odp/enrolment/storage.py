@@ -1,14 +1,15 @@
 """What an issuer of tokens must not lose: the key of each round, and which device got its token.
 
 Of a device the database holds its name (a hash of its key), the rounds that it asked for, and the hash of the blinded
-message: nothing that a token could be recognised by. A row is stored before the signature leaves, so that no kill gives
-a device a second token. A power cut may take the last rows, and so give a few devices another one.
+message: nothing that a token could be recognised by. A row is on the disk before the signature leaves, so that no kill
+and no power cut gives a device a second token. Requests that come together share one commit.
 """
 
 from __future__ import annotations
 
 import enum
 import threading
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from odp.errors import StateError
 from odp.transport.database import database_errors, open_database
+from odp.transport.durability import Health
 from odp.v1 import enrolment_pb2
 
 #: The time over which the tokens of one device are counted, seconds.
@@ -91,14 +94,27 @@ class KeyRecord:
         return f"KeyRecord(task_sha256={self.task_sha256.hex()}, round={self.round})"
 
 
+@dataclass(eq=False)
+class _Request:
+    """A device that asks, and what became of it; ``grant`` is None until its commit."""
+
+    mine: dict[str, Any]
+    blinded_sha256: bytes
+    now: float
+    per_device: int
+    per_round: int
+    grant: Grant | None = None
+
+
 class Storage:
     """The issuer's database; thread-safe. Every method raises StateError where the file cannot be used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, health: Health | None = None) -> None:
         self._path = path
         # One writer at a time, which reads what it decides by; the folder's lock keeps other processes out.
         self._lock = threading.Lock()
-        self._engine = open_database(path, durable=False)
+        self._waiting: deque[_Request] = deque()
+        self._engine = open_database(path, health=health)
         with database_errors(path):
             _METADATA.create_all(self._engine)
 
@@ -160,19 +176,22 @@ class Storage:
         ``per_device`` tokens within ``DAY`` are the most of one device, ``per_round`` those of all devices.
         """
         mine = {"device": device, "task": task_sha256, "number": round}
-        with database_errors(self._path), self._lock, self._engine.begin() as connection:
-            found = connection.execute(_STANDING, {**mine, "since": now - DAY, "now": now}).one_or_none()
-            if found is None:
-                return Grant.ENDED
-            if found.before is not None:
-                return Grant.AGAIN if found.before == blinded_sha256 else Grant.OTHER
-            if found.issued >= per_round:
-                return Grant.ROUND_LIMIT
-            if found.lately >= per_device:
-                return Grant.DEVICE_LIMIT
-            connection.execute(_INSERT, {**mine, "blinded": blinded_sha256, "now": now})
-            connection.execute(_COUNT, mine)
-            return Grant.NEW
+        request = _Request(mine, blinded_sha256, now, per_device, per_round)
+        self._waiting.append(request)
+        with database_errors(self._path), self._lock:
+            if request in self._waiting:
+                self._decide_waiting()
+        if request.grant is None:
+            raise StateError(f"a token could not be noted in {self._path}, which another request found; try again")
+        return request.grant
+
+    def _decide_waiting(self) -> None:
+        """Decides all requests that wait, in the order in which they came, and commits once; under the lock."""
+        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        with self._engine.begin() as connection:
+            decided = [_decided(connection, request) for request in batch]
+        for request, grant in zip(batch, decided, strict=True):
+            request.grant = grant
 
     def sizes(self) -> tuple[int, int]:
         """(keys, tokens) that are stored."""
@@ -191,6 +210,22 @@ class Storage:
             connection.execute(sa.update(_KEYS).where(_KEYS.c.not_after < now).values(private_key=None))
             connection.execute(sa.delete(_TOKENS).where(_TOKENS.c.time <= now - DAY, sa.not_(needed)))
             connection.execute(sa.delete(_KEYS).where(_KEYS.c.not_after < now - DAY))
+
+
+def _decided(connection: sa.Connection, request: _Request) -> Grant:
+    mine, now = request.mine, request.now
+    found = connection.execute(_STANDING, {**mine, "since": now - DAY, "now": now}).one_or_none()
+    if found is None:
+        return Grant.ENDED
+    if found.before is not None:
+        return Grant.AGAIN if found.before == request.blinded_sha256 else Grant.OTHER
+    if found.issued >= request.per_round:
+        return Grant.ROUND_LIMIT
+    if found.lately >= request.per_device:
+        return Grant.DEVICE_LIMIT
+    connection.execute(_INSERT, {**mine, "blinded": request.blinded_sha256, "now": now})
+    connection.execute(_COUNT, mine)
+    return Grant.NEW
 
 
 def _round(table: sa.Table, task_sha256: bytes, round: int) -> tuple[Any, Any]:

@@ -289,16 +289,25 @@ class LogMemory:
                 lock = open_private(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                self._view = self._load(self._file)
+                kept_before = os.fstat(lock).st_size > 0
+                self._view = self._load(self._file, kept_before=kept_before)
                 yield self._view
+                # A view that is lost later must not look like that of a new device.
+                if self._view.note and not kept_before:
+                    os.pwrite(lock, b"1", 0)
             finally:
                 os.close(lock)
 
-    def _load(self, file: Path) -> LogView:
+    def _load(self, file: Path, *, kept_before: bool) -> LogView:
         with state_errors(file.parent):
             try:
                 data = read_private(file)
             except FileNotFoundError:
+                if kept_before:
+                    raise StateError(
+                        f"{file} is gone: what this device saw of the log is lost; restore it from a backup, or remove "
+                        f"{file.with_suffix('.lock').name} too, to believe the next log that is shown"
+                    ) from None
                 return LogView()
         try:
             view = LogView.decode(data)

@@ -11,6 +11,9 @@ place), and only then does anybody hear of it. So a death at any point leaves th
 behind it that nobody was told of: ``open`` cuts them off. A checkpoint leaves this object only after it is stored, so
 no two trees of one size are ever signed, as long as nobody brings back old files; who does is found out by everyone who
 saw a newer checkpoint.
+
+A log has a checkpoint before it has an entry. Where the other files hold anything and the checkpoint is missing, it was
+lost, and the log is not opened: ``odp.transparency.repair`` restores it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transparency.note import Kind, Note, NoteKey, SignatureLine
+from odp.transport.durability import Health, sync
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import state_errors, write_atomically
 
@@ -41,8 +45,9 @@ _CLOSED = -1
 class LogFiles:
     """The log in one folder, locked; thread-safe. Reading an entry or a proof takes O(log size) small reads."""
 
-    def __init__(self, folder: Path, key: NoteKey, entries: int, hashes: int) -> None:
+    def __init__(self, folder: Path, key: NoteKey, health: Health, entries: int, hashes: int) -> None:
         self.folder = folder
+        self._health = health
         self._key = key
         self._entries_file = entries
         self._hashes_file = hashes
@@ -53,13 +58,17 @@ class LogFiles:
         self._torn = False
 
     @classmethod
-    def open(cls, folder: Path, key: NoteKey, *, now: float) -> LogFiles:
+    def open(cls, folder: Path, key: NoteKey, *, now: float, health: Health | None = None) -> LogFiles:
         """Opens the log, or starts it with a signed empty tree where the folder holds none.
 
+        ``health`` is told of the first sync that fails; nothing is appended or signed after it (DiskFailed).
+
         Raises:
-            StateError: another program holds it, it is damaged, or it is another log than that of ``key``.
+            StateError: another program holds it, it is damaged, its checkpoint is missing, or it is another log than
+                that of ``key``.
         """
-        with contextlib.ExitStack() as undo, state_errors(folder):
+        health = Health() if health is None else health
+        with contextlib.ExitStack() as undo, health, state_errors(folder):
             make_folders(folder)
             files = []
             for name in (ENTRIES, HASHES):
@@ -71,7 +80,7 @@ class LogFiles:
                 raise StateError(f"the log in {folder} is in use by another program; stop that one") from error
             for unfinished in folder.glob(".*.tmp"):
                 unfinished.unlink(missing_ok=True)
-            log = cls(folder, key, *files)
+            log = cls(folder, key, health, *files)
             log._restore(now)
             undo.pop_all()
             return log
@@ -100,7 +109,7 @@ class LogFiles:
 
         Raises:
             ConfigurationError: an entry is empty or too long.
-            StateError: the disk is full or failing; the log is as before.
+            StateError: the disk is full; the log is as before. DiskFailed: only a new start tells how it is.
         """
         if sum(map(len, entries)) > _LARGEST_BATCH:
             raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")
@@ -110,7 +119,7 @@ class LogFiles:
             leaves = [merkle.leaf_hash(entry) for entry in entries]
             new = {leaf: entry for leaf, entry in zip(leaves, entries, strict=True) if leaf not in self._index}
             if new:
-                with state_errors(self.folder):
+                with self._health, state_errors(self.folder):
                     if self._torn:
                         # The batch before failed halfway: only the files know whether its checkpoint was stored.
                         self._restore(now)
@@ -221,8 +230,8 @@ class LogFiles:
         for number, leaf in enumerate(leaves, start=size):
             added += b"".join(merkle.completed(leaf, number, node))
         framed = [len(entry).to_bytes(LENGTH_BYTES, "big") + entry for entry in entries]
-        _write_at(self._entries_file, self._offsets[-1], b"".join(framed))
-        _write_at(self._hashes_file, merkle.HASH_BYTES * base, bytes(added))
+        self._write_at(self._entries_file, self._offsets[-1], b"".join(framed))
+        self._write_at(self._hashes_file, merkle.HASH_BYTES * base, bytes(added))
         end = size + len(entries)
         tree = Checkpoint(self._key.name, end, merkle.root(end, node))
         self._store(sign_checkpoint(tree, self._key, now=now))
@@ -231,7 +240,7 @@ class LogFiles:
             self._offsets.append(self._offsets[-1] + len(frame))
 
     def _store(self, note: Note) -> None:
-        with state_errors(self.folder):
+        with self._health, state_errors(self.folder):
             write_atomically(self.folder / CHECKPOINT, note.encode())
         self._note = note
 
@@ -239,8 +248,9 @@ class LogFiles:
         try:
             stored = (self.folder / CHECKPOINT).read_bytes()
         except FileNotFoundError:
-            # Nothing was ever signed, so nothing that lies here was ever promised.
             stored = b""
+            if os.fstat(self._entries_file).st_size or os.fstat(self._hashes_file).st_size:
+                raise _incomplete(self.folder, f"it holds entries, and the file {CHECKPOINT!r} is gone") from None
         own = self._key.public(Kind.NOTE)
         if stored:
             self._note = self._parsed(stored)
@@ -254,13 +264,13 @@ class LogFiles:
         else:
             tree = Checkpoint(self._key.name, 0, merkle.EMPTY_ROOT)
         self._scan(tree.size)
-        _cut(self._entries_file, self._offsets[-1])
+        self._cut(self._entries_file, self._offsets[-1])
         kept = merkle.HASH_BYTES * merkle.stored_hashes(tree.size)
         if os.fstat(self._hashes_file).st_size < kept:
-            raise StateError(f"the hashes of the log in {self.folder} are fewer than its checkpoint covers")
-        _cut(self._hashes_file, kept)
+            raise _incomplete(self.folder, "its hashes are fewer than its checkpoint covers")
+        self._cut(self._hashes_file, kept)
         if merkle.root(tree.size, self.node) != tree.root:
-            raise StateError(f"the hashes of the log in {self.folder} do not give the root of its checkpoint")
+            raise _incomplete(self.folder, "its hashes do not give the root of its checkpoint")
         self._index = {self.node(0, number): number for number in range(tree.size)}
         self._torn = False
         if not stored:
@@ -271,9 +281,7 @@ class LogFiles:
             note = Note.parse(stored)
             Checkpoint.from_body(note.body)
         except TransparencyError as error:
-            raise StateError(
-                f"the checkpoint of the log in {self.folder} is damaged: restore it from a copy"
-            ) from error
+            raise _incomplete(self.folder, "its checkpoint is damaged") from error
         return note
 
     def _scan(self, size: int) -> None:
@@ -284,8 +292,27 @@ class LogFiles:
             length = int.from_bytes(os.pread(self._entries_file, LENGTH_BYTES, at), "big")
             at += LENGTH_BYTES + length
             if not 0 < length <= LARGEST_ENTRY or at > length_of_file:
-                raise StateError(f"entry {number} of the log in {self.folder} is damaged: restore it from a copy")
+                raise _incomplete(self.folder, f"entry {number} is damaged")
             self._offsets.append(at)
+
+    def _write_at(self, file: int, start: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(file, view, start)
+            view, start = view[written:], start + written
+        sync(file, self.folder)
+
+    def _cut(self, file: int, length: int) -> None:
+        if os.fstat(file).st_size > length:
+            os.ftruncate(file, length)
+            sync(file, self.folder)
+
+
+def _incomplete(folder: Path, why: str) -> StateError:
+    return StateError(
+        f"the log in {folder} cannot be opened: {why}; `odp audit repair` restores it from a copy, or from the "
+        "checkpoint that a witness keeps"
+    )
 
 
 def _read(file: int, start: int, count: int) -> bytes:
@@ -293,17 +320,3 @@ def _read(file: int, start: int, count: int) -> bytes:
     if len(data) != count:
         raise StateError("the files of the log are shorter than its checkpoint says: restore them from a copy")
     return data
-
-
-def _write_at(file: int, start: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(file, view, start)
-        view, start = view[written:], start + written
-    os.fsync(file)
-
-
-def _cut(file: int, length: int) -> None:
-    if os.fstat(file).st_size > length:
-        os.ftruncate(file, length)
-        os.fsync(file)

@@ -78,12 +78,15 @@ class Witness:
                 raise refused(
                     LogReason.INCONSISTENT, f"the tree of {found.size} entries does not continue that of {last.size}"
                 ) from error
-            if found != last:
-                self._state.write_atomically(_file(origin), found.body)
+            # Also one that is there: an earlier process may have ended before it was on the disk.
+            self._state.write_atomically(_file(origin), found.body)
+            if not self._state.path(_known(origin)).exists():
+                self._state.write_atomically(_known(origin), b"")
             return Answer(found.size, self._key.cosign(found.body, now=self._clock()))
 
     def last(self, origin: str) -> Checkpoint:
         """The checkpoint of a log that was cosigned last; that of an empty tree before the first. Raises StateError."""
+        self._state.require_not_lost(_file(origin), beside=_known(origin))
         stored = self._state.read(_file(origin))
         if stored is None:
             return Checkpoint(origin, 0, EMPTY_ROOT)
@@ -100,7 +103,16 @@ class Witness:
 
 
 def _file(origin: str) -> str:
-    return f"{hashlib.sha256(origin.encode()).hexdigest()[:32]}.checkpoint"
+    return f"{_number(origin)}.checkpoint"
+
+
+def _known(origin: str) -> str:
+    """Made after the first checkpoint: without it, a lost checkpoint would look like a new log."""
+    return f"{_number(origin)}.known"
+
+
+def _number(origin: str) -> str:
+    return hashlib.sha256(origin.encode()).hexdigest()[:32]
 
 
 def _by_origin(log_keys: Sequence[str]) -> dict[str, LogPolicy]:

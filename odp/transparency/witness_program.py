@@ -19,7 +19,7 @@ from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
-from odp.transport.running import Running
+from odp.transport.running import Failure, Running
 from odp.transport.service import answers, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import check_files, identity_for
@@ -66,8 +66,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     Raises ConfigurationError (keys, port, certificates) and StateError (folder in use, full or damaged).
     """
     log = Log(ROLE) if log is None else log
+    failure = Failure(log)
     with contextlib.ExitStack() as undo:
-        state = undo.enter_context(StateFolder.open(config.state, ROLE))
+        state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         key = note_key(state.path(KEY_FILE), name=f"odp.local/witness/{secrets.token_hex(8)}")
         witness = Witness(state, key, config.log_keys, clock=clock)
         tls = identity_for(
@@ -89,7 +90,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         undo.callback(service.stop)
         verifier_key = key.public(Kind.COSIGNATURE).text
         log.event("serving", address=service.address, key=verifier_key)
-        running = RunningWitness(address=service.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log)
+        running = RunningWitness(
+            address=service.address, ca_pem=tls.ca_pem, closing=undo.pop_all(), log=log, failure=failure
+        )
         running.verifier_key = verifier_key
         return running
 

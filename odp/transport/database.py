@@ -1,8 +1,13 @@
-"""SQLite through SQLAlchemy Core, opened the same way by every service: WAL, enforced foreign keys, one-line errors."""
+"""SQLite through SQLAlchemy Core, opened the same way by every service: durable, foreign keys enforced, clear errors.
+
+A commit is on the disk before it returns. One that the disk fails ends the program (``odp.transport.durability``):
+nothing is read or written through that engine any more.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,22 +16,25 @@ import sqlalchemy
 from sqlalchemy import event
 
 from odp.errors import DiskFull, StateError
+from odp.transport.durability import Health, disk_failed, read_from_disk, sync_folder
 from odp.transport.private_files import make_private
 from odp.transport.state_folder import state_errors
 
 _BUSY_SECONDS = 30
+_EMPTYING_SECONDS = 1
+_MILLISECONDS = 1000
 
 
-def open_database(path: Path, *, durable: bool = True) -> sqlalchemy.Engine:
-    """An engine on the SQLite file ``path``, created on first use.
+def open_database(path: Path, *, health: Health | None = None) -> sqlalchemy.Engine:
+    """An engine on the SQLite file ``path``, created on first use; every commit survives a power cut.
 
-    ``durable=True`` syncs every commit to the disk (a ledger survives a power cut); ``False`` syncs at checkpoints
-    only: a commit survives the death of the process, and a power cut may take the last ones, never the file.
-    Raises StateError for a file that is not a database.
+    ``health`` is told of the first failure of the disk. Raises StateError for a file that is not a database.
     """
+    health = Health() if health is None else health
     with state_errors(path.parent):
         # SQLite gives its journal the mode of the file, so that has to be right before the first byte.
         make_private(path)
+        read_from_disk(path.with_name(path.name + "-wal"))
     engine = sqlalchemy.create_engine(
         sqlalchemy.URL.create("sqlite", database=str(path)),
         connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
@@ -36,27 +44,57 @@ def open_database(path: Path, *, durable: bool = True) -> sqlalchemy.Engine:
     def _configure(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
+
+    @event.listens_for(engine, "checkout")
+    def _require_healthy(_connection: Any, _record: Any, _proxy: Any) -> None:
+        health.require()
+
+    @event.listens_for(engine, "handle_error")
+    def _note(context: Any) -> None:
+        name = _failed(context.original_exception)
+        if name:
+            health.note(disk_failed(path, name))
 
     try:
         with database_errors(path), engine.connect() as connection:
             connection.execute(sqlalchemy.text("SELECT count(*) FROM sqlite_master"))
+        # SQLite does so as well, and does not tell where that fails. The log now has its name for as long as we run.
+        with health, state_errors(path.parent):
+            sync_folder(path.parent)
     except BaseException:
         engine.dispose()
         raise
     return engine
 
 
+def empty_log(engine: sqlalchemy.Engine) -> bool:
+    """Moves all commits into the database file, and empties its write-ahead log, which holds what was deleted before.
+
+    False where somebody reads the database: then the log is as it was.
+    """
+    with engine.connect() as connection:
+        # A reader may read for hours, and callers hold locks.
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={_EMPTYING_SECONDS * _MILLISECONDS}")
+        try:
+            busy, _, _ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={_BUSY_SECONDS * _MILLISECONDS}")
+    return not busy
+
+
 @contextlib.contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turns what SQLite says of a full disk, a corrupt or locked file into a one-line StateError."""
+    """Turns what SQLite says of a full or failing disk, a corrupt or locked file into a one-line StateError."""
     try:
         yield
     except sqlalchemy.exc.DatabaseError as error:
-        reason = str(error.orig).lower()
-        if "full" in reason or "disk i/o" in reason:
+        reason, failed = str(error.orig).lower(), _failed(error.orig)
+        if failed:
+            raise disk_failed(path, failed) from error
+        if "full" in reason:
             raise DiskFull(f"database {path}: disk full; free some space and start again, nothing was lost") from error
         if "malformed" in reason or "not a database" in reason:
             raise StateError(f"database {path} is damaged ({error.orig}); restore it from a backup") from error
@@ -65,3 +103,9 @@ def database_errors(path: Path) -> Iterator[None]:
         if "unable to open" in reason or "readonly" in reason:
             raise StateError(f"database {path}: {error.orig}; check the path and its permissions") from error
         raise
+
+
+def _failed(error: object) -> str:
+    """SQLite's name of an input or output error; empty for any other."""
+    name = error.sqlite_errorname if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorname") else ""
+    return name if name.startswith("SQLITE_IOERR") else ""

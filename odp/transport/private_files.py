@@ -14,6 +14,7 @@ import stat
 from pathlib import Path
 
 from odp.errors import StateError
+from odp.transport.durability import sync_folder
 
 _OTHERS = 0o077
 _FOLDER, _FILE = 0o700, 0o600
@@ -45,10 +46,14 @@ def private_folder(path: Path, *, marker: str) -> None:
 
 
 def make_folders(path: Path) -> None:
-    """Makes a folder and those above it that are missing, each for this user alone. Raises OSError."""
+    """Makes a folder and those above it that are missing, each for this user alone, and durably.
+
+    Raises OSError; DiskFailed where a new name could not be synced.
+    """
     for folder in [*reversed(path.parents), path]:
         try:
             folder.mkdir(mode=_FOLDER)
+            sync_folder(folder.parent)
         except FileExistsError:
             continue
         except OSError:

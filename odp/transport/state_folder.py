@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from odp.errors import DiskFull, StateError
+from odp.transport.durability import Health, sync, sync_folder
 from odp.transport.private_files import make_folders, open_private, private_folder, read_private
 
 _FORMAT = "1"
@@ -28,16 +29,24 @@ _LARGEST_KEY_FILE = 16 * 1024
 
 
 class StateFolder:
-    """A locked folder of one program; use as a context manager or call ``close``."""
+    """A locked folder of one program; use as a context manager or call ``close``.
 
-    def __init__(self, path: Path, role: str, lock: int) -> None:
+    ``health`` is that of its disk: whoever keeps something here notes there that a sync failed.
+    """
+
+    def __init__(self, path: Path, role: str, lock: int, health: Health) -> None:
         self.root = path
         self.role = role
+        self.health = health
         self._lock: int | None = lock
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], role: str) -> StateFolder:
+    def open(
+        cls, path: str | os.PathLike[str], role: str, *, failed: Callable[[StateError], None] = lambda error: None
+    ) -> StateFolder:
         """Creates (mode 0700) or reopens the folder of a program of kind ``role``.
+
+        ``failed`` is called once where the disk does not store what it was given: the program has to end.
 
         Raises StateError when another program holds the folder, when it belongs to another kind of program or
         another format version, when others may use it (``private_folder``) or it cannot be written, and when the disk
@@ -56,7 +65,7 @@ class StateFolder:
                 raise DiskFull(
                     f"state folder {root}: disk full ({free // 2**20} MiB free, 16 MiB needed); free some space"
                 )
-            folder = cls(root, role, lock)
+            folder = cls(root, role, lock, Health(failed))
             folder._check_format()
         except BaseException:
             os.close(lock)
@@ -86,9 +95,20 @@ class StateFolder:
             except FileNotFoundError:
                 return None
 
+    def require_not_lost(self, name: str, *, beside: str) -> None:
+        """Raises StateError where the file ``name`` is gone: ``beside``, which is made after it, is there."""
+        if self.path(beside).exists() and not self.path(name).exists():
+            raise StateError(
+                f"{self.path(name)} is gone, and {beside} is not: restore the file from a backup; without it, what "
+                "was stored is not to be trusted"
+            )
+
     def write_atomically(self, name: str, data: bytes) -> None:
-        """Replaces a file, durably: after a crash it holds the old bytes or the new ones, never a mix (mode 0600)."""
-        with state_errors(self.root):
+        """Replaces a file, durably: after a crash it holds the old bytes or the new ones, never a mix (mode 0600).
+
+        Raises StateError where it could not be written; DiskFailed also where anything here could not be synced before.
+        """
+        with self.health, state_errors(self.root):
             write_atomically(self.path(name), data)
 
     def close(self) -> None:
@@ -107,7 +127,7 @@ class StateFolder:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Writes, syncs and renames, so that ``path`` holds the old bytes or the new ones; raises OSError."""
+    """Writes, syncs and renames, so that ``path`` holds the old bytes or the new ones; raises OSError, DiskFailed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, mode)
@@ -115,9 +135,9 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno(), path)
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -174,11 +194,3 @@ def _remove_unfinished(root: Path) -> None:
     """What a killed program was about to rename; under the lock nobody else is writing."""
     for path in root.glob(f".*{_UNFINISHED}"):
         path.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -9,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from distributor import model_store
 from distributor.model_store import ModelStore
-from odp.errors import ConfigurationError, StateError
+from odp.errors import ConfigurationError, DiskFailed, StateError
 
 
 def store_model(store: ModelStore, model: Any) -> None:
@@ -74,6 +74,7 @@ def test_the_same_model_committed_twice_stays_as_it_was(tmp_path: Path, develope
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
+
 from distributor import model_store
 from odp.v1 import common_pb2
 
@@ -148,7 +149,7 @@ def test_a_disk_without_room_refuses_before_a_byte_is_written(tmp_path: Path, de
 
 
 @pytest.mark.parametrize("write", [1, 2, 3, 4])
-def test_a_disk_that_fills_up_while_writing_leaves_nothing(
+def test_after_a_sync_that_failed_nothing_is_left_or_taken_until_the_next_start(
     write: int, tmp_path: Path, developer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = developer.model()
@@ -161,14 +162,18 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(
         if done == write:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(model_store.os, "fsync", full)
-    with pytest.raises(StateError, match="disk full"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFailed, match="No space left on device"):
         store_model(store, model)
     assert done == write
     assert names(tmp_path) == []
     monkeypatch.undo()
-    store_model(store, model)
-    assert store.models() == (model.id,)
+    for refused in (lambda: store_model(store, model), lambda: store.remove(model.id)):
+        with pytest.raises(DiskFailed, match="No space left on device"):
+            refused()
+    again = ModelStore(tmp_path)
+    store_model(again, model)
+    assert again.models() == (model.id,)
 
 
 @pytest.mark.parametrize("lost", ["task", "manifest"])

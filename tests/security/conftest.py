@@ -3,27 +3,13 @@ of the devices' own tests."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from worlds import conftest_of
 
-
-def _conftest_of(program: str) -> ModuleType:
-    # The folder has the name of the program that it tests, so the program is what an import would find.
-    path = Path(__file__).resolve().parents[1] / program / "conftest.py"
-    spec = importlib.util.spec_from_file_location(f"{program}_world", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_aggregator = _conftest_of("trusted_aggregator")
-_devices = _conftest_of("device_runtime")
+_aggregator = conftest_of("trusted_aggregator")
+_devices = conftest_of("device_runtime")
 
 make_world = _aggregator.make_world
 small = _aggregator.small

@@ -24,11 +24,10 @@ def _write(engine: sqlalchemy.Engine) -> None:
         connection.execute(sqlalchemy.text("INSERT INTO t VALUES (7)"))
 
 
-@pytest.mark.parametrize(("durable", "level"), [(True, 2), (False, 1)])
-def test_every_connection_has_the_same_settings(tmp_path: Path, durable: bool, level: int) -> None:
-    engine = open_database(tmp_path / "x.db", durable=durable)
+def test_every_connection_has_the_same_settings(tmp_path: Path) -> None:
+    engine = open_database(tmp_path / "x.db")
     assert _scalar(engine, "PRAGMA journal_mode") == "wal"
-    assert _scalar(engine, "PRAGMA synchronous") == level
+    assert _scalar(engine, "PRAGMA synchronous") == 2
     assert _scalar(engine, "PRAGMA foreign_keys") == 1
     engine.dispose()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from odp.errors import StateError
+from odp.errors import DiskFailed, StateError
 from odp.transport.state_folder import StateFolder, state_errors, write_atomically
 
 _Usage = namedtuple("_Usage", "total used free")
@@ -121,17 +121,21 @@ def test_what_a_killed_program_was_about_to_rename_is_removed_at_the_next_start(
         assert folder.read("developer.key") == b"kept"
 
 
+@pytest.mark.parametrize(
+    ("step", "kind", "told"),
+    [("replace", StateError, "nothing was lost"), ("fsync", DiskFailed, "No space left on device.*this program ends")],
+)
 def test_a_write_that_fails_leaves_the_old_bytes_and_no_other_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, kind: type[StateError], told: str
 ) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
 
-    def full(_: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StateError, match="nothing was lost"), state_errors(tmp_path):
+    monkeypatch.setattr(Path if step == "replace" else os, step, full)
+    with pytest.raises(kind, match=told), state_errors(tmp_path):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]

@@ -76,7 +76,6 @@ class Host(StoredHost):
 
     def charge(self) -> Any:
         charged = self.core.charge(*self.world.order(0, domains.CLOSE))
-        self.storage.sync()
         self.settle(charged.writes)
         return charged
 

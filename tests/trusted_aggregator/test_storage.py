@@ -144,6 +144,7 @@ def test_erased_contributions_are_gone_from_the_files(folder, storage):
     storage.add([Contribution(TASK, 1, b"stays")])
     assert any(secret in path.read_bytes() for path in folder.root.glob("contributions.db*"))
     storage.erase(TASK, 0)
+    storage.finish_erasing()
     assert not any(secret in path.read_bytes() for path in folder.root.glob("contributions.db*"))
     assert list(storage.contributions(TASK, 1)) == [b"stays"]
 

@@ -1,0 +1,96 @@
+"""What is on the disk, and what a program does when the disk says that it is not.
+
+A sync that failed is not tried again: Linux drops the pages that it could not write and marks them as written, so that
+the next sync succeeds without them (Rebello et al. 2020, "Can applications recover from fsync failures?"). Whoever
+meets ``DiskFailed`` refuses everything from then on and ends; the next start reads what is really there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from odp.errors import DiskFailed, StateError
+
+
+class Health:
+    """Whether a disk still stores what it is given; of one program or one object. Thread-safe.
+
+    Args:
+        failed: called once, with the first failure: the program has to end.
+    """
+
+    def __init__(self, failed: Callable[[StateError], None] = lambda error: None) -> None:
+        self._tell = failed
+        self._lock = threading.Lock()
+        self._failure: DiskFailed | None = None
+
+    def require(self) -> None:
+        """Returns while nothing has failed. Raises DiskFailed."""
+        if self._failure is not None:
+            raise DiskFailed(str(self._failure))
+
+    def note(self, error: BaseException) -> None:
+        """Takes note of any error: with a DiskFailed, everything is refused from here on."""
+        if not isinstance(error, DiskFailed):
+            return
+        with self._lock:
+            first = self._failure is None
+            self._failure = self._failure or error
+        if first:
+            self._tell(error)
+
+    def __enter__(self) -> None:
+        self.require()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.note(error)
+
+
+def disk_failed(path: Path, why: str) -> DiskFailed:
+    """The one line for a disk that did not store what it was given."""
+    return DiskFailed(
+        f"{path}: the disk did not store what was written ({why}); this program ends; check the disk, then start it "
+        "again: it goes on from what is stored"
+    )
+
+
+def sync(descriptor: int, path: Path) -> None:
+    """Brings an open file, or the names in an open folder, to the disk; ``path`` is what it is called.
+
+    Raises DiskFailed where that fails: what was written since the last sync may be lost, and no later sync tells.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise disk_failed(path, error.strerror or "input/output error") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Brings the names in a folder to the disk. Raises DiskFailed, and OSError where it cannot be opened."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def read_from_disk(path: Path) -> None:
+    """Has the next reads of a file come from the disk, where an earlier process may have met a failed sync.
+
+    Until then they come from memory, which still holds what that sync dropped. A missing file is none to read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        sync(descriptor, path)
+        if sys.platform == "linux":
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,116 @@
+"""A file that is lost is missed: no program takes its absence for a first start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transparency.world import NOW, LogWorld, filler
+
+from odp.enclave.platform import EmulatedPlatform
+from odp.enrolment import issuer_program
+from odp.errors import StateError
+from odp.transparency.client import LogMemory
+from odp.transparency.endorsements import EndorsementFile
+from odp.transparency.log_files import LogFiles
+from odp.transparency.note import Kind, NoteKey
+from odp.transparency.witness import Witness
+from odp.transport.logs import Log
+from odp.transport.state_folder import StateFolder
+from server import program as server_program
+from server.transparency import LogKeeper
+from trusted_aggregator.storage import Storage
+
+Start = Callable[[Path], object]
+
+
+def _server(folder: Path) -> None:
+    with StateFolder.open(folder, "server") as state:
+        state.write_atomically(server_program.DATABASE_FILE, b"")
+    server_program.start(server_program.Config(state=folder))
+
+
+def _issuer(folder: Path) -> None:
+    with StateFolder.open(folder, "issuer") as state:
+        state.write_atomically("issuer.sqlite", b"")
+    issuer_program.start(
+        issuer_program.Config(state=folder, developers=("ab" * 32,), roster=_roster(folder), listen="127.0.0.1:0")
+    )
+
+
+def _roster(folder: Path) -> Path:
+    path = folder.parent / "roster"
+    path.write_text("cd" * 32 + "\n")
+    return path
+
+
+def _contributions(folder: Path) -> None:
+    with StateFolder.open(folder, "aggregator") as state:
+        Storage(state).close()
+        for path in folder.glob("contributions.db*"):
+            path.unlink()
+        Storage(state)
+
+
+def _platform(folder: Path) -> None:
+    EmulatedPlatform.open(folder).counter("ledger").advance(expected=0, to=7)
+    (folder / "platform.json").unlink()
+    EmulatedPlatform.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("start", "file"),
+    [
+        (_server, "developer.key"), (_issuer, "issuer.key"), (_contributions, "contributions.db"),
+        (_platform, "platform.json"),
+    ],
+)  # fmt: skip
+def test_r243_a_program_whose_key_or_state_is_lost_does_not_start_anew(tmp_path: Path, start: Start, file: str) -> None:
+    with pytest.raises(StateError, match=f"{file} is gone"):
+        start(tmp_path / "state")
+    assert not (tmp_path / "state" / file).exists()
+
+
+def test_r243_a_witness_without_its_last_checkpoint_cosigns_nothing(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path / "log")
+    world.log.append(filler(3), now=NOW)
+    with StateFolder.open(tmp_path / "state", "witness") as state:
+        keys = [world.key.public(Kind.NOTE).text]
+        witness = Witness(state, NoteKey.generate("example.com/w"), keys, clock=lambda: NOW)
+        assert witness.add_checkpoint(world.log.note, old_size=0, proof=[]).line is not None
+        (lost,) = state.root.glob("*.checkpoint")
+        lost.unlink()
+        with pytest.raises(StateError, match=f"{lost.name} is gone"):
+            witness.add_checkpoint(world.log.note, old_size=0, proof=[])
+
+
+def test_r243_a_device_that_lost_what_it_saw_of_a_log_believes_no_other_one(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path / "log")
+    world.log.append(filler(3), now=NOW)
+    file = tmp_path / "seen.json"
+    LogMemory(world.policy(), file, world.log.hashes).accept(world.log.note, now=NOW)
+    file.unlink()
+    for _ in range(2):
+        with pytest.raises(StateError, match=f"{file.name} is gone: what this device saw of the log is lost"):
+            LogMemory(world.policy(), file, world.log.hashes).accept(world.log.note, now=NOW)
+    file.with_suffix(".lock").unlink()
+    LogMemory(world.policy(), file, world.log.hashes).accept(world.log.note, now=NOW)
+
+
+def test_r243_a_log_that_is_older_than_the_servers_database_is_not_served(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path / "log")
+    key = NoteKey.generate("example.com/server")
+
+    def keeper(folder: Path) -> tuple[LogKeeper, LogFiles]:
+        files = LogFiles.open(folder, key, now=NOW)
+        return LogKeeper(files, endorsements=EndorsementFile(), events=Log("server"), clock=lambda: NOW), files
+
+    one, files = keeper(tmp_path / "server-log")
+    one.log_task(world.task)
+    one.require_tasks([world.task])
+    files.close()
+    other, files = keeper(tmp_path / "started-anew")
+    with pytest.raises(StateError, match="older than the database, or new"):
+        other.require_tasks([world.task])
+    files.close()
