@@ -17,7 +17,7 @@ from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.sealed_state import Sealer
 
 #: Entries behind the sealed state after which it is sealed again.
-STATE_EVERY = 256
+STATE_EVERY = 128
 
 
 class LedgerWrites:

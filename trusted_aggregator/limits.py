@@ -24,5 +24,5 @@ MOST_ABANDONED = 4096
 MOST_CHARGES = 10_000
 #: Different events that one population can charge, and of those the ones of sampled rounds: each is a term of epsilon,
 #: which is computed anew at every charge, while other populations wait. A sampled one is by far the slowest.
-MOST_EVENTS = 2048
+MOST_EVENTS = 1024
 MOST_SAMPLED = 512

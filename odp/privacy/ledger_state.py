@@ -26,6 +26,7 @@ from odp.privacy.events import from_json as event_from_json
 from odp.privacy.ledger_entry import FORMAT, NEXT, Budget, Entry, ReleaseState, canonical, entry_of, genesis
 
 _STATE_FORMAT = "odp-privacy-ledger-state-1"
+_STATES = {state.value: state for state in ReleaseState}
 _FREE = "Expected at least one privacy event: a release without events is not free"
 
 
@@ -318,9 +319,13 @@ class LedgerState:
             state.head, state.charges, state.largest_cohort = head, value["charges"], value["largest_cohort"]
             events = [(event_from_json(event), times) for event, times in value["events"]]
             state._events = Counter(dict(events))
+            budgets: dict[tuple[float, float], Budget] = {}  # few, of many tasks
             for task_id, budget, last, places, rounds in value["tasks"]:
+                terms = (budget[0], budget[1])
+                if terms not in budgets:
+                    budgets[terms] = Budget(*terms)
                 state._accounts[task_id] = Account(
-                    Budget(*budget),
+                    budgets[terms],
                     Counter({events[place][0]: times for place, times in places}),
                     {round: _standing_of(*standing) for round, *standing in rounds},
                     last,
@@ -356,4 +361,4 @@ def _standing_json(standing: Standing) -> list[object]:
 
 def _standing_of(state: int, contributions: int, release_sha256: str, charge: Mapping[str, Any] | None) -> Standing:
     entry = None if charge is None else entry_of(charge)
-    return Standing(ReleaseState(state), contributions, bytes.fromhex(release_sha256), entry)
+    return Standing(_STATES[state], contributions, bytes.fromhex(release_sha256), entry)

@@ -35,7 +35,8 @@ from odp.errors import OdpError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
-from odp.privacy.ledger_entry import Budget
+from odp.privacy.ledger_entry import Budget, entries_of, lines_of
+from odp.privacy.ledger_state import LedgerHead
 from odp.signed_task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
 from odp.statistics import Statistics
 from odp.tables import manifest_for, slices_from, table_bytes
@@ -91,6 +92,8 @@ def decoders() -> list[Decoder]:
         Decoder("an enclave's policy", EnclavePolicy.from_bytes, EnclavePolicy(role="aggregator").to_bytes()),
         Decoder("reference values", _as_reference_values, _reference_values()),
         Decoder("a ledger", Ledger.decode, _ledger().encode()),
+        Decoder("entries of a ledger", lambda data: list(entries_of(data)), lines_of(_ledger().entries)),
+        Decoder("the head of a ledger", LedgerHead.decode, _ledger().state.head.encode()),
         Decoder("a task file", lambda data: parse_task(data.decode("latin-1")), render_task(_task()).encode()),
         Decoder("a statistics task, behind its signature", _as_task, statistics.definition),
         Decoder("an assignment of statistics", _as_assignment, _assignment(statistics, _manifest(statistics))),

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.years import NAME, Years, growth, play
 from odp.errors import StateError
-from trusted_aggregator.ledger_writes import restored_ledger
+from trusted_aggregator.ledger_writes import STATE_EVERY, restored_ledger
 from trusted_aggregator.population import Population
 from trusted_aggregator.sealed_state import Sealer
 
@@ -60,7 +60,7 @@ def test_r250_entries_and_states_that_do_not_lead_to_the_head_end_the_start(tmp_
     )
     assert len(entries) > 20
     assert records[key] != older[key]
-    assert len(entries) < 256 < head.entries
+    assert len(entries) < STATE_EVERY < head.entries
 
     first, second = entries[3], entries[4]
     attacks = {
