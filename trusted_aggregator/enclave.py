@@ -133,6 +133,7 @@ class AggregatorCore(HandingOver):
                 known = population_pb2.SignedCharter.FromString(population.record.charter_bytes)
                 if charter_sha256(known) == charter.sha256:
                     return population.writes(self._sealer) if population.is_pending else ()
+            self._require_holder()
             population = changeable(charter, self._populations, self._identity, changes=self._changes)
             retired = [
                 task for task in self._holdings.tasks_of(charter.population) if task.developer_key not in charter.owners

@@ -72,8 +72,7 @@ class HandingOver(Submissions):
             successor = _named(self._verified(request))
             founded = self._founded()
             for population in founded:
-                if population.record.successor != successor:
-                    population.require_committed()
+                population.require_may_hand_over(successor)
             if not self._freeze_rounds():
                 return ()
             erased = self._drop_rounds()
@@ -111,6 +110,12 @@ class HandingOver(Submissions):
                 signature=sign(domains.HAND_OVER_PACKAGE, domains.hand_over_package(request.nonce, digest, sealed)),
             )
 
+    def _require_holder(self) -> None:
+        """Raises StateError where populations were handed over: this enclave founds no other ones either."""
+        for population in self._populations.values():
+            if population.record.successor is not None:
+                population.require_committed()
+
     def _verified(self, request: hand_over_pb2.HandOverRequest) -> VerifiedEnclave:
         policy = self._identity.policy
         if policy.upgrade is None:
@@ -137,11 +142,13 @@ class HandingOver(Submissions):
     def _freeze_rounds(self) -> bool:
         """Whether nobody contributed to the rounds that are held: then nobody does any more."""
         held = self._holdings.rounds()
-        empty = all(round.status is Status.OPEN and not round.freeze()[0] for round in held)
+        if any(round.status is not Status.OPEN or round.contributions for round in held):
+            return False
+        # One may have come in between.
+        empty = all(not round.freeze()[0] for round in held)
         if not empty:
             for round in held:
-                if round.status is Status.OPEN:
-                    round.thaw()
+                round.thaw()
         return empty
 
     def _drop_rounds(self) -> Writes:

@@ -106,8 +106,8 @@ class Population:
         """Returns if ``key`` owns the population now; ``of`` says what it signed.
 
         Raises:
-            PrivacyError: it does not, or the population was handed over.
-            StateError: another copy of this enclave has changed the population since.
+            PrivacyError: it does not.
+            StateError: the population was handed over, or another copy of this enclave has changed it since.
         """
         self._require_held()
         self._guard.require(self._committed.stamp)
@@ -118,7 +118,7 @@ class Population:
     def require_committed(self) -> None:
         """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since.
 
-        PrivacyError where the population was handed over.
+        Also where the population was handed over.
         """
         self._require_held()
         if self._pending is not None:
@@ -222,9 +222,16 @@ class Population:
             PrivacyError: the population was handed over to another one.
             StateError: as ``charge``.
         """
+        self.require_may_hand_over(successor)
         if self.record.successor != successor:
-            self.require_committed()
             self._pending = self._committed.handed_to(successor)
+
+    def require_may_hand_over(self, successor: Successor) -> None:
+        """Returns if the population can go to ``successor``, or went there. Raises as ``hand_over``."""
+        if self.record.successor not in (None, successor):
+            raise PrivacyError(_handed_over(self.name, self.record.successor))
+        if self.record.successor is None:
+            self.require_committed()
 
     def take_over(self, own: Successor) -> None:
         """Prepares the first version of the enclave that the population was handed over to, which is ``own``.
@@ -280,7 +287,8 @@ class Population:
             return
         if self._pending is not None:
             raise StateError(f"the hand-over of population {self.name!r} is not stored yet; store it, then retry")
-        raise PrivacyError(_handed_over(self.name, self._committed.successor))
+        # Not for good: its server may ask before it knows the successor, which has the population.
+        raise StateError(_handed_over(self.name, self._committed.successor))
 
     def _append(self, ledger: LedgerState, entry: Entry | None) -> None:
         if entry is not None:
