@@ -34,7 +34,7 @@ from trusted_aggregator import records as names
 from trusted_aggregator.admission import require_same_key, sealed_key
 from trusted_aggregator.chartering import changeable
 from trusted_aggregator.handing_over import HandingOver
-from trusted_aggregator.interface import Charged, RoundState, Status, Writes
+from trusted_aggregator.interface import Charged, Status, Writes
 from trusted_aggregator.noise import noise_of
 from trusted_aggregator.opened_task import OpenedTask
 from trusted_aggregator.opening import make_room, require_may_begin, require_may_open
@@ -426,19 +426,6 @@ class AggregatorCore(HandingOver):
                 return None
             data = population.ledger.head.encode()
             return data, self._identity.signing.sign(domains.LEDGER, data)
-
-    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
-        """How many contributions a round has; None for an unknown one."""
-        with self._admin:
-            task = self._holdings.task(task_sha256)
-            return None if task is None else self._holdings.state(task, round, self._populations[task.population])
-
-    def round_states(self) -> list[RoundState]:
-        """All rounds that are open or charged, and those that the last start found void, by task and number."""
-        with self._admin:
-            held = [(found.task_sha256, found.number) for found in self._holdings.rounds()]
-            states = [self.round_state(*key) for key in sorted({*held, *self._holdings.lost})]
-        return [state for state in states if state is not None]
 
     def _population(self, name: str) -> Population:
         population = self._populations.get(name)

@@ -9,7 +9,7 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.holdings import Holdings
-from trusted_aggregator.interface import Refused, Status
+from trusted_aggregator.interface import Refused, RoundState, Status
 from trusted_aggregator.population import Population
 from trusted_aggregator.refusing import ClosedRounds, sign_closed, sign_judged
 from trusted_aggregator.rounds import Round
@@ -102,6 +102,19 @@ class Submissions:
             if isinstance(found, Refusal) or found.status is not Status.CHARGED or found.halves is None:
                 raise StateError(f"round {round} does not wait for a masked sum; close it first")
             return found.halves.page(start)
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """How many contributions a round has; None for an unknown one."""
+        with self._admin:
+            task = self._holdings.task(task_sha256)
+            return None if task is None else self._holdings.state(task, round, self._populations[task.population])
+
+    def round_states(self) -> list[RoundState]:
+        """All rounds that are open or charged, and those that the last start found void, by task and number."""
+        with self._admin:
+            held = [(found.task_sha256, found.number) for found in self._holdings.rounds()]
+            states = [self.round_state(*key) for key in sorted({*held, *self._holdings.lost})]
+        return [state for state in states if state is not None]
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
         """Notes what the host can unmask in a round of SecAgg+; see ``Round.announce``, and what it raises."""
