@@ -38,7 +38,7 @@ from odp.transparency.log_files import LogFiles
 from odp.transparency.note import NoteKey
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
-from odp.v1 import attestation_pb2, common_pb2
+from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server.transparency import LogKeeper
 from trusted_aggregator.ledger_writes import restored_ledger
 from trusted_aggregator.population import Population
@@ -133,6 +133,10 @@ class Years:
         """The part of ``server.clients.Aggregator`` that the keeper asks; the same each time, as it takes long."""
         found = self._evidence
         return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
+
+    def hand_overs(self) -> list[hand_over_pb2.HandOver]:
+        """None."""
+        return []
 
     def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
         """As ``evidence``."""

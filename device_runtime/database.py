@@ -24,7 +24,10 @@ IntegrityError = sqlcipher.IntegrityError
 _BUSY_SECONDS = 10.0
 # A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
 PAGE_BYTES = 1024
-#: Transactions then survive the death of the process, and not a power cut.
+#: Transactions survive a power cut. The folder is synced as well: a journal that comes back with the power takes its
+#: transaction back. Executed once the file was found to be a database, which it reads.
+DURABLE = "PRAGMA synchronous=EXTRA"
+#: Transactions survive the death of the process, and not a power cut.
 NOT_DURABLE = "PRAGMA synchronous=OFF"
 
 
@@ -36,7 +39,7 @@ def quoted_key(key: StoreKey) -> str:
 def connected(path: Path, key: StoreKey | None) -> Any:
     """A connection; without a key, to a file that is not encrypted. Nothing was read or written yet.
 
-    Every transaction is on the disk when it ends, unless ``NOT_DURABLE`` is executed.
+    ``DURABLE`` or ``NOT_DURABLE`` says what transactions survive.
     """
     connection = sqlcipher.connect(str(path), timeout=_BUSY_SECONDS, isolation_level=None)
     try:
@@ -45,8 +48,6 @@ def connected(path: Path, key: StoreKey | None) -> Any:
         if key is not None:
             connection.execute(f"PRAGMA key={quoted_key(key)}")
             connection.execute(f"PRAGMA cipher_page_size={PAGE_BYTES}")
-        # The folder is synced as well: a journal that comes back with a power cut takes its transaction back.
-        connection.execute("PRAGMA synchronous=EXTRA")
     except BaseException:
         connection.close()
         raise

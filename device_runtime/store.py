@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from device_runtime.answers import Answered
 from device_runtime.app_data import AppData, Bounds
 from device_runtime.conditions import Standing
-from device_runtime.database import NOT_DURABLE, Database, IntegrityError, connected, errors
+from device_runtime.database import DURABLE, NOT_DURABLE, Database, IntegrityError, connected, errors
 from device_runtime.keys import HostKey, StoreKey, folder_of, host_key
 from device_runtime.ledger import Charged, TaskTerms, terms_from_store
 from device_runtime.limits import Limits
@@ -131,8 +131,7 @@ class Store(Database):
                     raise StateError(
                         f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the program that made it"
                     )
-                if not durable:
-                    connection.execute(NOT_DURABLE)
+                connection.execute(DURABLE if durable else NOT_DURABLE)
             except BaseException:
                 connection.close()
                 raise
@@ -144,8 +143,7 @@ class Store(Database):
             connection = connected(path, _key_of(path, key))
             store = cls(path, connection)
             try:
-                if not durable:
-                    connection.execute(NOT_DURABLE)
+                connection.execute(DURABLE if durable else NOT_DURABLE)
                 with store.transaction():
                     # Another process may have been faster.
                     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

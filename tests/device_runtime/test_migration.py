@@ -105,7 +105,7 @@ def _die_at(path: str, step: int) -> None:
 
         return stepped
 
-    for name in ("_complete", "_sync", "_overwrite"):
+    for name in ("_complete", "sync_folder", "_overwrite"):
         setattr(migration, name, counted(getattr(migration, name)))
     Path.replace = counted(Path.replace)  # type: ignore[method-assign]
     Store.open(Path(path)).close()

@@ -51,7 +51,7 @@ def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_char
             f"{AGGREGATOR}.apply:after",  # the open round is stored, and the server does not know
             f"{AGGREGATOR}.add:before:2",  # contributions are counted, not stored
             f"{AGGREGATOR}.add:after:2",  # stored, not acknowledged
-            f"{AGGREGATOR}.sync:after",  # the set is closed, nothing is charged
+            f"{AGGREGATOR}.wait_for:before",  # the set is closed, its charge is in the enclave's memory alone
             f"{AGGREGATOR}.apply:before",  # charged in memory alone
             f"{AGGREGATOR}.apply:after",  # the charge is stored, the counters do not know
             f"{AGGREGATOR}.apply:before:2",  # the release is signed in memory alone

@@ -167,7 +167,7 @@ def test_a_device_sends_nothing_to_the_distributor_and_cannot_recommend_from_sta
     assert "select" not in world.logs.getvalue()
     services = world.services()
     stack.callback(services.close)
-    with pytest.raises(ServiceError, match="no published model") as told:
+    with pytest.raises(ServiceError, match="has no trained model yet") as told:
         services.newest_model("films")
     assert told.value.code is grpc.StatusCode.NOT_FOUND
 

@@ -27,7 +27,8 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enrolment.storage import Grant, KeyRecord
 from odp.enrolment.storage import Storage as IssuerStorage
 from odp.errors import ContributionRefused, PrivacyError, Refusal
-from odp.privacy.ledger import Ledger, ReleaseState
+from odp.privacy.ledger_entry import ReleaseState, entries_of
+from odp.privacy.ledger_state import LedgerHead
 from odp.simulation.noise import NoNoise
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
@@ -115,8 +116,10 @@ class Aggregator:
                         self._submit(host, device)
                 released = host.close_round().SerializeToString()
                 assert self.released in (b"", released), "the round had another release before"
-                ledger = Ledger.decode(host.core.ledger(world.task_sha256)[0])
-                assert sum(entry.state is ReleaseState.CHARGED for entry in ledger.entries) == 1
+                head = LedgerHead.decode(host.core.ledger(world.task_sha256)[0])
+                assert host.core._populations[world.population].ledger.charges == 1
+                lines = host.storage.ledger_lines(world.population, 0, head.entries, most_bytes=2**20)
+                assert sum(entry.state is ReleaseState.CHARGED for entry in entries_of(lines)) == 1
             finally:
                 host.end()
         world.platform, world.identity, world.round_keys = before

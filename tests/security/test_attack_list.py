@@ -492,7 +492,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "what stands still": [
         ("R260", "a task whose enclave needs on its way what it cannot load any more",
-         "e2e/test_task_combinations.py::test_a_task_of_every_combination_finishes"),
+         "e2e/test_every_combination.py::test_a_task_of_every_combination_finishes"),
         ("R260", "a combination that no enclave can run, in a definition made by hand",
          "test_task_combinations.py::test_a_definition_made_by_hand_is_refused_by_whoever_checks_it"),
         ("R261", "a service that fails the same way for ever",

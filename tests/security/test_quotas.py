@@ -41,7 +41,7 @@ from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rollback import ZERO
 from trusted_aggregator.round_keys import RoundKeys
 from trusted_aggregator.rounds import draw_round_noise, new_record, noised_here
-from trusted_aggregator.sealed_state import PopulationRecord, Sealer
+from trusted_aggregator.sealed_state import HASH_BYTES, PopulationRecord, Sealer
 
 Make = Callable[..., Any]
 SECONDS = 20.0
@@ -295,6 +295,7 @@ def worst_population(world: Any, name: str, sealer: Sealer) -> Iterator[SealedRe
     population = PopulationRecord(
         name, signed.SerializeToString(), state,
         frozenset(number.to_bytes(32, "big") for number in range(MOST_ABANDONED - MOST_TASKS)), ZERO.successor(), ZERO,
+        bytes(HASH_BYTES),
     )  # fmt: skip
     yield sealer.seal(records.population_key(name), population.encode())
     for number, task in enumerate(tasks):

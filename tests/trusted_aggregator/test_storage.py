@@ -170,6 +170,7 @@ def test_a_closed_storage_refuses(folder):
 
 
 def test_a_file_that_is_no_database_is_a_one_line_error(folder):
-    folder.path("sealed.db").write_bytes(b"not a database, but long enough to be read as one" * 100)
+    for name in ("contributions.db", "sealed.db"):
+        folder.path(name).write_bytes(b"not a database, but long enough to be read as one" * 100)
     with pytest.raises(StateError, match=r"damaged|not a database"):
         Storage(folder)
