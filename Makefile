@@ -25,7 +25,7 @@ $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/core ## Train a private model over real processes, in about a minute (ARGS="--help" lists options)
+demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
 test: $(VENV)/dev ## Run all tests (ARGS="-k name" picks some)

@@ -28,7 +28,7 @@ from odp.v1 import (
 
 #: A name is looked up again after so long: its service may have moved.
 _NAME_SECONDS = 300.0
-#: A channel that was replaced is closed after so long: longer than every call on it.
+#: Seconds after which a replaced channel is closed: more than any call on it takes.
 _CALL_SECONDS = 3600.0
 
 

@@ -23,7 +23,7 @@ from device_runtime.participation import Outcome, Participant
 from device_runtime.secagg import Seat, Session, announced
 from device_runtime.services import Traffic
 from device_runtime.store import Store
-from odp.errors import Busy, OdpError, ServiceUnavailable
+from odp.errors import AttestationError, Busy, OdpError, ServiceUnavailable, TransparencyError
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
@@ -34,6 +34,8 @@ _LONGEST_POLL_SECONDS = 5.0
 #: A session that takes longer than this, gathering included, is left.
 _LONGEST_SECONDS = 3600.0
 _STOP_SECONDS = 20.0
+# Why no evidence, proof or token came, and may come the next time.
+_MAY_PASS = (ServiceUnavailable, AttestationError, TransparencyError)
 
 End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
 
@@ -99,6 +101,10 @@ class Sessions:
             return False
         _Table(self, session, pool, stop, ended).run(fresh)
         return True
+
+    def may_try_again(self, work: Work, device: int) -> None:
+        """Lets a device join the newest attempt once more: it did not get to the host of the session."""
+        self._joined[work.key].pop(device, None)
 
     def seat(self, session: Session, device: int) -> Seat:
         """A seat for a device."""
@@ -193,18 +199,22 @@ class _Table:
         try:
             act()
         except Exception as error:  # one device must not take the others down
-            self._say_goodbye(place)
+            heard = self._say_goodbye(place)
+            if not heard and isinstance(error, _MAY_PASS):
+                self._owner.may_try_again(self._session.work, place.device)
             self._finish(place, error)
 
-    def _say_goodbye(self, place: _Place) -> None:
+    def _say_goodbye(self, place: _Place) -> bool:
+        """False where the host never heard of the device."""
         goodbye = place.seat.leave()
         if goodbye is None:
-            return
+            return False
         # A host whose name leads nowhere now finds out by itself.
         with contextlib.suppress(OdpError):
             call = self._owner.participant.services.start_step(self._session.work.aggregator, goodbye)
             # Nobody waits for the answer. A call that nobody holds is cancelled, and the callback holds it.
             call.add_done_callback(lambda done: None)
+        return True
 
     def _sit_down(self, place: _Place) -> None:
         place.request = place.seat.sit_down(place.traffic)

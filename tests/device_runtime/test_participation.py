@@ -418,7 +418,7 @@ def test_a_signed_refusal_is_final_costs_nothing_and_leaves_no_bytes_behind(worl
 def test_the_end_of_a_task_drops_the_bytes_and_keeps_the_charge(world: Any, signed: bool) -> None:
     """The first try was counted, perhaps released; then the task was cancelled.
 
-    Local parameters go with the word of the enclave alone: a host's word would let it spoil the person's own results.
+    Only a signed end erases local parameters: otherwise a lying host could spoil the person's own results.
     """
     world.fill([5])
     world.aggregator.script = ["lose the answer"] * 9

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
+from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +23,7 @@ from device_runtime.limits import Limits
 from device_runtime.participation import Participant
 from device_runtime.schema import Participation, State
 from device_runtime.secagg import Seat, announced
+from device_runtime.secagg_sessions import Sessions
 from device_runtime.services import Traffic
 from device_runtime.store import Store
 from odp.algorithms.dense.secagg import secagg_config
@@ -30,7 +34,7 @@ from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import State as ClientState
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.errors import DiskFull, PrivacyError, StateError
+from odp.errors import DiskFull, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable, StateError
 from odp.privacy.mechanisms import OperatingSystemNoise
 from odp.signed_task import open_task, sign_manifest, sign_task, task_sha256
 from odp.tables import manifest_for
@@ -339,6 +343,32 @@ def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_res
     table.config = config.SerializeToString(deterministic=True)
     with pytest.raises(PrivacyError, match="attempt=4"):
         announced(table.participant, table.work, Traffic())
+
+
+def test_a_device_whose_token_did_not_come_joins_the_same_attempt_later_and_one_that_was_refused_does_not(
+    table: Table,
+) -> None:
+    """The host never heard of it: the session gathers on, and may wait for this very device."""
+    answers = [ServiceUnavailable("the issuer is away"), EnrolmentError("the issuer gives this device no token")]
+    asked: list[OdpError] = []
+
+    def session_token(*_: Any) -> bytes:
+        asked.append(answers[len(asked) > 2])
+        raise asked[-1]
+
+    table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
+    sessions = Sessions(table.participant, lambda device: Store.open(table.paths[device]), population="films")
+    ended: list[object] = []
+    with futures.ThreadPoolExecutor(1) as pool:
+
+        def run() -> bool:
+            stop = threading.Event()
+            return sessions.run(
+                table.work, [0], pool=pool, stop=stop, ended=lambda device, result, traffic: ended.append(result)
+            )
+
+        assert [run() for _ in range(5)] == [True] * 4 + [False]
+    assert ended == asked == [answers[0]] * 3 + [answers[1]]
 
 
 def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
