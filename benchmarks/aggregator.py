@@ -30,22 +30,22 @@ from benchmarks import noise
 from benchmarks.callers import aggregator_client, found_population, program_identity
 from benchmarks.contributors import Contributors, Sent, Target, payloads
 from benchmarks.harness import Figure, Limit, progress
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.enclaves import Enclaves
-from device_runtime.services import Services
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services
 from odp.algorithms.dpam import parallel
 from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Query
-from odp.cli.enclave import write_reference_values
-from odp.cli.processes import Child
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ServiceError
-from odp.signed_task import open_task, sign_order, sign_task, task_sha256
+from odp.local.processes import Child
+from odp.local.reference_values import write_reference_values
+from odp.signed.task import open_task, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
 
 _ITEMS, _RANK, _PLACES = 3706, 16, 50

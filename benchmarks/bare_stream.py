@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from odp.cli.run import serve_until_stopped
+from odp.local.foreground import serve_until_stopped
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve

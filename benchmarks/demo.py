@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.processes import Usage, with_enclaves
 from odp.cli.device import take_users
-from odp.cli.processes import Child, Services
 from odp.client import TaskHandle, connect
 from odp.datasets import load
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceError
+from odp.local.processes import Child, Services
 from odp.transport.service import stop_event
 from odp.v1 import server_pb2
 

@@ -23,15 +23,13 @@ import numpy as np
 from benchmarks.callers import aggregator_client, found_population, program_identity
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.processes import Usage, with_enclaves
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.enclaves import Enclaves
-from device_runtime.services import Services, Traffic
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services, Traffic
 from odp.algorithms.dense.grid import NUMBER
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram
-from odp.cli.enclave import write_reference_values
-from odp.cli.processes import ODP, Child
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.segments import open_segments, seal_segments
@@ -39,11 +37,13 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ServiceError
-from odp.signed_task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
-from odp.statistics import Statistics
-from odp.tables import manifest_for
+from odp.local.processes import ODP, Child
+from odp.local.reference_values import write_reference_values
+from odp.models.statistics import Statistics
+from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
 from odp.task import MASKED, Cohort, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
+from odp.wire.tables import manifest_for
 from server.clients import AggregatorClient
 
 _SIZE = 1_000_000

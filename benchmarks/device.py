@@ -26,22 +26,23 @@ import psutil
 
 from benchmarks import isolated
 from benchmarks.harness import Figure, Limit, progress
-from device_runtime import Gate, Limits, Services, Store, charter_memory, log_guard, provision, store_path
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.admission import Admission, attesters_of
-from device_runtime.assignment import AssignmentReader, Work
-from device_runtime.enclaves import Enclaves
-from device_runtime.participation import Outcome, Participant
-from device_runtime.services import Traffic
-from device_runtime.verification import FOLDER, Records
+from device_runtime import Gate, Limits, Services, Store, charter_memory, log_guard, store_path
+from device_runtime.host import provision
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Traffic
+from device_runtime.round.admission import Admission, attesters_of
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.round.verification import FOLDER, Records
+from device_runtime.tasks.assignment import AssignmentReader, Work
 from odp.algorithms.dpam.config import DPAM
-from odp.cli.processes import ODP, Child
-from odp.cli.processes import Services as Programs
 from odp.client import TaskHandle, connect
 from odp.datasets import Ratings
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
+from odp.local.processes import ODP, Child
+from odp.local.processes import Services as Programs
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import server_pb2

@@ -25,8 +25,8 @@ from benchmarks.methods import methods
 from benchmarks.private_retrieval import retrieval
 from benchmarks.scanning import Shape, scans, table
 from benchmarks.served import KEYS, Model, Parties, signed_model
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.services import Services
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.services import Services
 from odp.crypto import SigningKey
 from odp.errors import ServiceError
 

@@ -21,9 +21,9 @@ from benchmarks.harness import Figure, Limit
 from benchmarks.private_retrieval import LATTICE_CPU
 from benchmarks.scanning import Shape
 from benchmarks.served import KEYS, TABLE, Model, Parties, signed_model
-from device_runtime.services import Services, Traffic
-from odp.broadcast import ALL, ENCLAVE, LATTICE_KEYS, LWE, PIR
-from odp.broadcast_planner import Cost, plan_table
+from device_runtime.network.services import Services, Traffic
+from odp.broadcast.planner import Cost, plan_table
+from odp.broadcast.terms import ALL, ENCLAVE, LATTICE_KEYS, LWE, PIR
 from odp.crypto import SigningKey, pir, seal
 from odp.crypto.domains import helper_query_info, select_info, selected_aad
 from odp.crypto.pir import lwe, records

@@ -22,7 +22,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from device_runtime.services import step_of
+from device_runtime.network.services import step_of
 from odp.crypto.secure_aggregation import shamir
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration

@@ -16,25 +16,25 @@ import psutil
 from benchmarks.callers import program_identity
 from benchmarks.processes import with_enclaves
 from benchmarks.scanning import Shape, table
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.enclaves import Enclaves
-from device_runtime.services import Services
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Table
-from odp.broadcast import ENCLAVE, LWE, PIR
-from odp.cli.enclave import write_reference_values
-from odp.cli.processes import Child
+from odp.broadcast.terms import ENCLAVE, LWE, PIR
 from odp.crypto import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.local.processes import Child
+from odp.local.reference_values import write_reference_values
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.signed_task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
-from odp.tables import manifest_for
+from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.wire.tables import manifest_for
 
 #: Rows that a device asks for.
 KEYS = 50

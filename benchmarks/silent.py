@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks import silent_callers
 from benchmarks.harness import Figure, Limit
-from odp.cli.processes import Child
 from odp.errors import ServiceError
+from odp.local.processes import Child
 from odp.transport.channel import connect
 from odp.transport.tls import TlsIdentity
 

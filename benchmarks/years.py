@@ -32,7 +32,7 @@ from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_state import LedgerState
-from odp.signed_ledger import LedgerPart
+from odp.signed.ledger import LedgerPart
 from odp.transparency.endorsements import EndorsementFile
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import NoteKey

@@ -1,27 +1,27 @@
 """What runs on a person's device, and a host that runs many such devices in one process."""
 
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.app_data import AppData, Bounds, Event, Request
-from device_runtime.candidates import CandidateModel, find_candidates, recommend_candidates
-from device_runtime.charters import CharterMemory
-from device_runtime.conditions import Conditions
-from device_runtime.enclaves import Enclaves
-from device_runtime.gate import Gate
-from device_runtime.keys import AtRest, HostKey, at_rest, host_key
-from device_runtime.limits import Limits
-from device_runtime.lookup import FoundTable, Lookup
-from device_runtime.offline import Available, newest_model
-from device_runtime.person import Person
-from device_runtime.program import Config, Running, charter_memory, log_guard, run, start
-from device_runtime.provision import provision
-from device_runtime.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
-from device_runtime.recovery import repair
-from device_runtime.retention import Retention, prune
-from device_runtime.schema import Participation, State
-from device_runtime.sensors import MachineSensors, Sensors, SimulatedSensors, Unreadable
-from device_runtime.services import Services
-from device_runtime.store import Store, store_path
-from device_runtime.table_cache import TableCache
+from device_runtime.host.program import Config, Running, charter_memory, log_guard, run, start
+from device_runtime.host.provision import provision
+from device_runtime.inference.candidates import CandidateModel, find_candidates, recommend_candidates
+from device_runtime.inference.offline import Available, newest_model
+from device_runtime.inference.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services
+from device_runtime.person.conditions import Conditions
+from device_runtime.person.decisions import Person
+from device_runtime.person.limits import Limits
+from device_runtime.person.sensors import MachineSensors, Sensors, SimulatedSensors, Unreadable
+from device_runtime.round.gate import Gate
+from device_runtime.rows.lookup import FoundTable, Lookup
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.app_data import AppData, Bounds, Event, Request
+from device_runtime.store.keys import AtRest, HostKey, at_rest, host_key
+from device_runtime.store.recovery import repair
+from device_runtime.store.retention import Retention, prune
+from device_runtime.store.schema import Participation, State
+from device_runtime.store.store import Store, store_path
+from device_runtime.tasks.charters import CharterMemory
 
 __all__ = [
     "AppData",

@@ -26,25 +26,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from device_runtime.answers import best_value
-from device_runtime.assignment import Model
-from device_runtime.conditions import Conditions, Reading
-from device_runtime.examples import asks_for
-from device_runtime.gate import FILE as GATE_FILE
-from device_runtime.gate import Gate, machine_sensors
+from device_runtime.host.program import Config, Running, start
+from device_runtime.inference.best_value import best_value
+from device_runtime.inference.recommend import DownloadedModel, recommend
+from device_runtime.inference.shown_results import Notes, ShownResults
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
-from device_runtime.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
-from device_runtime.limits import Limits
-from device_runtime.made_examples import MadeExamples
-from device_runtime.overview import explain, overview
-from device_runtime.program import Config, Running, start
-from device_runtime.recommend import DownloadedModel, recommend
-from device_runtime.retention import FILE as RETENTION_FILE
-from device_runtime.retention import Retention, prune
-from device_runtime.sensors import Sensors
-from device_runtime.shown_results import Notes, ShownResults
-from device_runtime.store import Store, store_path
+from device_runtime.person.conditions import Conditions, Reading
+from device_runtime.person.limits import Limits
+from device_runtime.person.sensors import Sensors
+from device_runtime.round.examples import asks_for
+from device_runtime.round.gate import FILE as GATE_FILE
+from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.round.made_examples import MadeExamples
+from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
+from device_runtime.store.retention import FILE as RETENTION_FILE
+from device_runtime.store.retention import Retention, prune
+from device_runtime.store.store import Store, store_path
+from device_runtime.tasks.assignment import Model
 from device_runtime.view import View, start_view
+from device_runtime.view.overview import explain, overview
 from device_runtime.view.privacy_page import DeviceControls
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
@@ -85,7 +85,7 @@ class Device:
       conditions: when the device may train; by default as for limits.
       retention: how long rows are kept; by default as for limits. What is past it goes when the device is opened, and
         every hour while it trains.
-      key_file: holds the key that the store is encrypted under; by default see ``device_runtime.keys``.
+      key_file: holds the key that the store is encrypted under; by default see ``device_runtime.store.keys``.
       keyring: whether a new key may be kept in the operating system's keyring.
       call_limits: of every call of the service.
       accept: what the machine may fail to enforce on the service (``odp device doctor``); by default nothing.
@@ -216,7 +216,7 @@ class Device:
         ``column`` of the result is the true choice, from 0 to ``choices`` - 1; 0 where there is none or the service
         failed, which the noise hides as it hides every choice. It is waited for: how long that takes is not hidden.
 
-        Raises as ``device_runtime.answers.best_value``.
+        Raises as ``device_runtime.person.answers.best_value``.
         """
         _validate.integer(low=2, high=MOST_CHOICES, choices=choices)
         truth = self._isolated().results.choice(shown.id, column, choices, app=app)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from distributor.model_store import ModelStore
-from odp.blocks import block_count, block_hashes
 from odp.errors import ConfigurationError
 from odp.transport.channel import CHUNK_BYTES
 from odp.v1 import distributor_pb2
+from odp.wire.blocks import block_count, block_hashes
 
 #: Lists kept in memory, of at most 512 KiB each.
 _MOST_LISTS = 64

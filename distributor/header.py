@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
+from odp.public_tables.table import check_entries, is_table, open_published
 from odp.errors import ConfigurationError
-from odp.public_table import check_entries, is_table, open_published
-from odp.signed_task import model_sha256, open_manifest, task_sha256
-from odp.tables import entry_bytes, entry_row_bytes, keyed_entry
+from odp.signed.task import model_sha256, open_manifest, task_sha256
 from odp.v1 import common_pb2
+from odp.wire.tables import entry_bytes, entry_row_bytes, keyed_entry
 
 #: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
 MAX_REPLY_BYTES = 15 * 2**20

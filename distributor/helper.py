@@ -16,12 +16,12 @@ from distributor.header import ModelHeader
 from distributor.interface import UnknownModel
 from distributor.servicer import DistributorService
 from distributor.shares import Shares
-from odp.broadcast import PIR, method_of
+from odp.broadcast.terms import PIR, method_of
 from odp.crypto import domains
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError, OdpError
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.v1 import retrieval_pb2, retrieval_pb2_grpc

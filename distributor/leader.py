@@ -18,10 +18,10 @@ from distributor.servicer import DistributorService
 from distributor.shares import Ready, Shares
 from distributor.static_tables import StaticTables
 from odp._validate import one_of
-from odp.broadcast import PIR, method_of
+from odp.broadcast.terms import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, call, connect
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers

@@ -28,12 +28,12 @@ from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
-from odp.blocks import BLOCK_BYTES
 from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.durability import Health, sync, sync_folder
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
+from odp.wire.blocks import BLOCK_BYTES
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming-"

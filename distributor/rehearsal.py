@@ -17,10 +17,10 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import SELECTIONS, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.signed_task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
-from odp.tables import manifest_for, padded_keys, table_bytes
+from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import common_pb2, distributor_pb2, statistics_pb2
+from odp.wire.tables import manifest_for, padded_keys, table_bytes
 
 
 def rehearse() -> None:

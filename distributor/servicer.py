@@ -22,12 +22,11 @@ from distributor.model_store import ModelStore
 from distributor.retention import KEEP_DAYS, Held, forgettable
 from odp._validate import identifier, one_of
 from odp.algorithms.registry import algorithm_for
+from odp.public_tables.table import is_table
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
-from odp.public_table import is_table
-from odp.signed_task import HASH_BYTES, check_length, parse_known
-from odp.tables import entry_bytes
+from odp.signed.task import HASH_BYTES, check_length, parse_known
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
@@ -35,6 +34,7 @@ from odp.transport.service import NotFound, answers
 from odp.transport.sweeping import DAY, SweepClock
 from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
+from odp.wire.tables import entry_bytes
 
 NAME = "odp.v1.DistributorService"
 ROLE = "distributor"

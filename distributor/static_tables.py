@@ -22,18 +22,18 @@ from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
 from odp._validate import one_of
 from odp.algorithms.registry import algorithm_for
-from odp.broadcast import LARGEST_LATTICE_TABLE as LARGEST_TABLE
-from odp.broadcast import LATTICE_KEYS
+from odp.broadcast.terms import LARGEST_LATTICE_TABLE as LARGEST_TABLE
+from odp.broadcast.terms import LATTICE_KEYS
 from odp.crypto.pir import lwe
 from odp.errors import Busy, ConfigurationError, OdpError
-from odp.signed_task import HASH_BYTES, check_length
-from odp.tables import entry_bytes, keyed_entry, table_from_bytes, written_rows
+from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
 from odp.transport.turns import Turns
 from odp.v1 import retrieval_pb2
+from odp.wire.tables import entry_bytes, keyed_entry, table_from_bytes, written_rows
 
 MAX_HINTS = 4
 

@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.statistics.config import Histogram, Mean
-    from odp.broadcast import Broadcast
+    from odp.broadcast.config import Broadcast
+    from odp.public_tables.table import Table
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.isolated import IsolatedService
-    from odp.local_events import Events
+    from odp.models.events import Events
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.public_table import Table
+    from odp.models.statistics import Statistics
     from odp.simulation.engine import RunResult, simulate
-    from odp.statistics import Statistics
     from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
     from odp.task_file import load_task
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Broadcast": "odp.broadcast",
+    "Broadcast": "odp.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
-    "Events": "odp.local_events",
+    "Events": "odp.models.events",
     "Cohort": "odp.task",
     "Connection": "odp.client",
     "Histogram": "odp.algorithms.statistics.config",
@@ -57,8 +57,8 @@ _HOME = {
     "Ratings": "odp.datasets",
     "RatingsData": "odp.task",
     "RunResult": "odp.simulation.engine",
-    "Statistics": "odp.statistics",
-    "Table": "odp.public_table",
+    "Statistics": "odp.models.statistics",
+    "Table": "odp.public_tables.table",
     # The one name here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
     "Task": "odp.task",

@@ -24,15 +24,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.seam import Broadcast
+from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, ServiceError
-from odp.public_table import OpenedTable, Table, open_version
-from odp.signed_ledger import LedgerPart, read_ledger
-from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
-from odp.tables import broadcast_from, entry_bytes
+from odp.signed.ledger import LedgerPart, read_ledger
+from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
 from odp.transport import channel
 from odp.transport.tls import CA_FILE, read_ca
@@ -51,10 +50,11 @@ from odp.v1 import (
     table_pb2,
     table_pb2_grpc,
 )
+from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
     from odp.algorithms.statistics.results import Results
-    from odp.statistics import Statistics
+    from odp.models.statistics import Statistics
 
 _NONCE_BYTES = 32
 _REFERENCE_VALUES = "reference_values.json"
@@ -214,7 +214,7 @@ class Connection:
         )
 
     def change_population(self, charter: population_pb2.SignedCharter) -> server_pb2.ChangePopulationResponse:
-        """Has the server approve a charter (``odp.charter``), and put it in force once it has all approvals."""
+        """Has the server approve a charter (``odp.signed.charter``), and put it in force once it has all approvals."""
         return channel.call(
             self._stub.ChangePopulation,
             server_pb2.ChangePopulationRequest(charter=charter),

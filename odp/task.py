@@ -28,12 +28,12 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
-from odp.broadcast import Broadcast
+from odp.broadcast.config import Broadcast
 from odp.crypto.secure_aggregation.parameters import LARGEST_COHORT, Threat
 from odp.crypto.secure_aggregation.terms import THREATS
 from odp.crypto.secure_aggregation.terms import resolve as resolve_secagg
 from odp.errors import ConfigurationError, PrivacyError
-from odp.local_events import Events, table_of
+from odp.models.events import Events, table_of
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling

@@ -15,11 +15,11 @@ from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.statistics.config import Histogram, Mean
-from odp.broadcast import Broadcast
+from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
-from odp.local_events import Events
+from odp.models.events import Events
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.statistics import Statistics
+from odp.models.statistics import Statistics
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization}

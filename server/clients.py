@@ -13,7 +13,7 @@ from typing import Protocol
 import grpc
 
 from odp.errors import EnrolmentError, ServiceError, ServiceUnavailable
-from odp.signed_ledger import LedgerPart, read_ledger
+from odp.signed.ledger import LedgerPart, read_ledger
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call
 from odp.v1 import (
     aggregator_pb2,
@@ -53,7 +53,7 @@ class Distributor(Protocol):
 
 
 class Aggregator(Protocol):
-    """Where rounds are ordered. ``order`` and ``signature`` are those of ``odp.signed_task.sign_order``."""
+    """Where rounds are ordered. ``order`` and ``signature`` are those of ``odp.signed.task.sign_order``."""
 
     def set_charter(self, charter: population_pb2.SignedCharter) -> None:
         """Puts a charter in force. Idempotent."""

@@ -38,10 +38,10 @@ from odp.errors import (
     StateError,
 )
 from odp.models.item_features import item_features_from
-from odp.signed_task import model_sha256, open_task, sign_manifest, sign_order
-from odp.tables import manifest_for, table_bytes
+from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
 from server.clients import Aggregator, Distributor
 from server.closing import Arrivals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from odp._validate import integer
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed.task import HASH_BYTES, check_length
 from odp.transparency.client import PAGE, TILE_LEVEL
 from odp.transparency.log_files import LogFiles
 from odp.transparency.merkle import LARGEST_TREE

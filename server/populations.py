@@ -12,9 +12,9 @@ import threading
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from odp.charter import Charter, approve, check_succession, found, missing_approvals, open_charter
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
+from odp.signed.charter import Charter, approve, check_succession, found, missing_approvals, open_charter
 from odp.transport.logs import Log
 from odp.v1 import population_pb2
 from server.clients import Aggregator

@@ -17,7 +17,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.models.item_features import item_features_from
-from odp.signed_task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
+from odp.signed.task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, Unauthenticated, answers

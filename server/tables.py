@@ -19,11 +19,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from odp import _validate
+from odp.public_tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.crypto.signing import SigningKey
-from odp.encoding import encoding_of
 from odp.errors import ConfigurationError, StateError
-from odp.public_table import OpenedTable, check_shape, open_version, sign_table, sign_version
-from odp.signed_task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
+from odp.signed.task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.durability import Health
@@ -33,6 +32,7 @@ from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.transport.turns import Progress, Turns
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
+from odp.wire.encoding import encoding_of
 from server.clients import Distributor
 
 NAME = "odp.v1.TableService"

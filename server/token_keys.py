@@ -9,12 +9,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from odp.charter import open_charter
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.enrolment.token_key import open_token_key
 from odp.errors import ConfigurationError, EnrolmentError
-from odp.signed_task import sign_order, task_sha256
+from odp.signed.charter import open_charter
+from odp.signed.task import sign_order, task_sha256
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.clients import Issuer

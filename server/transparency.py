@@ -25,7 +25,7 @@ from typing import Protocol
 from odp.enclave.evidence import Claims, read_token
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.privacy.ledger_state import LedgerHead
-from odp.signed_task import task_sha256
+from odp.signed.task import task_sha256
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.endorsements import EndorsementFile, open_endorsement
 from odp.transparency.entries import (

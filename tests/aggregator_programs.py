@@ -13,7 +13,7 @@ from hand_overs import NEW, Endorsers
 from odp.crypto import domains
 from odp.enclave.in_thread import InThread
 from odp.enclave.policy import EnclavePolicy
-from odp.signed_ledger import LedgerPart
+from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from device_runtime.ledger import TaskTerms
-from device_runtime.schema import Participation
-from device_runtime.store import Store
+from device_runtime.person.ledger import TaskTerms
+from device_runtime.store.schema import Participation
+from device_runtime.store.store import Store
 from odp.privacy.events import GaussianRelease
 from odp.v1 import common_pb2
 

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from device_runtime.fleet import Fleet
-from device_runtime.limits import Limits
-from device_runtime.scheduler import Scheduler
-from device_runtime.schema import State
+from device_runtime.host.fleet import Fleet
+from device_runtime.host.scheduler import Scheduler
+from device_runtime.person.limits import Limits
+from device_runtime.store.schema import State
 from odp.transport.state_folder import StateFolder
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sqlcipher3 import dbapi2 as sqlcipher
 
-from device_runtime.database import PAGE_BYTES, connected
-from device_runtime.keys import folder_of, host_key
+from device_runtime.store.database import PAGE_BYTES, connected
+from device_runtime.store.keys import folder_of, host_key
 
 
 def decrypted(path: Path) -> bytes:

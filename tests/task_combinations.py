@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 import odp
-from odp.broadcast import ALL, AUTO, ENCLAVE, LWE, PIR
+from odp.broadcast.terms import ALL, AUTO, ENCLAVE, LWE, PIR
 from odp.task import ENCLAVE_POISSON, FULL, MASKED, SECAGG, Cohort
 
 ITEMS = 12

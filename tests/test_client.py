@@ -15,12 +15,12 @@ from odp.algorithms.seam import Broadcast, Table
 from odp.client import Connection, TaskHandle
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
-from odp.signed_task import sign_manifest, sign_task, task_sha256
-from odp.tables import manifest_for, table_bytes
+from odp.signed.task import sign_manifest, sign_task, task_sha256
 from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
+from odp.wire.tables import manifest_for, table_bytes
 
 TASK = odp.Task(
     name="films",

@@ -7,7 +7,7 @@ from task_combinations import COMBINATIONS, Combination
 
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError
-from odp.signed_task import sign_task
+from odp.signed.task import sign_task
 from odp.task import ENCLAVE_POISSON, MASKED, SECAGG
 from odp.v1 import broadcast_pb2, common_pb2
 

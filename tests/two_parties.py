@@ -15,11 +15,11 @@ import numpy as np
 from callers import control_channel
 
 import distributor
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.assignment import Work, open_model
-from device_runtime.enclaves import Enclaves
-from device_runtime.retrieval import Retrievals, SealedRows
-from device_runtime.services import Services, Traffic
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services, Traffic
+from device_runtime.rows.retrieval import Retrievals, SealedRows
+from device_runtime.tasks.assignment import Work, open_model
 from distributor import enclave_process
 from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.seam import Slices
@@ -27,13 +27,13 @@ from odp.enclave.in_thread import InThread
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
-from odp.encoding import Encoding, rounded
 from odp.errors import ServiceUnavailable
-from odp.signed_task import open_task, sign_task
+from odp.signed.task import open_task, sign_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.v1 import broadcast_pb2, distributor_pb2_grpc, retrieval_pb2_grpc
+from odp.wire.encoding import Encoding, rounded
 
 SECONDS = 20.0
 IMAGE = "sha384:" + "0" * 96

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from odp.charter import Charter
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey, open_token_key
 from odp.errors import ConfigurationError, PrivacyError
+from odp.signed.charter import Charter
 from odp.v1 import aggregator_pb2, enrolment_pb2
 
 #: In the record of a round: anybody may contribute.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from odp.charter import Charter, check_founding, check_succession
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError
+from odp.signed.charter import Charter, check_founding, check_succession
 from trusted_aggregator.limits import MOST_CHANGES, MOST_POPULATIONS
 from trusted_aggregator.population import Population
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import grpc
 
 from odp._validate import identifier
-from odp.charter import open_charter
 from odp.errors import DiskFailed, PrivacyError, StateError
-from odp.signed_task import open_task, task_sha256
+from odp.signed.charter import open_charter
+from odp.signed.task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.transport.sweeping import DAY, SweepClock

@@ -21,14 +21,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from odp.charter import charter_sha256, open_charter
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
-from odp.signed_task import open_order, open_task, task_sha256
+from odp.signed.charter import charter_sha256, open_charter
+from odp.signed.task import open_order, open_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator import records as names
 from trusted_aggregator.admission import require_same_key, sealed_key

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from odp.charter import approve, found
 from odp.crypto import SigningKey
 from odp.enclave import chain
 from odp.enclave.guest import Evidence
@@ -14,6 +13,7 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.rehearsal import RehearsalCounter, RehearsalGuest
 from odp.enclave.upgrade_policy import UpgradePolicy
+from odp.signed.charter import approve, found
 from odp.transparency import Checkpoint, Kind, LogPolicy, NoteKey, sign_checkpoint
 from odp.transparency.endorsements import endorse
 from odp.transparency.merkle import leaf_hash, root_of

@@ -25,7 +25,7 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, PrivacyError, StateError
-from odp.signed_task import check_length
+from odp.signed.task import check_length
 from odp.transparency.excerpt import EndorsedImages
 from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator import records as names

@@ -11,7 +11,7 @@ from odp.algorithms.seam import Query
 from odp.privacy import accounting
 from odp.privacy.events import Event, Sampling
 from odp.privacy.ledger_entry import Budget
-from odp.signed_task import open_task, task_sha256
+from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.masking import aggregated
 from trusted_aggregator.sealed_state import TaskRecord

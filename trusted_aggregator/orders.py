@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from odp.crypto import domains
 from odp.crypto.signing import verify
 from odp.errors import ConfigurationError, PrivacyError
-from odp.signed_task import parse_known
+from odp.signed.task import parse_known
 from odp.v1 import aggregator_pb2, population_pb2
 from trusted_aggregator.opened_task import OpenedTask
 

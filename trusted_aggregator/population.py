@@ -17,13 +17,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from odp.charter import Charter
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import BudgetExceeded, PrivacyError, StateError
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import Event, SampledRound
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
 from odp.privacy.ledger_state import LedgerState, Standing
+from odp.signed.charter import Charter
 from trusted_aggregator.interface import Writes
 from trusted_aggregator.ledger_writes import LedgerWrites
 from trusted_aggregator.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS

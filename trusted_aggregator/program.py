@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import grpc
 
 from odp import _validate
-from odp.charter import open_charter
 from odp.crypto.roster import read_roster
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
@@ -20,6 +19,7 @@ from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, StateError
+from odp.signed.charter import open_charter
 from odp.transport.certificates import watch
 from odp.transport.limits import Limits
 from odp.transport.logs import Log, short

@@ -35,11 +35,11 @@ from typing import NamedTuple
 import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Int64Array
-from odp.charter import Charter, open_charter
 from odp.crypto.hpke import DecryptionError
 from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
 from odp.privacy.ledger_state import LedgerHead, LedgerState
+from odp.signed.charter import Charter, open_charter
 from odp.v1 import common_pb2, population_pb2
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.rollback import ZERO, Stamp

@@ -30,7 +30,7 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.enrolment.token_key import TokenKey
 from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
-from odp.signed_task import open_task, task_sha256
+from odp.signed.task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
 from odp.transport.state_folder import StateFolder

@@ -24,7 +24,7 @@ from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.enclave.sealing import KEY_BYTES
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.ledger_state import LedgerHead, LedgerState
-from odp.signed_task import check_length
+from odp.signed.task import check_length
 from odp.transparency.excerpt import EndorsedImages
 from odp.v1 import common_pb2, hand_over_pb2
 from trusted_aggregator import records as names

@@ -15,13 +15,13 @@ from typing import Protocol
 
 import grpc
 
-from odp.charter import open_charter
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.same_chip import NONCE_BYTES
 from odp.errors import ServiceError, StateError
+from odp.signed.charter import open_charter
 from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder

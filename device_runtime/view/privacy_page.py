@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from device_runtime.gate import Gate
-from device_runtime.limits import Limits
-from device_runtime.overview import explain, overview
-from device_runtime.person import Person
-from device_runtime.store import Store
+from device_runtime.person.decisions import Person
+from device_runtime.person.limits import Limits
+from device_runtime.round.gate import Gate
+from device_runtime.store.store import Store
+from device_runtime.view.overview import explain, overview
 from odp.errors import ConfigurationError
 
 

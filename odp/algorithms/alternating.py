@@ -17,9 +17,9 @@ import numpy.typing as npt
 from odp import _validate
 from odp.algorithms.dpam.subset import hash_order
 from odp.algorithms.seam import Float32Array, Int64Array, LocalRatings, Slices
-from odp.encoding import Encoding, encoding_of
 from odp.errors import ConfigurationError, DataError
 from odp.v1 import common_pb2
+from odp.wire.encoding import Encoding, encoding_of
 
 COUNTS_ROUND = 0
 

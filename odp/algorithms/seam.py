@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from odp.encoding import Encoding
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
+from odp.wire.encoding import Encoding
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -41,7 +41,7 @@ Int64Array = npt.NDArray[np.int64]
 class Table:
     """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
 
-    ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.encoding.rounded``).
+    ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.wire.encoding.rounded``).
     """
 
     name: str

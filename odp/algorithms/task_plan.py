@@ -19,7 +19,7 @@ from odp.privacy import accounting
 from odp.privacy.events import Event
 
 if TYPE_CHECKING:
-    from odp.statistics import Statistics
+    from odp.models.statistics import Statistics
     from odp.task import Task
 
 CLEAR = 0.25

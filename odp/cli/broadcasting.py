@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.broadcast import ALL, AUTO, method_of
+from odp.broadcast.terms import ALL, AUTO, method_of
 from odp.cli.console import console, print_json
 from odp.errors import ConfigurationError
 
@@ -23,8 +23,8 @@ def show_plan(
     """Print what each way to get rows to devices would cost, and which one the task takes and why."""
     from rich.table import Table
 
-    from odp.broadcast_planner import plan, reasons
-    from odp.statistics import Statistics
+    from odp.broadcast.planner import plan, reasons
+    from odp.models.statistics import Statistics
     from odp.task_file import load_task
 
     task = load_task(file)
@@ -69,7 +69,7 @@ def show_plan(
 def broadcast_line(task: Task, traffic: Mapping[int, Mapping[str, Any]], whole: int) -> str:
     """Bytes down per device and round, and their share of the whole model of ``whole`` bytes.
 
-    ``traffic`` is what a device host counted, by round (``device_runtime.statistics``): everything that devices
+    ``traffic`` is what a device host counted, by round (``device_runtime.host.counts``): everything that devices
     received, the server's answers as well.
     """
     method = method_of(task.definition())

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from odp.algorithms.seam import Broadcast
-    from odp.cli.processes import Child, Services
     from odp.cli.receipts import Receipts
     from odp.client import TaskHandle
     from odp.datasets import Split
     from odp.enclave.policy import EnclavePolicy
+    from odp.local.processes import Child, Services
     from odp.simulation.baselines import Baselines
     from odp.task import Task
     from odp.v1 import server_pb2
@@ -66,13 +66,14 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a private model with real devices, enclaves and a server on this machine over TLS; then stop them all."""
-    from odp.broadcast import ALL, AUTO, ENCLAVE, PIR, Broadcast
+    from odp.broadcast.config import Broadcast
+    from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
     from odp.cli.device import take_users
-    from odp.cli.processes import Child, Services
     from odp.cli.receipts import collect
     from odp.client import connect
     from odp.datasets import load, random_split
     from odp.enclave.policy import EnclavePolicy
+    from odp.local.processes import Child, Services
     from odp.simulation.engine import check_population
 
     started = time.monotonic()
@@ -321,7 +322,7 @@ def _traffic(root: Path) -> dict[int, dict[str, Any]]:
 
 def _recommend(services: Services, root: Path) -> dict[str, Any]:
     """The first device's ten recommendations, computed by a process that has that device's store."""
-    from odp.cli.processes import ODP
+    from odp.local.processes import ODP
 
     command = ["device", "recommend", "--population", _POPULATION, "--device", "0", "--json"]
     command += ["--server", services.server_address, "--services", str(root), "--state", str(root / "devices")]
@@ -356,7 +357,7 @@ def _finish(
     """Prints the comparison, the recommendations, what was spent; writes picture and reports."""
     from rich.table import Table
 
-    from odp.broadcast import method_of
+    from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
     from odp.cli.comparison import comparison_table, draw_progress
     from odp.simulation.baselines import baselines

@@ -89,8 +89,8 @@ def run(
 ) -> None:
     """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
     from device_runtime import Conditions, Config, Limits, start
-    from device_runtime.retention import Retention
-    from odp.cli.run import parent_watch
+    from device_runtime.store.retention import Retention
+    from odp.local.foreground import parent_watch
     from odp.transport.service import stop_event
 
     stop = stop_event()
@@ -135,7 +135,7 @@ def roster(
 ) -> None:
     """Write the public keys by which devices take part in `secagg+` sessions, and print what a task says of them."""
     from device_runtime import Store, store_path
-    from device_runtime.secagg import identity_key
+    from device_runtime.round.secagg import identity_key
     from odp.crypto.roster import hash_of
     from odp.transport.state_folder import write_atomically
 
@@ -181,7 +181,7 @@ def recommend(
         store_path,
     )
     from device_runtime import Services as Clients
-    from device_runtime import recommend as best_items
+    from device_runtime.inference import recommend as best_items
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
 

@@ -38,7 +38,7 @@ def doctor(
     The exit code is 1 where something that services are promised not to be able to do is not enforced.
     """
     from device_runtime import MachineSensors
-    from device_runtime.doctor import examine
+    from device_runtime.host.doctor import examine
 
     found = examine(MachineSensors(state if state.is_dir() else Path.cwd()), folder=state)
     if json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -17,11 +16,7 @@ from odp.cli.upgrade import upgrade
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from odp.enclave.measurement import Measurement
-    from odp.enclave.policy import Accumulation, EnclavePolicy, Selection
-    from odp.transparency.policy import LogPolicy
+    from odp.enclave.policy import Accumulation, Selection
 
 app = typer.Typer(
     help="Enclaves: what devices pin, how it is measured, what this machine restricts.", no_args_is_help=True
@@ -50,8 +45,9 @@ def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one J
     Two installations with one digest have the same Python, the same libraries and the same code.
     """
     from odp.enclave.measurement import COMPONENTS
+    from odp.local.reference_values import measurements
 
-    measured = _measurements()
+    measured = measurements()
     if json_output:
         print_json(
             {
@@ -133,6 +129,7 @@ def reference_values(
     Digests and policies are computed from the installed code and the options, not asked from a running service.
     """
     from odp.enclave.policy import EnclavePolicy
+    from odp.local.reference_values import write_reference_values
     from odp.transparency.policy import LogPolicy
 
     policy = EnclavePolicy(
@@ -207,9 +204,9 @@ def endorse(
     """Endorse, for a year, the enclaves that a file of reference values lists; prints the endorser's public key."""
     import time
 
-    from odp.cli.log_setup import endorse_all
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.reference_values import ReferenceValues
+    from odp.local.log_setup import endorse_all
     from odp.transparency.key_file import endorser_key
 
     policy = EnclavePolicy(
@@ -235,48 +232,9 @@ def withdraw(
     endorsements: Annotated[Path, typer.Option(help="File of `odp enclave endorse`.")] = Path("endorsements.json"),
 ) -> None:
     """Withdraw every endorsement of an image; takes effect when the server starts with the file again."""
-    from odp.cli.log_setup import withdraw_all
+    from odp.local.log_setup import withdraw_all
     from odp.transparency.key_file import endorser_key
 
     if not key.is_file():
         raise ConfigurationError(f"cannot read the endorser's key {key}: no such file")
     print_text(f"{withdraw_all(endorsements, image_digest, endorser_key(key))} endorsements withdrawn")
-
-
-def write_reference_values(
-    platform: Path,
-    aggregator_policy: EnclavePolicy,
-    output: Path,
-    *,
-    select: Selection = "oblivious",
-    log: LogPolicy | None = None,
-    helper_keys: Sequence[str] = (),
-    addresses: Mapping[str, tuple[str, ...]] | None = None,
-    emulated_vendor: Path | None = None,
-) -> None:
-    """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
-    from odp.enclave.platform import EmulatedPlatform
-    from odp.enclave.policy import EnclavePolicy
-    from odp.enclave.reference_values import ReferenceValues
-
-    policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor", select=select)}
-    ReferenceValues(
-        roots=(EmulatedPlatform.open(platform).root_certificate_pem,),
-        image_digests={role: (measured.digest,) for role, measured in _measurements().items()},
-        policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
-        allow_emulated=True,
-        helper_keys=tuple(helper_keys),
-        allow_test_noise=aggregator_policy.test_noise_seed is not None,
-        addresses={role: pinned for role, pinned in (addresses or {}).items() if pinned},
-        emulated_vendor="" if emulated_vendor is None else str(emulated_vendor.absolute()),
-        log=log,
-    ).save(output)
-
-
-def _measurements() -> dict[str, Measurement]:
-    """Role -> measurement of the enclave that this installation runs for it."""
-    from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure_all, packages_of
-
-    entries = {"aggregator": AGGREGATOR_ENTRY, "distributor": DISTRIBUTOR_ENTRY}
-    measured = measure_all({entry: packages_of(entry) for entry in entries.values()})
-    return {role: measured[entry] for role, entry in entries.items()}

@@ -14,7 +14,7 @@ from odp.cli.console import console, print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from odp.cli.fleet_run import FleetRun
+    from odp.simulation.fleet.run import FleetRun
 
 app = typer.Typer(help="Simulate fleets of devices with faults, against real services.", no_args_is_help=True)
 
@@ -48,7 +48,7 @@ def run(
     """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from odp.cli.fleet_run import run_fleet
+    from odp.simulation.fleet.run import run_fleet
 
     out = console()
     if test_noise:

@@ -9,7 +9,7 @@ import typer
 
 from odp.cli.console import print_json, print_text
 from odp.cli.listening import LimitSettings, Reflection
-from odp.cli.run import serve_until_stopped
+from odp.local.foreground import serve_until_stopped
 
 app = typer.Typer(
     help="The helper of a distributor, for tasks of method 'pir': run by somebody who tells the distributor nothing.",

@@ -9,8 +9,8 @@ import typer
 
 from odp.cli.console import print_json, print_text
 from odp.cli.listening import LimitSettings, Reflection
-from odp.cli.run import serve_until_stopped
 from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
+from odp.local.foreground import serve_until_stopped
 
 app = typer.Typer(
     help="The issuer of tokens: each attested device gets one per round (docs/enrolment.md).", no_args_is_help=True

@@ -16,9 +16,9 @@ from odp.cli.view import view
 
 if TYPE_CHECKING:
     from device_runtime import Store
-    from device_runtime.conditions import Reading
-    from device_runtime.gate import Gate
-    from device_runtime.ledger import TaskTerms
+    from device_runtime.person.conditions import Reading
+    from device_runtime.person.ledger import TaskTerms
+    from device_runtime.round.gate import Gate
 
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
 Device = Annotated[int, typer.Option(help="Index of the device.")]
@@ -46,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
 
 def privacy(state: State = _STATE, device: Device = 0, json: Json = False) -> None:
     """Show what the device read and sent, to whom, when, and what it cost."""
-    from device_runtime.overview import overview
+    from device_runtime.view.overview import overview
 
     with _store(state, device) as store:
         found = overview(store, _gate(state), now=time.time())
@@ -147,7 +147,7 @@ def export(
     device: Device = 0,
 ) -> None:
     """Write everything that the device holds about its person as JSON."""
-    from device_runtime.overview import export as everything
+    from device_runtime.view.overview import export as everything
     from odp.transport.state_folder import state_errors, write_atomically
 
     with _store(state, device) as store:
@@ -188,7 +188,7 @@ def erase(
 def repair(state: State = _STATE, device: Device = 0) -> None:
     """Rebuild a damaged store from what can be read of it, or set it aside where its ledger cannot be read."""
     from device_runtime import store_path
-    from device_runtime.recovery import repair as rebuild
+    from device_runtime.store.recovery import repair as rebuild
 
     done = rebuild(store_path(state, device))
     if done.aside is None:
@@ -217,8 +217,8 @@ def explain(
     json: Json = False,
 ) -> None:
     """Say whether the device would train now and why not, condition by condition; exit code 1 where it would not."""
-    from device_runtime import overview
-    from device_runtime.conditions import Conditions
+    from device_runtime.person.conditions import Conditions
+    from device_runtime.view import overview
     from odp.errors import ConfigurationError
 
     if last:
@@ -239,9 +239,9 @@ def explain(
 
 
 def _replay(state: Path, device: int, task: str | None, reference_values: Path | None, json: bool) -> None:
-    from device_runtime.conditions import Reading
-    from device_runtime.schema import State as Participated
-    from device_runtime.verification import FOLDER, replay
+    from device_runtime.person.conditions import Reading
+    from device_runtime.round.verification import FOLDER, replay
+    from device_runtime.store.schema import State as Participated
     from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
 
@@ -366,7 +366,7 @@ def _store(state: Path, device: int) -> Store:
 
 
 def _gate(state: Path) -> Gate:
-    from device_runtime.gate import Gate
+    from device_runtime.round.gate import Gate
 
     return Gate.load(state)
 

@@ -12,7 +12,7 @@ from odp.cli.console import print_json, print_text
 from odp.cli.task import Json, Server, State, open_connection
 
 if TYPE_CHECKING:
-    from odp.charter import Charter
+    from odp.signed.charter import Charter
     from odp.v1 import population_pb2, server_pb2
 
 app = typer.Typer(
@@ -33,7 +33,7 @@ Output = Annotated[Path, typer.Option(help="Where to write the change while appr
 @app.command("show")
 def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """Print whose a population is."""
-    from odp.charter import open_charter
+    from odp.signed.charter import open_charter
 
     with open_connection(server, state) as connection:
         found = connection.population(name)
@@ -62,7 +62,7 @@ def found_population(
     json: Json = False,
 ) -> None:
     """Found a population with several owners; a server does so by itself, as the only one, with its first task."""
-    from odp.charter import found
+    from odp.signed.charter import found
 
     with open_connection(server, state) as connection:
         owners = [_key(text) for text in owner] or [connection.population(name).server_key]
@@ -118,7 +118,7 @@ def approve_change(
     file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
 ) -> None:
     """Approve a change that another owner wrote; the last approval that is missing puts it in force."""
-    from odp.charter import open_charter
+    from odp.signed.charter import open_charter
 
     signed = _read(file)
     if not json:
@@ -140,8 +140,8 @@ def _change(
     retire: bytes | None = None,
     issuer_key: bytes | None = None,
 ) -> None:
-    from odp.charter import open_charter, succeed
     from odp.errors import ConfigurationError
+    from odp.signed.charter import open_charter, succeed
 
     with open_connection(server, state) as connection:
         known = connection.population(name)
@@ -161,7 +161,7 @@ def _change(
 
 
 def _print_change(answer: server_pb2.ChangePopulationResponse, output: Path, *, json: bool) -> None:
-    from odp.charter import open_charter
+    from odp.signed.charter import open_charter
 
     charter = open_charter(answer.charter)
     if answer.missing:

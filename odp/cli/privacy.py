@@ -150,7 +150,7 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
     from odp.cli.task import find_task, open_connection
     from odp.privacy.ledger_entry import Budget
     from odp.privacy.report import privacy_report
-    from odp.signed_task import model_sha256, open_task, task_sha256
+    from odp.signed.task import model_sha256, open_task, task_sha256
 
     with open_connection(server, state) as connection:
         status = find_task(connection, task)
@@ -203,7 +203,7 @@ def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: V
 
     from odp.errors import ServiceError
     from odp.privacy.ledger import Ledger
-    from odp.signed_task import open_task
+    from odp.signed.task import open_task
 
     try:
         reply = connection.ledger(status)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odp.cli.processes import Services
     from odp.client import TaskHandle
+    from odp.local.processes import Services
     from odp.transparency.audit import AuditReport
 
 _PINS = "reference_values.json"

@@ -12,7 +12,7 @@ import typer
 from odp.cli import helper
 from odp.cli.console import console
 from odp.cli.listening import LimitSettings, Reflection
-from odp.cli.run import parent_watch, serve_until_stopped
+from odp.local.foreground import parent_watch, serve_until_stopped
 
 if TYPE_CHECKING:
     from odp.enclave.policy import Accumulation, Selection
@@ -334,9 +334,9 @@ def up(
     with_parent: WithParent = False,
 ) -> None:
     """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
-    from odp.cli.processes import Services
-    from odp.cli.supervising import Supervisor
     from odp.enclave.policy import EnclavePolicy
+    from odp.local.processes import Services
+    from odp.local.supervising import Supervisor
     from odp.transport.channel import parse_address
     from odp.transport.service import stop_event
 

@@ -14,7 +14,7 @@ from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
-    from odp.statistics import Statistics
+    from odp.models.statistics import Statistics
     from odp.task import Task
 
 
@@ -63,6 +63,7 @@ def simulate(
     from odp.cli.comparison import comparison_table, spending_table
     from odp.datasets import load, random_split
     from odp.errors import ConfigurationError
+    from odp.models.statistics import Statistics
     from odp.simulation.baselines import baselines as compute
     from odp.simulation.diagnostics import diagnose
     from odp.simulation.engine import RoundResult
@@ -70,7 +71,6 @@ def simulate(
     from odp.simulation.inputs import SIMULATION, notes, sampling_note, weak_signal
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.spending import spending
-    from odp.statistics import Statistics
     from odp.task import ImplicitData
 
     out = console()

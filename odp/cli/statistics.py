@@ -11,7 +11,7 @@ from odp.cli.outputs import writing
 if TYPE_CHECKING:
     from odp.algorithms.statistics.results import HistogramResult, Results
     from odp.datasets import Ratings
-    from odp.statistics import Statistics
+    from odp.models.statistics import Statistics
 
 _MOST_ROWS = 40
 

@@ -10,8 +10,8 @@ import typer
 from odp.cli.console import console, print_json
 
 if TYPE_CHECKING:
-    from odp.encoding import Encoding
-    from odp.public_table import OpenedTable
+    from odp.public_tables.table import OpenedTable
+    from odp.wire.encoding import Encoding
 
 app = typer.Typer(help="Publish public tables, whose rows devices look up privately.", no_args_is_help=True)
 
@@ -34,8 +34,8 @@ def publish(
     json: Json = False,
 ) -> None:
     """Publish a table of public rows: key i is row i of the file."""
+    from odp.public_tables.table import Table
     from odp.client import connect
-    from odp.public_table import Table
 
     table = Table(name, _rows(file), cast("Encoding", encoding), rows_per_request)
     with connect(server, state=state) as connection:
@@ -68,10 +68,10 @@ def candidates(
     json: Json = False,
 ) -> None:
     """Cluster the items of a task's newest model, for `odp device recommend --candidates`; again after each release."""
-    from odp.candidates import candidate_tables
+    from odp.public_tables.candidates import candidate_tables
     from odp.cli.task import find_task
     from odp.client import connect
-    from odp.signed_task import model_sha256, open_task
+    from odp.signed.task import model_sha256, open_task
 
     with connect(server, state=state) as connection:
         status = find_task(connection, task)
@@ -93,8 +93,8 @@ def candidates(
 
 
 def _say(opened: OpenedTable, what: str, json: bool) -> None:
-    from odp.encoding import encoding_of
-    from odp.tables import entry_bytes
+    from odp.wire.encoding import encoding_of
+    from odp.wire.tables import entry_bytes
 
     entry = opened.entry
     found: dict[str, Any] = {

@@ -96,7 +96,7 @@ def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
-    from odp.broadcast import method_of
+    from odp.broadcast.terms import method_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
     from odp.task_file import load_task, render_task
@@ -237,7 +237,7 @@ def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path(
     """
     import time
 
-    from odp.signed_task import task_sha256
+    from odp.signed.task import task_sha256
     from odp.v1 import server_pb2
 
     with open_connection(server, state) as connection:
@@ -260,7 +260,7 @@ def open_connection(server: str, state: Path) -> Connection:
 
 def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
     from odp.errors import ConfigurationError
-    from odp.signed_task import task_sha256
+    from odp.signed.task import task_sha256
 
     found = [status for status in connection.tasks() if task_sha256(status.task).hex().startswith(prefix.lower())]
     if len(found) != 1:
@@ -271,7 +271,7 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
 
 def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
-    from odp.signed_task import open_task, task_sha256
+    from odp.signed.task import open_task, task_sha256
     from odp.v1 import server_pb2
 
     definition = open_task(status.task)

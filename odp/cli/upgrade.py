@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from odp.transparency.sources import LogServer
     from odp.v1 import hand_over_pb2
 
-#: Beside the state folder of the old version: where the new version's state is made.
-NEXT = ".next"
-
 _LOG_SECONDS = 180.0
 _LOOK_SECONDS = 2.0
 
@@ -59,8 +56,9 @@ def upgrade(
     Run it from the new version's environment while the old version runs. The old enclave gives its ledger to no other
     code than endorsers have endorsed in the log, and charges nothing afterwards. The command can be repeated.
     """
-    from odp.cli.log_setup import endorse_image
     from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
+    from odp.local.log_setup import endorse_image
+    from odp.local.successor import NEXT
     from odp.transparency.key_file import endorser_key as read_endorser
     from odp.transparency.sources import LogServer
     from odp.transport.channel import connect
@@ -159,33 +157,6 @@ def logged(
                 f"{listed} (`odp server run --endorsements`)?"
             )
         pause(_LOOK_SECONDS)
-
-
-def adopt_successor(state: Path) -> None:
-    """Puts the state that an upgrade made beside ``state`` in its place, once that is whole; the old one is kept.
-
-    Raises StateError where one of the two is in use, or cannot be moved.
-    """
-    from odp.transport.state_folder import StateFolder, state_errors
-    from trusted_aggregator.storage import Storage
-
-    successor = state.with_name(state.name + NEXT)
-    if not successor.is_dir():
-        return
-    with StateFolder.open(successor, "aggregator") as folder:
-        storage = Storage(folder)
-        try:
-            whole = bool(storage.keys())
-        finally:
-            storage.close()
-    if not whole:
-        return
-    with state_errors(state):
-        if state.exists():
-            with StateFolder.open(state, "aggregator"):
-                before = sum(1 for _ in state.parent.glob(f"{state.name}.handed-over-*"))
-                state.rename(state.with_name(f"{state.name}.handed-over-{before}"))
-        successor.rename(state)
 
 
 def _address(given: str | None, file: Path, option: str) -> str:

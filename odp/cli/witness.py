@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from odp.cli.listening import LimitSettings, Reflection
-from odp.cli.run import serve_until_stopped
 from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
+from odp.local.foreground import serve_until_stopped
 
 app = typer.Typer(help="An independent witness of transparency logs.", no_args_is_help=True)
 

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
 
-if TYPE_CHECKING:
-    from odp.datasets.ratings import Ratings
-
 _CHUNK = 2**22
 
 
-def checked(ratings: Ratings) -> dict[str, Any]:
+class Fields(Protocol):
+    """What ``Ratings`` was made with; its docstring says what each field holds."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def n_items(self) -> int: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def items(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def values(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def order(self) -> npt.NDArray[np.int64] | None: ...
+    @property
+    def titles(self) -> tuple[str, ...] | None: ...
+    @property
+    def features(self) -> npt.NDArray[np.float32] | None: ...
+    @property
+    def feature_names(self) -> tuple[str, ...] | None: ...
+
+
+def checked(ratings: Fields) -> dict[str, Any]:
     """The array fields of ``ratings`` in their declared types.
 
     Raises:
@@ -136,7 +160,7 @@ def _rows_where(
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
-def _item_fields(ratings: Ratings, where: str) -> dict[str, Any]:
+def _item_fields(ratings: Fields, where: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if ratings.titles is not None:
         fields["titles"] = tuple(ratings.titles)

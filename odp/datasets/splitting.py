@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.crypto.keyed_hash import fraction_of, key_of, keyed_hash
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
-from odp.keyed_hash import fraction_of, key_of, keyed_hash
 
 Fractions = tuple[float, float, float]
 

@@ -1,8 +1,8 @@
 """The evidence token: its format, how a platform writes it, and how a verifier reads it strictly.
 
-A token is a JWT of ``odp.jwt``, under the chain of the key that signed it. Its claims are those of a confidential VM's
-attestation token, plus the enclave's two public keys. The keys are bound by ``report_data``, the 64 bytes
-that real hardware signs for its guest::
+A token is a JWT of ``odp.crypto.jwt``, under the chain of the key that signed it. Its claims are those of a
+confidential VM's attestation token, plus the enclave's two public keys. The keys are bound by ``report_data``, the 64
+bytes that real hardware signs for its guest::
 
     SHA-512("odp/v1/report" || SHA-256(nonce) || hpke_key || signing_key || SHA-256(policy))
 
@@ -22,8 +22,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from odp import jwt
-from odp.crypto import domains
+from odp.crypto import domains, jwt
 from odp.crypto.public_keys import KEY_BYTES, require_ed25519, require_x25519
 from odp.enclave.registers import NAMES, REGISTER_BYTES
 from odp.errors import AttestationError, ConfigurationError

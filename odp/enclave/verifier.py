@@ -26,7 +26,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from odp import _validate, jwt
+from odp import _validate
+from odp.crypto import jwt
 from odp.enclave import chain, registers
 from odp.enclave.evidence import (
     DEBUG_DISABLED,

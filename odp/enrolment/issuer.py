@@ -25,7 +25,7 @@ from odp.enrolment.challenges import Challenges
 from odp.enrolment.storage import DAY, Grant, KeyRecord, Storage
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ConfigurationError, EnrolmentError
-from odp.signed_task import check_length, open_order, open_task, task_sha256
+from odp.signed.task import check_length, open_order, open_task, task_sha256
 from odp.transport.service import NotFound
 from odp.v1 import common_pb2, enrolment_pb2
 

@@ -48,8 +48,8 @@ from odp.task import ImplicitData, RatingsData, Task, check_delta_for
 from odp.v1 import common_pb2
 
 if TYPE_CHECKING:
+    from odp.models.statistics import Statistics
     from odp.simulation.statistics import StatisticsRun
-    from odp.statistics import Statistics
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""

@@ -23,7 +23,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import ConfigurationError
-from odp.statistics import Statistics
+from odp.models.statistics import Statistics
 from odp.task import RatingsData, Task
 
 NOT_A_RELEASE = (

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.algorithms.seam import Float32Array, Int64Array
+from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
-from odp.keyed_hash import key_of, keyed_hash
 
 _BLOCK = 256  # users whose scores are in memory at once: 40 MB for 40,000 items
 _GROUP = 64

@@ -16,13 +16,13 @@ from odp.algorithms.statistics.results import Results, results_of
 from odp.algorithms.statistics.terms import RELEASE, ROUND, Terms
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
+from odp.models.statistics import Statistics
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import DistributedRelease, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.inputs import SIMULATION
 from odp.simulation.noise import NoNoise, SeededNoise
 from odp.simulation.users import user_seeds
-from odp.statistics import Statistics
 from odp.task import check_delta_for
 
 

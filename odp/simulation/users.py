@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.datasets.ratings import Ratings
-from odp.keyed_hash import key_of, keyed_hash
 from odp.privacy.events import Sampling
 
 UInt64Array = npt.NDArray[np.uint64]

@@ -31,8 +31,8 @@ from typing import ClassVar, TypeAlias
 
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError
-from odp.signed_ledger import LedgerPart
-from odp.signed_task import HASH_BYTES, SIGNATURE_BYTES, check_length
+from odp.signed.ledger import LedgerPart
+from odp.signed.task import HASH_BYTES, SIGNATURE_BYTES, check_length
 from odp.transparency.merkle import leaf_hash
 from odp.v1 import common_pb2, population_pb2
 

@@ -18,7 +18,7 @@ from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, OdpError
 from odp.privacy.ledger_entry import Entry
 from odp.privacy.ledger_state import LedgerHead
-from odp.signed_task import HASH_BYTES, check_length
+from odp.signed.task import HASH_BYTES, check_length
 from odp.transparency.entries import HandOverEntry
 from odp.v1 import hand_over_pb2
 

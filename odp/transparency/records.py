@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError
 
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.release import charges_of, event_of, round_charges, sampling_of
-from odp.charter import Charter, check_founding, check_succession, open_charter
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
@@ -34,7 +33,8 @@ from odp.privacy.ledger import EpsilonCheck
 from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_entry import Entry as LedgerLine
 from odp.privacy.ledger_state import LedgerHead, LedgerState
-from odp.signed_task import model_sha256, open_manifest, open_task, task_sha256
+from odp.signed.charter import Charter, check_founding, check_succession, open_charter
+from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
 from odp.transparency.entries import (
     CharterEntry,

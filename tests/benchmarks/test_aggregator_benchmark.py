@@ -16,7 +16,7 @@ from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import HpkeKey, SigningKey, domains
 from odp.errors import ServiceError
-from odp.signed_task import open_task, sign_task
+from odp.signed.task import open_task, sign_task
 from odp.v1 import aggregator_pb2
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks import dense
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.services import Services, Traffic
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.services import Services, Traffic
 from odp.algorithms.dense import DenseQuery, Grid
-from odp.cli.processes import Child
+from odp.local.processes import Child
 from odp.v1 import aggregator_pb2
 
 

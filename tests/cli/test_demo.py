@@ -16,9 +16,9 @@ import pytest
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.cli import demo
-from odp.cli.processes import ODP
 from odp.datasets import load, random_split
 from odp.enclave.reference_values import ReferenceValues
+from odp.local.processes import ODP
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger import Ledger
 from odp.transparency.audit import audit

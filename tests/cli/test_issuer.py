@@ -9,9 +9,9 @@ import pytest
 from cli.conftest import Printed
 from enrolment.world import Developer
 
-from odp.cli.processes import Child
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.errors import ServiceError
+from odp.local.processes import Child
 
 
 @pytest.mark.processes

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import odp as package
 from device_runtime import Limits, Store, store_path
-from device_runtime.verification import FOLDER, record_path
+from device_runtime.round.verification import FOLDER, record_path
 from odp.cli.main import app
 from odp.errors import ConfigurationError, StateError
 from odp.privacy import accounting

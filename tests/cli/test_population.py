@@ -11,9 +11,9 @@ import pytest
 from cli.conftest import Printed
 from e2e.world import World
 
-from odp.charter import approve, open_charter
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
+from odp.signed.charter import approve, open_charter
 from odp.v1 import population_pb2
 
 Odp = Callable[..., Printed]

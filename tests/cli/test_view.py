@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from device_runtime.answers import best_value
-from device_runtime.gate import Gate
-from device_runtime.keys import host_key, no_keyring
-from device_runtime.store import Store, store_path
+from device_runtime.inference.best_value import best_value
+from device_runtime.round.gate import Gate
+from device_runtime.store.keys import host_key, no_keyring
+from device_runtime.store.store import Store, store_path
 from device_runtime.view.front_door import FILE, opened
 from odp.cli.main import app
 

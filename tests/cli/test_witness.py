@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from odp.cli.processes import Child, Services
 from odp.enclave.reference_values import ReferenceValues
+from odp.local.processes import Child, Services
 from odp.transparency.checkpoint import check_age, verify_checkpoint
 from odp.transparency.key_file import note_key
 from odp.transparency.note import Kind

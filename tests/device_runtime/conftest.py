@@ -18,19 +18,18 @@ from enrolment.world import Clock, Developer
 from enrolment.world import World as IssuerWorld
 
 import odp
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.admission import Admission, MakeAttester
-from device_runtime.enclaves import Enclaves
-from device_runtime.gate import Gate
-from device_runtime.limits import Limits
-from device_runtime.participation import Participant
-from device_runtime.provision import provision
-from device_runtime.services import Services
-from device_runtime.store import Store, store_path
-from device_runtime.verification import FOLDER, Records
+from device_runtime.host.provision import provision
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services
+from device_runtime.person.limits import Limits
+from device_runtime.round.admission import Admission, MakeAttester
+from device_runtime.round.gate import Gate
+from device_runtime.round.participation import Participant
+from device_runtime.round.verification import FOLDER, Records
+from device_runtime.store.store import Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, NoisyTensors
-from odp.charter import approve, charter_sha256, found
 from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.refusals import CLOSED, closed_digest
@@ -40,8 +39,8 @@ from odp.enclave import EmulatedPlatform, EnclavePolicy, ReferenceValues
 from odp.enrolment import issuer_program
 from odp.enrolment.issuer import Issuer
 from odp.errors import ContributionRefused, Refusal
-from odp.signed_task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.tables import manifest_for, table_bytes
+from odp.signed.charter import approve, charter_sha256, found
+from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.transport.logs import Log
 from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
@@ -60,6 +59,7 @@ from odp.v1 import (
     server_pb2,
     server_pb2_grpc,
 )
+from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 600
 DIGESTS = {role: "sha384:" + letter * 96 for role, letter in (("distributor", "d"), ("aggregator", "a"))}

@@ -68,7 +68,7 @@ def test_every_block_of_the_page_is_python(block: str) -> None:
 
 
 def test_every_limit_stands_on_the_page() -> None:
-    from device_runtime.limits import Limits
+    from device_runtime.person.limits import Limits
     from device_runtime.view.privacy_page import LIMITS
 
     text = PAGE.read_text(encoding="utf-8")

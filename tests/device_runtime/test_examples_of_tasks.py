@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import odp
-from device_runtime.examples import bucket_of, events, examples
-from device_runtime.store import Store, store_path
+from device_runtime.round.examples import bucket_of, events, examples
+from device_runtime.store.store import Store, store_path
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Slices

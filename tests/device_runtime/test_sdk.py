@@ -11,9 +11,9 @@ import pytest
 
 import odp
 from device_runtime.isolated import CallLimits
-from device_runtime.retention import Retention
 from device_runtime.sdk import EXAMPLE, Device, Shown
-from device_runtime.store import Store, store_path
+from device_runtime.store.retention import Retention
+from device_runtime.store.store import Store, store_path
 from odp.errors import ConfigurationError, PrivacyError, StateError
 
 pytestmark = pytest.mark.processes

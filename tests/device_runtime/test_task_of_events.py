@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import odp
-from device_runtime.assignment import Work, open_assignment
-from device_runtime.limits import Limits
-from device_runtime.participation import Outcome
-from device_runtime.services import Traffic
+from device_runtime.network.services import Traffic
+from device_runtime.person.limits import Limits
+from device_runtime.round.participation import Outcome
+from device_runtime.tasks.assignment import Work, open_assignment
 from odp.algorithms.seam import LocalRatings, Slices
 from odp.errors import PrivacyError
 

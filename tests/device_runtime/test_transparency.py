@@ -13,15 +13,15 @@ import grpc
 import pytest
 from transparency.world import filler
 
-from device_runtime.assignment import Work, open_assignment
-from device_runtime.charters import CharterMemory
-from device_runtime.fleet import Fleet
-from device_runtime.limits import Limits
-from device_runtime.participation import Outcome, Participant
-from device_runtime.program import LOG_FILE, Config, log_guard, start
-from device_runtime.recommend import download_model
-from device_runtime.services import Traffic
-from device_runtime.store import State
+from device_runtime.host.fleet import Fleet
+from device_runtime.host.program import LOG_FILE, Config, log_guard, start
+from device_runtime.inference.recommend import download_model
+from device_runtime.network.services import Traffic
+from device_runtime.person.limits import Limits
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.store.store import State
+from device_runtime.tasks.assignment import Work, open_assignment
+from device_runtime.tasks.charters import CharterMemory
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceUnavailable, TransparencyError

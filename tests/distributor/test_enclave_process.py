@@ -27,7 +27,7 @@ from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import SELECTIONS, EnclavePolicy, Selection
 from odp.errors import ConfigurationError
-from odp.signed_task import sign_manifest
+from odp.signed.task import sign_manifest
 from odp.v1 import common_pb2, distributor_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 

@@ -18,7 +18,7 @@ from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
 from odp.algorithms.seam import Broadcast, Table
 from odp.crypto import HpkeKey, SigningKey
-from odp.signed_task import sign_manifest
+from odp.signed.task import sign_manifest
 from odp.transport.channel import CHUNK_BYTES, connect, translated
 from odp.transport.limits import Limits
 from odp.transport.logs import Log

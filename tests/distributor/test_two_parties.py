@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_parties import METHODS, NOBODY, SECONDS, Parties, Recorder
 
-from device_runtime.addresses import PinnedAddresses
-from device_runtime.assignment import Work, open_model
-from device_runtime.services import Services, Traffic
-from device_runtime.two_parties import TwoParties
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.services import Services, Traffic
+from device_runtime.rows.two_parties import TwoParties
+from device_runtime.tasks.assignment import Work, open_model
 from distributor.helper_program import helper_key
 from distributor.leader import HelperClient
 from odp.crypto import domains, seal
 from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
-from odp.encoding import ENCODINGS, Encoding, row_bytes
 from odp.errors import AttestationError, ServiceError, ServiceUnavailable, StaleModel
 from odp.transport.channel import connect
 from odp.v1 import distributor_pb2, retrieval_pb2, retrieval_pb2_grpc
+from odp.wire.encoding import ENCODINGS, Encoding, row_bytes
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import device_runtime
-from device_runtime import secagg
+from device_runtime.round import secagg
 from odp.datasets import Ratings, synthetic_movielens
 from odp.transport.logs import Log
 from odp.v1 import secagg_service_pb2
@@ -30,7 +30,7 @@ from odp.v1 import secagg_service_pb2
 IMAGES = Path(__file__).parent / "images"
 USERS, ITEMS = 10, 30
 MIN_COHORT = 5
-SEAT = "device_runtime.secagg:Seat"
+SEAT = "device_runtime.round.secagg:Seat"
 #: By step: the answer of the host that a device takes it upon.
 ANSWERS = {
     "reveal": "adverts", "share": "reveals", "masked": "inbox", "agree": "survivors", "unmask": "agreements",
@@ -68,7 +68,11 @@ def die_before(step: str) -> None:
     from crashing.arming import arm, by_signal
 
     if step not in ANSWERS:
-        arm({"send": "device_runtime.participation:Participant._submit:before"}.get(step, f"{SEAT}.sit_down:before"))
+        arm(
+            {"send": "device_runtime.round.participation:Participant._submit:before"}.get(
+                step, f"{SEAT}.sit_down:before"
+            )
+        )
         return
     following = secagg.Seat.next
 

@@ -26,15 +26,15 @@ import odp
 from device_runtime import State, Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.cli.processes import ODP, Child, Services
 from odp.client import Connection, TaskHandle, connect
 from odp.datasets import load
 from odp.enclave.measurement import measure
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
+from odp.local.processes import ODP, Child, Services
 from odp.privacy.accounting import epsilon
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.task import Task
 from odp.transparency.audit import audit
 from odp.transparency.sources import LogServer

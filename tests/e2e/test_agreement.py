@@ -13,7 +13,7 @@ import odp
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings, Split
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.simulation import engine
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2

@@ -21,9 +21,9 @@ from e2e.killing import DATA, DEVICE_HOST, Platform, a_task
 from e2e.world import POPULATION, World, small_task
 
 from odp.cli import main as cli
-from odp.cli.processes import ODP
 from odp.cli.task import _EXAMPLE as TASK_FILE
 from odp.datasets import load
+from odp.local.processes import ODP
 
 SECONDS = 60.0
 #: A size that the files of a program in the middle of a round are above, and its log is below; a model is smaller.
@@ -270,7 +270,7 @@ def device_run(world: World, *changes: str) -> list[str]:
 
 def other_platform(world: World) -> str:
     """Reference values of the same code and policies on a platform of somebody else."""
-    from odp.cli.enclave import write_reference_values
+    from odp.local.reference_values import write_reference_values
 
     addresses = {"distributor": (world.distributor.address,), "aggregator": (world.aggregator.address,)}
     write_reference_values(Path("elsewhere"), world.policy, Path("other.json"), addresses=addresses)

@@ -14,10 +14,10 @@ from e2e.world import POPULATION, World, small_task
 
 import odp
 from device_runtime.isolated import CallLimits
-from device_runtime.limits import Limits
-from device_runtime.made_examples import MadeExamples
+from device_runtime.person.limits import Limits
+from device_runtime.round.made_examples import MadeExamples
 from device_runtime.sdk import EXAMPLE
-from device_runtime.store import Store, store_path
+from device_runtime.store.store import Store, store_path
 
 pytestmark = [
     pytest.mark.processes,

@@ -17,10 +17,10 @@ import pytest
 from task_combinations import COMBINATIONS, DEVICES, ITEMS, Combination
 
 import device_runtime
-from odp.cli.processes import Services
 from odp.client import TaskHandle, connect
 from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.policy import EnclavePolicy
+from odp.local.processes import Services
 from odp.transport.logs import Log
 from odp.v1 import server_pb2
 

@@ -23,9 +23,9 @@ COUNTER = "odp.enclave.platform:EmulatedCounter"
 UPLOAD = "distributor.enclave:Upload"
 SELECT = "distributor.enclave:DistributorCore.select_many"
 EVIDENCE = "odp.enclave.platform:EmulatedGuest.evidence"
-CALLS = "device_runtime.services:Services"
+CALLS = "device_runtime.network.services:Services"
 LOG = "odp.transparency.log_files:LogFiles"
-STORE = "device_runtime.store:Store"
+STORE = "device_runtime.store.store:Store"
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(platfo
         f"{CALLS}.submit:after:5",  # sent, not noted
         f"{STORE}.settle:before:5",  # the answer is there, not noted
         f"{STORE}.settle:after:5",
-        "device_runtime.fleet:Fleet._write_statistics:before:2",
+        "device_runtime.host.fleet:Fleet._write_statistics:before:2",
     ):
         platform.crash_through(DEVICE_HOST, [point])
         platform.compare_ledgers()

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 import device_runtime
 import odp
-from device_runtime import Store, secagg, secagg_sessions, store_path
-from device_runtime.provision import provision
-from device_runtime.services import Traffic
+from device_runtime import Store, store_path
+from device_runtime.host.provision import provision
+from device_runtime.network.services import Traffic
+from device_runtime.round import secagg, secagg_sessions
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
@@ -33,7 +34,7 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.transport.channel import connect
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import read_ca

@@ -20,7 +20,7 @@ from device_runtime import Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.datasets import Ratings
-from odp.signed_task import open_task, task_sha256
+from odp.signed.task import open_task, task_sha256
 from odp.transport.front import Front, _Method
 
 _PAGE_BYTES = 4096

@@ -18,13 +18,13 @@ from e2e.world import World
 
 import odp
 from device_runtime import Services, Store, store_path
-from device_runtime.services import Traffic
+from device_runtime.network.services import Traffic
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import AttestationError, ConfigurationError, ServiceError
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.simulation.noise import NoNoise
 from odp.transparency.audit import audit
 from odp.transparency.sources import LogFolder

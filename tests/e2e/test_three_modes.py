@@ -29,14 +29,14 @@ from scipy import stats
 
 import odp
 from device_runtime import State, Store, store_path
-from device_runtime.schema import Participation
-from odp.cli.processes import ODP, Child, Services
+from device_runtime.store.schema import Participation
 from odp.client import Connection, TaskHandle, connect
 from odp.enclave.measurement import measure
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
-from odp.signed_task import open_task
+from odp.local.processes import ODP, Child, Services
+from odp.signed.task import open_task
 from odp.v1 import common_pb2, server_pb2
 
 pytestmark = pytest.mark.processes

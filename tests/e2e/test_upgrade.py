@@ -13,10 +13,10 @@ import pytest
 from e2e.killing import DATA, ArmedServices, a_task
 from e2e.world import POPULATION, wait_finished
 
-from odp.cli.processes import ODP, Services
 from odp.client import connect
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.local.processes import ODP, Services
 from odp.task import Task
 from odp.transparency.audit import AuditReport, audit
 from odp.transparency.sources import LogFolder

@@ -21,8 +21,6 @@ import server.program
 import trusted_aggregator.enclave_process
 import trusted_aggregator.program
 from distributor.helper_program import HelperConfig, helper_key, start_helper
-from odp.cli.enclave import write_reference_values
-from odp.cli.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
 from odp.enclave.in_thread import InThread
@@ -31,6 +29,8 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enrolment import issuer_program
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
+from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
+from odp.local.reference_values import write_reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.crypto.jwt import signature_is_valid
 from odp.enclave import chain
 from odp.enclave.evidence import Claims, Reason, read_token, report_data, write_token
 from odp.errors import AttestationError
-from odp.jwt import signature_is_valid
 
 NOW = 1_750_000_000
 HPKE, SIGNING, NONCE = b"h" * 32, b"s" * 32, bytes(range(32))

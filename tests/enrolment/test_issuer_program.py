@@ -17,7 +17,7 @@ from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.enrolment.attesters.roster import RosterAttester
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable, StateError
-from odp.signed_task import open_task, task_sha256
+from odp.signed.task import open_task, task_sha256
 from odp.transport.channel import call, connect
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder

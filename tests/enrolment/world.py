@@ -16,7 +16,7 @@ from odp.enrolment.storage import Storage
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.enrolment.tokens import TokenRequest
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.signed_task import open_task, sign_order, sign_task, task_sha256
+from odp.signed.task import open_task, sign_order, sign_task, task_sha256
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 

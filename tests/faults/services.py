@@ -18,9 +18,9 @@ from device_runtime_ledger import TASK, participation, prepare
 from transparency.world import NOW, filler
 from worlds import conftest_of
 
-from device_runtime.attempts import begin_attempt
-from device_runtime.schema import State
-from device_runtime.store import Store
+from device_runtime.round.attempts import begin_attempt
+from device_runtime.store.schema import State
+from device_runtime.store.store import Store
 from distributor.model_store import ModelStore
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from device_runtime.assignment import open_assignment
+from device_runtime.tasks.assignment import open_assignment
 from odp.algorithms.dense import DenseQuery, Grid
 from odp.algorithms.dpam import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
@@ -33,16 +33,16 @@ from odp.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import OdpError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.models.statistics import Statistics
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, entries_of, lines_of
 from odp.privacy.ledger_state import LedgerHead
-from odp.signed_task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
-from odp.statistics import Statistics
-from odp.tables import manifest_for, slices_from, table_bytes
+from odp.signed.task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.task_file import parse_task, render_task
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, enrolment_pb2, server_pb2
+from odp.wire.tables import manifest_for, slices_from, table_bytes
 from trusted_aggregator.masking import MaskedQuery
 
 #: What a decoder may raise.

@@ -13,12 +13,12 @@ import pytest
 from hosts import Host
 
 import odp
-from device_runtime.assignment import open_assignment
-from device_runtime.candidates import find_candidates
-from device_runtime.lookup import Lookup
-from device_runtime.offline import newest_model
-from device_runtime.services import Traffic
-from device_runtime.table_cache import TableCache
+from device_runtime.inference.candidates import find_candidates
+from device_runtime.inference.offline import newest_model
+from device_runtime.network.services import Traffic
+from device_runtime.rows.lookup import Lookup
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.tasks.assignment import open_assignment
 from odp.errors import AddressRefused
 from odp.v1 import server_pb2
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from odp.charter import approve, found
 from odp.crypto.signing import SignatureError
 from odp.enclave.platform import EmulatedCounter, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
@@ -22,6 +21,7 @@ from odp.errors import (
     TransparencyError,
 )
 from odp.privacy.ledger_state import LedgerHead
+from odp.signed.charter import approve, found
 from odp.v1 import common_pb2
 from tests.hand_overs import NEW, OLD, OTHER, STRANGER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.enclave import AggregatorCore

@@ -15,12 +15,12 @@ import grpc
 import pytest
 from callers import program_identity
 
-from odp.charter import approve, found, open_charter, succeed
 from odp.crypto import SigningKey, domains
 from odp.crypto.signing import SignatureError
 from odp.enclave.in_thread import InThread
 from odp.errors import OdpError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
+from odp.signed.charter import approve, found, open_charter, succeed
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running

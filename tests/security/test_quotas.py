@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from aggregator_host import StoredHost
 
-from odp.charter import approve, found, open_charter, succeed
 from odp.crypto import SigningKey, domains
 from odp.enclave import registers
 from odp.errors import OdpError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState, lines_of
 from odp.privacy.ledger_state import LedgerState
-from odp.signed_task import sign_order, task_sha256
+from odp.signed.charter import approve, found, open_charter, succeed
+from odp.signed.task import sign_order, task_sha256
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY
 from odp.v1 import aggregator_pb2

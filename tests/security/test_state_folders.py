@@ -12,10 +12,10 @@ import pytest
 from e2e.world import World, small_task
 
 import odp
-from device_runtime.gate import FILE as LIMITS
-from device_runtime.limits import Limits
-from odp.cli.processes import Child
+from device_runtime.person.limits import Limits
+from device_runtime.round.gate import FILE as LIMITS
 from odp.errors import StateError
+from odp.local.processes import Child
 
 #: By purpose: others check or reach a service by them.
 PUBLIC = {"ca.pem", "reference_values.json", "endorsements.json", "vendor.pem"}

@@ -18,7 +18,7 @@ from odp.crypto.signing import SignatureError, SigningKey
 from odp.enrolment.attesters.roster import RosterAttester, RosterVerifier
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import ConfigurationError, EnrolmentError
-from odp.signed_task import task_sha256
+from odp.signed.task import task_sha256
 from odp.transport.service import NotFound
 from odp.v1 import enrolment_pb2
 

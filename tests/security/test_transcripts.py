@@ -22,17 +22,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transcripts import Transcript
 
-import device_runtime.peers
+import device_runtime.network.peers
 import odp
-from device_runtime.admission import attesters_of
-from device_runtime.assignment import open_assignment, open_model
-from device_runtime.candidates import CandidateModel, recommend_candidates
-from device_runtime.lookup import FoundTable
-from device_runtime.made_examples import MadeExamples
-from device_runtime.services import Traffic
-from device_runtime.store import Store
+from device_runtime.inference.candidates import CandidateModel, recommend_candidates
+from device_runtime.network.services import Traffic
+from device_runtime.round.admission import attesters_of
+from device_runtime.round.made_examples import MadeExamples
+from device_runtime.rows.lookup import FoundTable
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import open_assignment, open_model
 from odp.algorithms.seam import Broadcast, Slices
-from odp.candidates import candidate_tables, stamp_of
+from odp.public_tables.candidates import candidate_tables, stamp_of
 from odp.enrolment.attesters.roster import RosterVerifier
 from odp.errors import OdpError
 
@@ -146,7 +146,7 @@ def seen_of(world: Any, data: Data, monkeypatch: pytest.MonkeyPatch, **changes: 
         data.put_into(store)
     transcript, traffic = Transcript(), Traffic()
     with monkeypatch.context() as patch:
-        patch.setattr(device_runtime.peers, "connect", transcript.over(device_runtime.peers.connect))
+        patch.setattr(device_runtime.network.peers, "connect", transcript.over(device_runtime.network.peers.connect))
         participant = dataclasses.replace(world.participant(), clock=lambda: 1e9 + 5.0, **changes)
         with Store.open(path, durable=False) as store:
             try:
@@ -341,13 +341,13 @@ def test_r182_a_developers_own_code_tells_no_bit_by_how_long_it_runs(
     made = MadeExamples(
         maker=Code(lambda: over.wait(60)), code_seconds=6.0, store_seconds=1.0, wait=wait, monotonic=lambda: now[0]
     )
-    participant_own_data = device_runtime.participation.own_data
+    participant_own_data = device_runtime.round.participation.own_data
 
     def reading(*given: Any, **options: Any) -> Any:
         started.append(now[0])
         return participant_own_data(*given, **options)
 
-    monkeypatch.setattr(device_runtime.participation, "own_data", reading)
+    monkeypatch.setattr(device_runtime.round.participation, "own_data", reading)
     try:
         assert seen_of(hostile, Data({7: 4.0}), monkeypatch, made_examples=made)[1] == "sent"
     finally:

@@ -14,10 +14,10 @@ import pytest
 from google.protobuf.message import DecodeError
 from transparency.world import CHARTER, IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
 
-from odp.charter import approve, found
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import TransparencyError
+from odp.signed.charter import approve, found
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.entries import EndorsementEntry, TaskEntry
 from odp.transparency.log_files import LogFiles

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from device_runtime.gate import Gate
-from device_runtime.store import Store
+from device_runtime.round.gate import Gate
+from device_runtime.store.store import Store
 from device_runtime.view import ResultPage, View, start_view
 from device_runtime.view.privacy_page import DeviceControls
 

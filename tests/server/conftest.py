@@ -20,7 +20,6 @@ import pytest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.charter import charter_sha256, check_founding, check_succession, open_charter
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, verify
 from odp.enclave.attestation_servicer import attestation_servicer
@@ -32,8 +31,8 @@ from odp.errors import BudgetExceeded, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
-from odp.signed_task import model_sha256, open_manifest, open_order, open_task, task_sha256
-from odp.tables import table_from_bytes
+from odp.signed.charter import charter_sha256, check_founding, check_succession, open_charter
+from odp.signed.task import model_sha256, open_manifest, open_order, open_task, task_sha256
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.channel import connect
 from odp.transport.logs import Log
@@ -52,6 +51,7 @@ from odp.v1 import (
     population_pb2,
     server_pb2,
 )
+from odp.wire.tables import table_from_bytes
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient
 from server.driver import Driver

@@ -11,7 +11,7 @@ import pytest
 
 from odp.algorithms.registry import algorithm_for
 from odp.models.item_features import item_features_sha256
-from odp.signed_task import model_sha256
+from odp.signed.task import model_sha256
 from odp.v1 import common_pb2
 from server.releases import attested_signing_key, noisy_tensors
 from server.schema import RoundState, TaskState

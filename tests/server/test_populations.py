@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from odp.charter import approve, found, open_charter, succeed
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.signed.charter import approve, found, open_charter, succeed
 from server.schema import TaskState
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc

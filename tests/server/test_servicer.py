@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from odp.cli.task import _summary
 from odp.errors import OdpError, ServiceError
 from odp.models.item_features import item_features_sha256
-from odp.signed_task import open_task, task_sha256
+from odp.signed.task import open_task, task_sha256
 from odp.transport.channel import connect
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from odp.errors import StateError
-from odp.signed_task import task_sha256
+from odp.signed.task import task_sha256
 from odp.v1 import common_pb2, server_pb2
 from server.schema import RoundState, TaskState
 from server.storage import NewVersion, Storage, TaskRecord

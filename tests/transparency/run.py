@@ -11,7 +11,6 @@ from transparency.world import CHARTER, DEVELOPER, NOW, POLICIES, a_model, a_tas
 
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.release import charge_of, charges_of
-from odp.charter import charter_sha256
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enclave.platform import EmulatedPlatform
@@ -19,8 +18,9 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
 from odp.privacy.ledger_entry import Entry as LedgerLine
-from odp.signed_ledger import LedgerPart
-from odp.signed_task import model_sha256, task_sha256
+from odp.signed.charter import charter_sha256
+from odp.signed.ledger import LedgerPart
+from odp.signed.task import model_sha256, task_sha256
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import (
     CharterEntry,

@@ -17,7 +17,6 @@ from transparency.world import CHARTER, NOW, a_task
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.charter import approve, found, open_charter, succeed
 from odp.crypto.signing import SigningKey
 from odp.datasets import synthetic_movielens
 from odp.enclave.platform import EmulatedPlatform
@@ -25,7 +24,8 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger_entry import lines_of
-from odp.signed_task import model_sha256, task_sha256
+from odp.signed.charter import approve, found, open_charter, succeed
+from odp.signed.task import model_sha256, task_sha256
 from odp.transparency.audit import audit
 from odp.transparency.entries import (
     CharterEntry,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.errors import ConfigurationError
-from odp.signed_ledger import LedgerPart
+from odp.signed.ledger import LedgerPart
 from odp.transparency import entries
 from odp.transparency.entries import TYPES, LedgerEntry, PolicyEntry, TaskEntry, decode
 from odp.transparency.merkle import leaf_hash

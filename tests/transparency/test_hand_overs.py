@@ -11,13 +11,13 @@ import pytest
 from transparency.run import IMAGE, LEDGER_ID, POLICY, Run
 from transparency.world import CHARTER, NOW
 
-from odp.charter import charter_sha256
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enclave import chain
 from odp.enclave.evidence import read_token
 from odp.enclave.platform import EmulatedPlatform
 from odp.privacy.ledger import Ledger
+from odp.signed.charter import charter_sha256
 from odp.transparency.audit import audit
 from odp.transparency.entries import Entry, EvidenceEntry, HandOverEntry, LedgerEntry, ManifestEntry
 from odp.transparency.sources import AuditFailure, LogFolder

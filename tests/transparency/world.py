@@ -9,12 +9,11 @@ from pathlib import Path
 
 import odp
 from odp.algorithms.registry import algorithm_for
-from odp.charter import approve, found
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.verifier import VerifiedEnclave
-from odp.signed_task import sign_manifest, sign_task, task_sha256
-from odp.tables import manifest_for
+from odp.signed.charter import approve, found
+from odp.signed.task import sign_manifest, sign_task, task_sha256
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import (
@@ -30,6 +29,7 @@ from odp.transparency.note import Kind, Note, NoteKey
 from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard, packed
 from odp.v1 import common_pb2, log_pb2
+from odp.wire.tables import manifest_for
 
 NOW = 1_795_000_000.0
 IMAGES = {role: "sha384:" + letter * 96 for role, letter in (("aggregator", "a"), ("distributor", "d"))}

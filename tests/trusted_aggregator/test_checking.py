@@ -6,7 +6,7 @@ import pytest
 
 from odp.crypto import SigningKey
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
-from odp.signed_task import open_task, sign_task
+from odp.signed.task import open_task, sign_task
 
 
 def made_of(world, **changes):

@@ -9,7 +9,7 @@ import pytest
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
-from odp.signed_task import task_sha256
+from odp.signed.task import task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator import records as names
 from trusted_aggregator import rollback

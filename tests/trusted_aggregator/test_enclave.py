@@ -13,7 +13,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger_state import LedgerHead
-from odp.signed_task import task_sha256
+from odp.signed.task import task_sha256
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
 from trusted_aggregator import records as names

@@ -25,7 +25,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger_entry import ReleaseState
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.task import Cohort, ImplicitData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
@@ -283,7 +283,7 @@ def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_encl
             ("odp.algorithms.registry", f"odp.algorithms.{one}.population")
             for one in ("dpam", "implicit", "statistics")
         ),
-        ("odp.broadcast", "odp.broadcast_planner"),
+        ("odp.broadcast.terms", "odp.broadcast.planner"),
     }
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 from odp.algorithms.dpam.query import query_for
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.mechanisms import GaussianNoise
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.simulation.noise import SeededNoise
 from trusted_aggregator.rounds import contribution_bytes, draw_round_noise
 

@@ -28,7 +28,7 @@ from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.enrolment.token_key import TokenKey
 from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceError
-from odp.signed_task import sign_order, sign_task, task_sha256
+from odp.signed.task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
 from odp.transport.logs import Log
 from odp.transport.service import serve

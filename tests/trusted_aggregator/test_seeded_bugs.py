@@ -25,7 +25,7 @@ from odp.privacy import composition
 from odp.privacy.accounting import epsilon_of_mu
 from odp.privacy.events import SampledRound, Sampling, releases_of
 from odp.privacy.ledger_state import LedgerState
-from odp.signed_task import open_task
+from odp.signed.task import open_task
 from odp.simulation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator import opened_task, population, rounds, sampling

@@ -24,10 +24,10 @@ from odp.algorithms.dpam.terms import (
     Terms,
 )
 from odp.algorithms.seam import Broadcast, Float32Array, NoisyTensors, Table
-from odp.encoding import rounded
 from odp.errors import ConfigurationError, StateError
 from odp.models.item_features import checked_item_features, item_features_sha256
 from odp.v1 import common_pb2
+from odp.wire.encoding import rounded
 
 Float64Array = npt.NDArray[np.float64]
 

@@ -18,9 +18,9 @@ from odp.algorithms.alternating import (
     check_ridges,
     common_fields,
 )
-from odp.encoding import Encoding, encoding_of
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+from odp.wire.encoding import Encoding, encoding_of
 
 __all__ = ["COUNTS_ROUND", "LEAST_RIDGE", "MAX_ITEMS_PER_USER", "MAX_RANK", "Terms"]
 

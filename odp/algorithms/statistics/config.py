@@ -11,7 +11,7 @@ import numpy as np
 
 from odp import _validate
 from odp.errors import ConfigurationError
-from odp.local_events import Events, table_of
+from odp.models.events import Events, table_of
 
 if TYPE_CHECKING:
     from odp.v1 import statistics_pb2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from odp.algorithms.statistics.results import CONFIDENCE, HistogramResult, MeanResult, Results
+from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
 from odp.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,8 +19,17 @@ _UNITS = {"users": "users", "records": "records", "shares": "users, by share of 
 _BAR, _MARK, _EXACT = "#4c8bbf", "#1b3a57", "#d1495b"
 
 
-def draw(results: Results, path: Path, *, exact: Results | None = None, confidence: float = CONFIDENCE) -> None:
-    """Saves one panel per query; of a histogram of more than 400 bins, only the 400 largest are drawn.
+def draw(
+    results: Mapping[str, HistogramResult | MeanResult],
+    path: Path,
+    *,
+    title: str,
+    exact: Mapping[str, HistogramResult | MeanResult],
+    confidence: float,
+) -> None:
+    """Saves one panel per query, with ``exact`` beside it where it is known.
+
+    Of a histogram of more than 400 bins, only the 400 largest are drawn.
 
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
@@ -30,18 +40,14 @@ def draw(results: Results, path: Path, *, exact: Results | None = None, confiden
     figure = Figure(figsize=(8.0, sum(heights) + 0.4), layout="constrained")
     panels = figure.subplots(len(results), squeeze=False, height_ratios=heights)[:, 0]
     for panel, name in zip(panels, results, strict=True):
-        found, known = results[name], None if exact is None else exact[name]
+        found, known = results[name], exact.get(name)
         if isinstance(found, HistogramResult):
             _bars(panel, found, known if isinstance(known, HistogramResult) else None, confidence)
         else:
             _point(panel, found, known if isinstance(known, MeanResult) else None, confidence)
         panel.set_title(name, loc="left", fontweight="bold")
         panel.spines[["top", "right"]].set_visible(False)
-    cost = f"ε = {results.epsilon:.3g}" if np.isfinite(results.epsilon) else "no noise"
-    figure.suptitle(
-        f"{results.contributions:,} devices, {cost}, δ = {results.delta:g}; intervals at {confidence:.0%}",
-        fontsize="medium",
-    )
+    figure.suptitle(title, fontsize="medium")
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
 """Emulated device attestation: the protocol of a vendor that vouches for devices, and no protection.
 
-A statement is a JWT (``odp.jwt``) that the device's own key signs, under a certificate of the vendor for that key, as
-with App Attest. Its claims are a verdict of the form of Play Integrity's, which also says ``"emulated": true``::
+A statement is a JWT (``odp.crypto.jwt``) that the device's own key signs, under a certificate of the vendor for that
+key, as with App Attest. Its claims are a verdict of the form of Play Integrity's, which also says
+``"emulated": true``::
 
     {"requestDetails": {"requestPackageName": "odp.device_runtime", "nonce": "..", "timestampMillis": "1750000000000"},
      "appIntegrity": {"appRecognitionVerdict": "PLAY_RECOGNIZED", "packageName": "odp.device_runtime"},
@@ -28,8 +29,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
 
-from odp import jwt
-from odp.crypto import domains
+from odp.crypto import domains, jwt
 from odp.enrolment.attesters.seam import LARGEST_STATEMENT, device_name
 from odp.errors import ConfigurationError, EnrolmentError, StateError
 from odp.transport.state_folder import made_once

@@ -15,7 +15,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import Terms
 from odp.crypto import SigningKey
 from odp.errors import ConfigurationError, PrivacyError
-from odp.signed_task import open_task, sign_task
+from odp.signed.task import open_task, sign_task
 from odp.task_file import parse_task, render_task
 from odp.v1 import common_pb2
 

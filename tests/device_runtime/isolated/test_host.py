@@ -256,7 +256,7 @@ def test_only_promises_can_be_done_without() -> None:
 
 def test_the_doctor_names_what_a_machine_does_not_enforce(refusing: None, tmp_path: Path) -> None:
     from device_runtime import SimulatedSensors, Store, store_path
-    from device_runtime.doctor import examine
+    from device_runtime.host.doctor import examine
 
     path = store_path(tmp_path, 0)
     path.parent.mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_the_doctor_names_what_a_machine_does_not_enforce(refusing: None, tmp_pa
 
 def test_where_no_process_can_be_started_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from device_runtime import SimulatedSensors
-    from device_runtime.doctor import examine
+    from device_runtime.host.doctor import examine
 
     monkeypatch.setattr(process, "_PROGRAM", tmp_path / "missing.py")
     found = examine(SimulatedSensors(), folder=tmp_path)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from device_runtime.isolated import CallLimits, MemoryStore, Reason
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Unacceptable, reply_of
-from device_runtime.keys import HostKey
-from device_runtime.store import Store
+from device_runtime.store.keys import HostKey
+from device_runtime.store.store import Store
 from odp.isolated import RIGHTS, Handler, Table
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp import jwt
+from odp.crypto import jwt
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedAttester, EmulatedVendor, EmulatedVerifier
 from odp.errors import ConfigurationError, EnrolmentError, StateError
 

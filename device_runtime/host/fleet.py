@@ -1,0 +1,464 @@
+"""A device host: many devices in one process, each with its own store, checking in and taking part.
+
+The host looks at what the server offers; while a round is open, every device that has not settled it checks in for
+itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. A service
+that cannot be used is one outage for the whole host: one line in the log, one growing pause, and no device asks on.
+
+A device that is paused, or whose training conditions are not met, rests: it is looked at again now and then, and a host
+whose devices all rest asks nobody for anything; one that is to end with its task does not wait for them for ever
+(``ending.py``). Which devices have something to do is in ``roster.py``, how long the host waits in ``pacing.py``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from dataclasses import dataclass, field
+from random import SystemRandom
+
+from device_runtime.host.counts import FILE, Statistics
+from device_runtime.host.ending import Ending
+from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
+from device_runtime.host.roster import Roster
+from device_runtime.host.scheduler import Scheduler
+from device_runtime.network.services import Traffic
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.round.secagg_sessions import Sessions
+from device_runtime.store.recovery import repair, set_aside_path
+from device_runtime.store.schema import State
+from device_runtime.store.store import Store, store_path
+from device_runtime.tasks.assignment import AssignmentReader, Work
+from odp.crypto.signing import SignatureError
+from odp.errors import (
+    AttestationError,
+    ConfigurationError,
+    DiskFailed,
+    DiskFull,
+    EnrolmentError,
+    NotNow,
+    OdpError,
+    PrivacyError,
+    ServiceError,
+    ServiceUnavailable,
+    StaleModel,
+    StateError,
+    StoreDamaged,
+    TransparencyError,
+)
+from odp.transport.logs import Log, short
+from odp.transport.state_folder import StateFolder
+from odp.v1 import server_pb2
+
+#: So many attempts in a row that fail mean that a service is at fault and not a device.
+_FAILURES_OF_A_SERVICE = 20
+#: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
+_MOST_STRANGERS = 3
+_LINES_PER_SWEEP = 3
+_STATISTICS_SECONDS = 1.0
+#: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
+_QUIET_SECONDS = 120.0
+
+
+@dataclass
+class _Sweep:
+    """One pass over the devices that have something to do; shared by the workers."""
+
+    devices: deque[int]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stop: threading.Event = field(default_factory=threading.Event)
+    outage: OdpError | None = None
+    retry: server_pb2.RetryWindow | None = None
+    settled: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
+
+    def end(self, *, outage: OdpError | None = None, retry: server_pb2.RetryWindow | None = None) -> None:
+        """Lets no worker begin with another device."""
+        with self.lock:
+            self.outage = self.outage or outage
+            self.retry = self.retry or retry
+        self.stop.set()
+
+
+class Fleet:
+    """Runs devices ``first`` .. ``first + count - 1`` of a state folder.
+
+    Args:
+      state: the locked state folder; the stores of all devices are in it.
+      population: what the devices check in for.
+      participant: how one device takes part.
+      first, count: the devices.
+      threads: how many take part at once.
+      durable: whether what a device sent survives a power cut (see ``Store.open``).
+      until_finished: return once the task that was seen has no round left.
+      jobs: plans check-ins and keeps them over restarts; without it they are kept in memory.
+      end_after: seconds after which ``run`` returns, or raises where it was to end with its task.
+      keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
+      housekeeping: forgets what is past its period, in between; None forgets nothing.
+      stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
+      log: where events go.
+      clock: seconds that only grow.
+      wait: sleeps for some seconds and returns True when ``stop`` was set; default ``stop.wait``.
+      uniform: a random number between two bounds, for retry windows.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: StateFolder,
+        population: str,
+        participant: Participant,
+        first: int,
+        count: int,
+        stop: threading.Event,
+        log: Log,
+        threads: int = 3,
+        durable: bool = True,
+        until_finished: bool = False,
+        keep_running: bool = False,
+        housekeeping: Housekeeping | None = None,
+        jobs: Scheduler | None = None,
+        end_after: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+        uniform: Callable[[float, float], float] | None = None,
+    ) -> None:
+        self._state = state
+        self._population = population
+        self._participant = participant
+        self._devices = range(first, first + count)
+        self._stop = stop
+        self._log = log
+        self._threads = threads
+        self._durable = durable
+        self._until_finished = until_finished
+        self._keep_running = keep_running
+        self._housekeeping = housekeeping
+        self._clock = clock
+        self._wait = wait if wait is not None else stop.wait
+        uniform = uniform if uniform is not None else SystemRandom().uniform
+        self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
+        self._outage = Outage(uniform=uniform)
+        self._ending = Ending(until_finished=until_finished, end_after=end_after, clock=clock)
+        self._reader = AssignmentReader(population)
+        self._roster = Roster(self._devices, clock=clock)
+        self._last: Work | None = None
+        self._idle_answers = 0
+        self._idle_since: float | None = None
+        self._sessions = Sessions(
+            participant, lambda device: Store.open(store_path(state.root, device), durable=durable),
+            population=population,
+        )  # fmt: skip
+        self.statistics = Statistics(population=population, devices=count, stored=state.read(FILE))
+
+    def run(self) -> None:
+        """Works until it is stopped, or finished.
+
+        Raises:
+          StateError: the state folder cannot be used, for example because the disk is full.
+          AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
+            nothing was sent to it.
+          NotNow: the host was to end with its task, and its devices all rested for too long, or its time was over.
+        """
+        self._recover()
+        self._log.event("devices_started", devices=len(self._devices), population=self._population)
+        left = self._ending.left(self._check_ins.first_wait())
+        if left:
+            self._wait(left)
+        with futures.ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="device") as pool:
+            while not self._stop.is_set():
+                try:
+                    pause = self._step(pool)
+                except (
+                    ServiceError, AttestationError, TransparencyError, EnrolmentError, SignatureError,
+                    ConfigurationError, PrivacyError,
+                ) as error:  # fmt: skip
+                    pause = self._failed_for_all(error)
+                self._write_statistics()
+                if self._housekeeping is not None:
+                    self._housekeeping.step()
+                if pause is None:
+                    self.statistics.finish()
+                    self._log.event("devices_finished", population=self._population)
+                    break
+                if (pause > 0 and self._wait(self._ending.left(pause))) or self._ending.is_over():
+                    break
+        self._write_statistics()
+        self._log.event("devices_stopped", devices=len(self._devices))
+
+    def _recover(self) -> None:
+        """Reads from the stores what was settled before; a store that cannot be read is set aside."""
+        counts: dict[tuple[bytes, int], list[int]] = {}
+        missing = 0
+        for device in self._devices:
+            path = store_path(self._state.root, device)
+            if not path.exists() and not set_aside_path(path).exists():
+                missing += 1
+                continue
+            try:
+                with Store.open(path) as store:
+                    self._look(store, device)
+                    for task, round, state in store.settled():
+                        self._roster.settle((task, round), device)
+                        entry = counts.setdefault((task, round), [0, 0])
+                        entry[0] += state is State.SENT
+                        entry[1] += state is State.REFUSED
+            except StateError as error:
+                self._lost(device, error)
+        if missing:
+            raise StateError(
+                f"{missing} of the devices {self._devices.start} to {self._devices.stop - 1} have no store in "
+                f"{self._state.root}; give them data first (--data)"
+            )
+        for key, (sent, refused) in counts.items():
+            self.statistics.recovered(key, sent, refused)
+
+    def _step(self, pool: futures.Executor) -> float | None:
+        """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
+        rest = self._rest()
+        self._ending.all_rest(rest is not None)
+        if rest is not None:
+            return rest
+        traffic = Traffic()
+        answer = self._participant.services.check_in(self._population, traffic)
+        work = self._read(answer)
+        if work is None:
+            self.statistics.waited(traffic)
+            self._recovered_from_outage()
+            return self._idle(answer.retry)
+        self._idle_answers, self._idle_since = 0, None
+        if self._last is None or self._last.key != work.key:
+            self._log.event("round_open", task=short(work.key[0]), round=work.round)
+            self._check_ins.new_round()
+        self._last = work
+        self.statistics.count(work.key, "", traffic, now=self._clock())
+        pending = self._roster.pending(work.key)
+        if not pending:
+            self._recovered_from_outage()
+            return self._check_ins.next_pause()
+        self._check_ins.begin()
+        sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending)
+        counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
+        self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
+        if sweep.outage is not None:
+            raise sweep.outage
+        self._recovered_from_outage()
+        if sweep.retry is not None:
+            return self._idle(sweep.retry)
+        return 0.0 if sweep.settled and not sweep.failures else self._check_ins.next_pause()
+
+    def _read(self, answer: server_pb2.CheckInResponse) -> Work | None:
+        """The checked work of an answer, or None for a retry window."""
+        kind = answer.WhichOneof("answer")
+        if kind == "retry":
+            return None
+        if kind != "assignment":
+            raise ServiceError("the server answered a check-in with nothing; is it of another version?")
+        return self._reader.open(answer.assignment)
+
+    def _idle(self, window: server_pb2.RetryWindow) -> float | None:
+        """Seconds to wait when no round is open, or None when there is nothing left to wait for."""
+        now = self._clock()
+        self._idle_answers += 1
+        if self._idle_since is None:
+            self._idle_since = now
+        if self._until_finished:
+            was_last = self._last is not None and self._last.round == self._last.model.rounds - 1
+            # The server may be between two answers for one moment: devices that still wanted the round ask once more.
+            if (
+                self._last is not None
+                and was_last
+                and (self._idle_answers > 1 or not self._roster.pending(self._last.key))
+            ):
+                return None
+            if now - self._idle_since > _QUIET_SECONDS:
+                self._log.warning("no_open_round", seconds=round(now - self._idle_since))
+                if self._last is None:
+                    raise NotNow(
+                        f"not finished: population {self._population!r} has no task: no round was open for "
+                        f"{now - self._idle_since:.0f} s; submit one, or check --population and --server"
+                    )
+                return None
+        pause = self._check_ins.window(window)
+        if self._idle_answers == 1:
+            self._log.event("no_round_open", population=self._population, ask_again_seconds=round(pause, 1))
+        return pause
+
+    def _failed_for_all(self, error: OdpError) -> float:
+        """One line for the whole host when a service stops being usable; seconds to pause."""
+        if self._outage.failed(error):
+            self.statistics.outage()
+            self._log.warning("outage", reason=str(error))
+        if self._outage.strangers >= _MOST_STRANGERS and not self._keep_running:
+            self._write_statistics()
+            raise error
+        return self._outage.pause()
+
+    def _recovered_from_outage(self) -> None:
+        if self._outage.over():
+            self._log.event("outage_over")
+
+    def _sweep(self, pool: futures.Executor, pending: list[int]) -> _Sweep:
+        sweep = _Sweep(deque(pending))
+        workers = [pool.submit(self._work, sweep) for _ in range(self._threads)]
+        while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
+            self._write_statistics()
+        for worker in workers:
+            worker.result()
+        return sweep
+
+    def _session(self, pool: futures.Executor, work: Work, pending: list[int]) -> _Sweep:
+        """All devices together in one session, where one gathers clients now."""
+        sweep = _Sweep(deque())
+
+        def ended(device: int, result: Outcome | Exception | None, traffic: Traffic) -> None:
+            def outcome() -> str:
+                if isinstance(result, Exception):
+                    raise result
+                return "" if result is None else self._settle(sweep, work, device, result)
+
+            what = self._judged(sweep, (work,), device, outcome)
+            self.statistics.count(work.key, what, traffic, now=self._clock())
+
+        try:
+            self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
+        except PrivacyError as error:  # of what was announced, to all of them
+            for device in pending:
+                self._decline(work, device, error)
+        return sweep
+
+    def _work(self, sweep: _Sweep) -> None:
+        """One worker: device after device until none is left or the sweep ends."""
+        while not (sweep.stop.is_set() or self._stop.is_set()):
+            try:
+                device = sweep.devices.popleft()
+            except IndexError:
+                return
+            self._one(sweep, device)
+
+    def _one(self, sweep: _Sweep, device: int) -> None:
+        """One device checks in and takes part."""
+        traffic = Traffic()
+        seen: list[Work] = []
+
+        def take_part() -> str:
+            with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+                self._participant.gate.check_in(store, self._population)
+                answer = self._participant.services.check_in(self._population, traffic)
+                work = self._read(answer)
+                if work is None:
+                    sweep.end(retry=answer.retry)
+                    return ""
+                seen.append(work)
+                if self._roster.has_settled(work.key, device):
+                    return ""
+                return self._settle(sweep, work, device, self._participant.take_part(store, work, traffic))
+
+        what = self._judged(sweep, seen, device, take_part)
+        if seen:
+            self.statistics.count(seen[0].key, what, traffic, now=self._clock())
+        else:
+            self.statistics.waited(traffic)
+
+    def _settle(self, sweep: _Sweep, work: Work, device: int, outcome: Outcome) -> str:
+        """Notes that a device has nothing left to do in a round; what that counts as."""
+        self._roster.settle(work.key, device)
+        with sweep.lock:
+            sweep.settled += 1
+            sweep.failures_in_a_row = 0
+        return {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
+
+    def _judged(self, sweep: _Sweep, seen: Sequence[Work], device: int, act: Callable[[], str]) -> str:
+        """What a device's part counts as; whatever goes wrong is the device's, or the sweep's, and ends here."""
+        try:
+            return act()
+        except StaleModel:
+            # Newer versions replaced the model while devices were at it: all of them check in again, for what is new.
+            sweep.stop.set()
+            return ""
+        except (ServiceUnavailable, AttestationError, TransparencyError) as error:
+            sweep.end(outage=error)
+        except NotNow as error:
+            self._let_rest(device, error)
+            return ""
+        except PrivacyError as error:
+            self._decline(seen[0] if seen else None, device, error)
+            return "declined"
+        except OdpError as error:
+            # A full or failed disk is no device's own: set aside one by one, the last few would leave the host waiting
+            # for ever.
+            if isinstance(error, StateError) and not isinstance(error, (DiskFull, DiskFailed)):
+                self._roster.set_aside(device)
+            self._failed(sweep, device, error)
+            if isinstance(error, StoreDamaged):
+                self._lost(device, error)
+        except Exception as error:  # one device must not take the others down; its data must not reach the log
+            self._log.crash("device_crashed", error)
+            self._roster.set_aside(device)
+        return "failed"
+
+    def _failed(self, sweep: _Sweep, device: int, error: OdpError) -> None:
+        with sweep.lock:
+            sweep.failures += 1
+            sweep.failures_in_a_row += 1
+            telling = sweep.failures <= _LINES_PER_SWEEP
+            hopeless = isinstance(error, (DiskFull, DiskFailed)) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
+        if telling:
+            self._log.warning("device_failed", device=device, reason=str(error))
+        if hopeless:
+            # A store that fails is the device's, but so many of them are the disk's: the host cannot go on.
+            sweep.end(outage=error)
+
+    def _decline(self, work: Work | None, device: int, error: PrivacyError) -> None:
+        if work is not None and self._roster.decline(work.key, device):
+            self._log.warning("task_declined", device=device, task=short(work.key[0]), reason=str(error))
+
+    def _rest(self) -> float | None:
+        """Looks again at devices that rested for a while; seconds to pause where all still do, else None."""
+        for device in self._roster.due():
+            try:
+                with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+                    self._look(store, device)
+            except StateError as error:
+                self._lost(device, error)
+        left = self._roster.until_due()
+        return None if left is None else max(left, SHORTEST_PAUSE)
+
+    def _look(self, store: Store, device: int) -> None:
+        """Lets the device of ``store`` rest, or work again."""
+        try:
+            self._participant.gate.check_in(store, self._population)
+        except NotNow as error:
+            self._let_rest(device, error)
+            return
+        if self._roster.wake(device):
+            self._log.event("device_awake", device=device)
+
+    def _let_rest(self, device: int, error: NotNow) -> None:
+        """One line per reason for the whole host, until a device wakes."""
+        self._ending.rests(error)
+        if self._roster.let_rest(device, error):
+            self._log.event("device_rests", device=device, reason=str(error))
+
+    def _lost(self, device: int, error: StateError) -> None:
+        """Rebuilds a damaged store with all of its ledger, for the next start; leaves the device out until then."""
+        self._roster.set_aside(device)
+        if isinstance(error, StoreDamaged):
+            try:
+                done = repair(store_path(self._state.root, device))
+                if done.aside is not None:
+                    told = {"damaged": str(done.aside), "incomplete": ",".join(done.incomplete)}
+                    self._log.warning("device_rebuilt", device=device, **told)
+                    return
+            except StateError as hopeless:
+                error = hopeless
+        self._log.error("device_set_aside", device=device, reason=str(error))
+
+    def _write_statistics(self) -> None:
+        content = self.statistics.take_changes()
+        if content is not None:
+            self._state.write_atomically(FILE, content)

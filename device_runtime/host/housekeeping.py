@@ -1,0 +1,88 @@
+"""What a host does beside the work: it forgets what is past its period, a few stores at a time, once an hour each."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from device_runtime.round.verification import FOLDER
+from device_runtime.store.retention import Retention, prune, prune_records, records_needed
+from device_runtime.store.store import Store
+from odp.errors import OdpError
+from odp.transport.logs import Log
+
+HOUR_SECONDS = 3600.0
+_STORES_PER_STEP = 32
+
+
+class Housekeeping:
+    """Goes over all stores of a state folder again and again, also those of devices that the host does not run.
+
+    Args:
+      folder: the state folder.
+      retention: how long rows and records stay.
+      log: where it says what was forgotten.
+      durable: see ``Store.open``.
+      clock: seconds since the epoch.
+      monotonic: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        retention: Retention,
+        *,
+        log: Log,
+        durable: bool = True,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._retention = retention
+        self._log = log
+        self._durable = durable
+        self._clock = clock
+        self._monotonic = monotonic
+        self._next = 0.0
+        self._stores: deque[Path] = deque()
+        self._needed: set[str] = set()
+        self._whole = True
+        self._deleted = 0
+
+    def step(self) -> None:
+        """Looks at the next few stores; returns at once where everything was looked at in the last hour.
+
+        A store that cannot be used is left to whoever works with it; no record is deleted in that hour.
+        """
+        if not self._stores:
+            if self._monotonic() < self._next:
+                return
+            self._next = self._monotonic() + HOUR_SECONDS
+            self._stores.extend(sorted(self._folder.glob("devices/*/*.sqlite")))
+            self._needed, self._whole, self._deleted = set(), True, 0
+        for _ in range(min(_STORES_PER_STEP, len(self._stores))):
+            self._one(self._stores.popleft())
+        if not self._stores:
+            self._end()
+
+    def _one(self, path: Path) -> None:
+        try:
+            with Store.open(path, durable=self._durable) as store:
+                now = self._clock()
+                self._deleted += prune(store, self._retention, now=now)
+                self._needed |= records_needed(store, self._retention, now=now)
+        except OdpError:
+            self._whole = False
+
+    def _end(self) -> None:
+        records = 0
+        # What a store that was set aside needs is not known.
+        if self._whole and not any(self._folder.glob("devices/*/*.damaged")):
+            try:
+                records = prune_records(self._folder / FOLDER, self._needed, self._retention, now=self._clock())
+            except OdpError as error:
+                self._log.warning("records_not_pruned", reason=str(error))
+        if self._deleted or records:
+            self._log.event("expired_rows_deleted", rows=self._deleted, records=records)

@@ -1,0 +1,111 @@
+"""How long a host waits before it asks the server again.
+
+Where no round is open, as long as the server's retry window says: a job of the host's scheduler, so that the window
+holds over a restart, too. While a round has nothing for it to do, a pause that grows a little. While a service cannot
+be used, one pause that doubles, for the whole host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from device_runtime.host.scheduler import Job, Scheduler
+from odp.errors import AttestationError, CertificateError, OdpError, TransparencyError
+from odp.transport.logs import Log
+from odp.v1 import server_pb2
+
+_LONGEST_RETRY_SECONDS = 3600.0
+#: The shortest pause there is.
+SHORTEST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+_FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
+#: The host's job: to look at what the server offers the population whose name follows.
+CHECK_IN = "check-in "
+
+
+class CheckIns:
+    """When the host checks in next; for the host's own thread.
+
+    Args:
+      population: what the host checks in for.
+      jobs: keeps the time of the next check-in over restarts; None: it is kept in memory.
+      log: where it is said that a host waits from before its start.
+      uniform: a random number between two bounds.
+    """
+
+    def __init__(
+        self, population: str, *, jobs: Scheduler | None, log: Log, uniform: Callable[[float, float], float]
+    ) -> None:
+        self._name = CHECK_IN + population
+        self._jobs = jobs
+        self._log = log
+        self._uniform = uniform
+        self._pause = SHORTEST_PAUSE
+
+    def first_wait(self) -> float:
+        """Seconds that are left of a window that the server asked for before the last restart."""
+        if self._jobs is None:
+            return 0.0
+        job = self._jobs.add(Job(name=self._name, due=self._jobs.now(), retry=(SHORTEST_PAUSE, _LONGEST_PAUSE)))
+        left = min(self._jobs.wait(job), _LONGEST_RETRY_SECONDS)
+        if self._jobs.interrupted:
+            self._log.event("resumed", jobs=len(self._jobs.interrupted))
+        if left:
+            self._log.event("waiting", seconds=round(left, 1))
+        return left
+
+    def begin(self) -> None:
+        """Devices check in now."""
+        if self._jobs is not None:
+            self._jobs.begin(self._name)
+
+    def window(self, window: server_pb2.RetryWindow) -> float:
+        """Seconds until the next check-in, out of the window that the server asked for."""
+        low = min(float(window.min_seconds), _LONGEST_RETRY_SECONDS)
+        high = min(max(float(window.max_seconds), low), _LONGEST_RETRY_SECONDS)
+        if self._jobs is None:
+            return max(self._uniform(low, high), SHORTEST_PAUSE)
+        self._jobs.look_at_the_clock()
+        planned = self._jobs.failed(self._name, retry=(low, high))
+        return max(self._jobs.wait(planned) if planned is not None else low, SHORTEST_PAUSE)
+
+    def new_round(self) -> None:
+        """Another round is open: the pauses start small again."""
+        self._pause = SHORTEST_PAUSE
+
+    def next_pause(self) -> float:
+        """A pause that grows while one and the same round has nothing to do."""
+        pause = self._pause
+        self._pause = min(self._pause * 1.6, _LONGEST_PAUSE)
+        return pause
+
+
+class Outage:
+    """Whether a service cannot be used at the moment; for the host's own thread.
+
+    Args:
+      uniform: a random number between two bounds.
+    """
+
+    def __init__(self, *, uniform: Callable[[float, float], float]) -> None:
+        self._uniform = uniform
+        self._pause = 0.0
+        #: Refusals of a certificate, evidence or a log since a service could be used.
+        self.strangers = 0
+
+    def failed(self, error: OdpError) -> bool:
+        """Notes one more failure of a service; True for the first of an outage."""
+        first = self._pause == 0.0
+        self.strangers += isinstance(error, (AttestationError, CertificateError, TransparencyError))
+        self._pause = min(max(self._pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
+        return first
+
+    def pause(self) -> float:
+        """Seconds to wait before the service is tried again."""
+        return self._pause * self._uniform(0.75, 1.25)
+
+    def over(self) -> bool:
+        """Notes that the services can be used; True where that ends an outage."""
+        was = self._pause != 0.0
+        self._pause, self.strangers = 0.0, 0
+        return was

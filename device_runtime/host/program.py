@@ -1,0 +1,297 @@
+"""The device host as a program: ``start(config)`` runs it in this process, ``run(config)`` until a signal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device_runtime.host.counts import RoundStatistics
+from device_runtime.host.fleet import Fleet
+from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.host.provision import provision
+from device_runtime.host.scheduler import Scheduler
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services
+from device_runtime.person.conditions import Conditions
+from device_runtime.person.limits import Limits
+from device_runtime.person.sensors import Sensors
+from device_runtime.round.admission import Admission, attesters_of
+from device_runtime.round.gate import FILE as GATE_FILE
+from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.participation import Participant
+from device_runtime.round.verification import FOLDER, Records
+from device_runtime.rows.retrieval import Retrievals
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.keys import at_rest, host_key, no_keyring, os_keyring
+from device_runtime.store.retention import FILE as RETENTION_FILE
+from device_runtime.store.retention import Retention
+from device_runtime.tasks.charters import FILE as CHARTERS_FILE
+from device_runtime.tasks.charters import CharterMemory
+from odp import _validate
+from odp.crypto.roster import read_roster
+from odp.datasets.ratings import Ratings
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError
+from odp.transparency.client import LogMemory
+from odp.transparency.proofs import LogGuard
+from odp.transport.channel import parse_address
+from odp.transport.logs import Log
+from odp.transport.service import stop_event
+from odp.transport.state_folder import StateFolder
+from odp.transport.turns import Patience
+
+ROLE = "devices"
+#: What this host's devices saw of the transparency log.
+LOG_FILE = "log-view.json"
+#: Whole tables that were downloaded.
+TABLES = "tables"
+#: When the host does what next.
+JOBS_FILE = "jobs.sqlite"
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a device host needs to know.
+
+    Attributes:
+      state: folder of the devices' stores; one host at a time.
+      server: ``host:port`` of the developer's server.
+      ca: PEM file of the authority of all services' certificates.
+      reference_values: JSON file of what this host accepts as an enclave, and where.
+      population: what the devices check in for.
+      first, count: the devices that this host runs; by default the ``count`` that the given data provide.
+      threads: devices that take part at once.
+      durable: every step of a device is synced to the disk and survives a power cut; without it, it survives the death
+        of the host, which is enough where one host plays thousands of devices, and faster.
+      key_file: holds the key that the stores are encrypted under; default: see ``device_runtime.store.keys``.
+      keyring: whether a new key may be kept in the operating system's keyring.
+      retention: how long rows and records stay.
+      limits: for devices whose person set none of their own.
+      conditions: when devices may train; by default at any time.
+      roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
+        name a roster, which the devices then decline. Issuers of tokens may take devices by it, too.
+      until_finished: end when the task has no round left.
+      end_after: end after so many seconds; with ``until_finished`` that is an error.
+      keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
+      allow_private_addresses: names of services may lead to private and other addresses that are not public.
+
+    Raises:
+      ConfigurationError: a value is out of range.
+    """
+
+    state: Path
+    server: str
+    ca: Path
+    reference_values: Path
+    population: str
+    first: int = 0
+    count: int | None = None
+    threads: int = 3
+    durable: bool = True
+    key_file: Path | None = None
+    keyring: bool = True
+    retention: Retention = field(default_factory=Retention)
+    limits: Limits = field(default_factory=Limits)
+    conditions: Conditions = field(default_factory=Conditions)
+    roster: Path | None = None
+    until_finished: bool = False
+    end_after: float | None = None
+    keep_running: bool = False
+    allow_private_addresses: bool = False
+
+    def __post_init__(self) -> None:
+        parse_address(self.server)
+        _validate.identifier(population=self.population)
+        _validate.integer(low=0, high=2**31, first=self.first)
+        if self.count is not None:
+            _validate.integer(low=1, high=2**20, count=self.count)
+        _validate.integer(low=1, high=64, threads=self.threads)
+        if self.end_after is not None:
+            _validate.within(low=1.0, high=1e9, end_after=self.end_after)
+
+
+class Running:
+    """A device host at work. It listens on nothing, so it has no address."""
+
+    def __init__(
+        self, fleet: Fleet, stop: threading.Event, services: Services, state: StateFolder, jobs: Scheduler
+    ) -> None:
+        self._fleet = fleet
+        self._stop = stop
+        self._services = services
+        self._state = state
+        self._jobs = jobs
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
+        self._thread.start()
+
+    def statistics(self) -> list[RoundStatistics]:
+        """What was done so far, per round; the same numbers stand in ``stats.json`` of the state folder."""
+        return self._fleet.statistics.rounds()
+
+    def wait(self) -> None:
+        """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Call from the main thread.
+
+        Raises:
+          StateError: the state folder became unusable.
+          NotNow: the host was to end with its task, and its devices rested for too long, or its time was over.
+          AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
+            nothing was sent to it.
+        """
+        asked = stop_event()
+        while not self.join(_POLL_SECONDS):
+            if asked.is_set():
+                self._stop.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until the host has ended; False when ``timeout`` seconds passed first. Raises as ``wait``."""
+        self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Lets devices finish what they are in the middle of, then ends. Idempotent."""
+        self._stop.set()
+        self.join()
+
+    def _run(self) -> None:
+        try:
+            self._fleet.run()
+        except BaseException as error:  # reported to whoever waits
+            self._error = error
+        finally:
+            self._services.close()
+            self._jobs.close()
+            self._state.close()
+
+
+def start(
+    config: Config,
+    *,
+    ratings: Ratings | None = None,
+    log: Log | None = None,
+    clock: Callable[[], float] = time.time,
+    sensors: Callable[[Path], Sensors] = machine_sensors,
+    made_examples: MadeExamples | None = None,
+) -> Running:
+    """Starts a device host in this process.
+
+    Args:
+      config: see Config.
+      ratings: data to give the devices first, one user per device from ``config.first`` on; devices that hold them
+        already keep them.
+      log: where events go; standard error by default.
+      clock: seconds since the epoch.
+      sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
+      made_examples: see Participant.
+
+    Raises:
+      ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
+      StateError: the folder is in use or cannot be used.
+    """
+    count = config.count
+    if ratings is not None:
+        count = ratings.n_users if count is None else count
+        if count > ratings.n_users:
+            raise ConfigurationError(f"Expected count={count} to be at most {ratings.n_users}, the users of the data")
+        if count < ratings.n_users:
+            ratings = ratings.select_users(range(count))
+    if count is None:
+        raise ConfigurationError("Expected count, the number of devices to run, where no data are given")
+    stopped = threading.Event()
+    events = log if log is not None else Log("devices")
+    reference_values = ReferenceValues.load(config.reference_values)
+    roster = None if config.roster is None else read_roster(config.roster)
+    if reference_values.log is None:
+        events.warning("no_log_required", reference_values=str(config.reference_values))
+    pinned = PinnedAddresses.of(reference_values, allow_private=config.allow_private_addresses)
+    services = Services(config.server, config.ca, pinned=pinned, patience=Patience(wait=stopped.wait))
+    try:
+        vendor = reference_values.emulated_vendor
+        attesters = attesters_of(
+            emulated_vendor=Path(vendor) if vendor else None, on_roster=roster is not None, clock=clock
+        )
+        state = StateFolder.open(config.state, ROLE)
+        try:
+            host_key(state.root, key_file=config.key_file, ring=os_keyring if config.keyring else no_keyring)
+            protected = at_rest(state.root)
+            if protected is not None:
+                events.event("stores_protected", how=protected.text)
+            if ratings is not None:
+                filled = provision(state.root, ratings, first=config.first)
+                events.event("devices_filled", devices=count, new=filled)
+            gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
+            state.write_atomically(GATE_FILE, gate.to_json())
+            state.write_atomically(RETENTION_FILE, config.retention.to_json())
+            jobs = Scheduler(
+                state.root / JOBS_FILE, clock=clock, told=lambda what, seconds: events.warning(what, seconds=seconds)
+            )
+            fleet = Fleet(
+                state=state,
+                population=config.population,
+                participant=Participant(
+                    services=services,
+                    enclaves=Enclaves(services, reference_values, clock=clock),
+                    gate=gate,
+                    retrievals=Retrievals.over(
+                        services, cache=TableCache(config.state / TABLES), helper_keys=reference_values.helper_keys
+                    ),
+                    records=Records(config.state / FOLDER, reference_values, clock=clock),
+                    log=log_guard(services, reference_values, config.state, clock=clock),
+                    charters=charter_memory(reference_values, config.state),
+                    admission=Admission(services, attesters, clock=clock),
+                    roster=roster,
+                    made_examples=made_examples,
+                    clock=clock,
+                ),
+                first=config.first,
+                count=count,
+                threads=config.threads,
+                durable=config.durable,
+                until_finished=config.until_finished,
+                end_after=config.end_after,
+                jobs=jobs,
+                keep_running=config.keep_running,
+                housekeeping=Housekeeping(
+                    state.root, config.retention, log=events, durable=config.durable, clock=clock
+                ),
+                stop=stopped,
+                log=events,
+            )
+        except BaseException:
+            state.close()
+            raise
+    except BaseException:
+        services.close()
+        raise
+    return Running(fleet, stopped, services, state, jobs)
+
+
+def log_guard(
+    services: Services, reference_values: ReferenceValues, state: Path, *, clock: Callable[[], float] = time.time
+) -> LogGuard | None:
+    """Checks assignments and models against the log that is pinned; None where none is.
+
+    What was seen of the log lies in the folder ``state``, for the next run too.
+    """
+    if reference_values.log is None:
+        return None
+    return LogGuard(LogMemory(reference_values.log, state / LOG_FILE, services.log_hashes), clock=clock)
+
+
+def charter_memory(reference_values: ReferenceValues, state: Path) -> CharterMemory:
+    """Whose populations are, as the reference values pin it and as the folder ``state`` remembers it."""
+    return CharterMemory(state / CHARTERS_FILE, reference_values.populations)
+
+
+def run(config: Config, *, ratings: Ratings | None = None, log: Log | None = None) -> None:
+    """``start`` and ``wait``: until the work is finished, or SIGINT or SIGTERM. Raises as these two."""
+    start(config, ratings=ratings, log=log).wait()

@@ -1,0 +1,153 @@
+"""Recommendations without the whole model: the clusters that suit a device's own data, fetched by private lookup.
+
+Whatever the device holds, it asks in this order: the tables' names, the centroids whole (or nothing, where they are
+cached), one request for as many item rows as in training, one request for a fixed number of buckets. Which rows and
+which buckets only the attested enclave reads. What is wrong with rows that the device's data led to is not told: such
+rows are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_runtime.inference.recommend import Recommendation, offered_model
+from device_runtime.network.services import Traffic
+from device_runtime.round.contribution import own_data
+from device_runtime.rows.downloads import fetch_table
+from device_runtime.rows.lookup import FoundTable, Lookup
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Model
+from device_runtime.tasks.charters import CharterMemory
+from odp import _validate
+from odp.algorithms.seam import Float32Array, Int64Array, LocalRatings, Slices
+from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
+from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.transparency.proofs import LogGuard
+from odp.v1 import server_pb2
+from odp.wire.tables import keyed_entry, table_from_bytes
+
+
+@dataclass(frozen=True)
+class CandidateModel:
+    """One model version with its candidates, both checked: it serves every device of a process.
+
+    ``centroids`` float32 [clusters, width] are rows like an item's.
+    """
+
+    model: Model
+    distributor: str
+    centroids: Float32Array
+    buckets: FoundTable
+    stamp: Float32Array
+
+
+def find_candidates(
+    lookup: Lookup,
+    offer: server_pb2.GetModelResponse,
+    *,
+    cache: TableCache,
+    charters: CharterMemory,
+    log: LogGuard | None = None,
+    population: str | None = None,
+) -> CandidateModel:
+    """The candidates of the model that a server offers; first finds the model in the ``log``, where one is given.
+
+    Raises:
+      SignatureError, ConfigurationError: task, model or tables are not what their developer signed.
+      PrivacyError: that developer does not own the population, or it is another one than ``population``.
+      TransparencyError: task, model or charter are not in the log; nothing was asked of the distributor.
+      StaleModel: the candidates are those of another version of the model: use the whole model, or ask again later.
+      ServiceError: the server has no candidates, or a table is not the one of its manifest.
+      ServiceUnavailable: nobody answers.
+    """
+    model = offered_model(offer, charters=charters, log=log, population=population)
+    if not model.keyed:
+        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
+    developer = model.definition.developer_key
+    centroids, buckets = (lookup.find(name, developer_key=developer) for name in table_names(model.definition.name))
+    data = fetch_table(
+        lookup.services, centroids.distributor, centroids.opened.model_sha256, centroids.opened.entry, cache
+    )
+    try:
+        rows = table_from_bytes(centroids.opened.entry, data).rows
+    except ConfigurationError as error:
+        raise ServiceError(f"the distributor at {centroids.distributor} sent wrong centroids: {error}") from error
+    width = keyed_entry(model.manifest).width
+    stamp = stamp_of(model.model_sha256)
+    if rows.shape[1] != STAMP + width or len(rows) != buckets.rows:
+        raise StaleModel("the tables of candidates do not belong together; ask again later, or use the whole model")
+    if (rows[:, :STAMP] != stamp).any():
+        raise StaleModel("the candidates are those of another version of the model; use the whole model meanwhile")
+    return CandidateModel(model, offer.distributor_address, rows[:, STAMP:], buckets, stamp)
+
+
+def recommend_candidates(
+    store: Store,
+    found: CandidateModel,
+    lookup: Lookup,
+    *,
+    k: int = 10,
+    traffic: Traffic | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Recommendation:
+    """The ``k`` items of highest prediction among the candidates that the device has not rated; fewer where fewer are.
+
+    Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
+    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are. Buckets of
+    another version of the model are left out.
+
+    Raises:
+      ConfigurationError: ``k`` is not positive.
+      StateError: the store cannot be read.
+      AttestationError: the enclave's evidence was refused; nothing was sent to it.
+      StaleModel: model or candidates were replaced meanwhile: find them again.
+      ServiceError, ServiceUnavailable: the distributor failed, or no device can use the model.
+    """
+    _validate.integer(low=1, high=2**31, k=k)
+    traffic = Traffic() if traffic is None else traffic
+    model = found.model
+    seed = store.identity().seed
+    own = own_data(store, model, round=model.manifest.version, seed=seed, now=clock())
+    rated = lookup.rows(
+        found.distributor, model.model_sha256, model.manifest, own.keys,
+        count=model.definition.dpam.slices_per_device, traffic=traffic,
+    )  # fmt: skip
+    try:
+        model.client.check_model(rated.dense)
+    except ConfigurationError as error:
+        raise ServiceError(f"the model cannot be used: {error}") from error
+    rows = lookup.select(found.buckets, _best_clusters(found, own.rows, rated), traffic=traffic)
+    current = (rows[:, :STAMP] == found.stamp).all(axis=1)
+    try:
+        items, item_rows = opened_buckets(rows[current], found.centroids.shape[1])
+    except ConfigurationError as error:
+        raise ServiceError(f"the candidates cannot be used: {error}") from error
+    new = (items < model.definition.model.items) & ~np.isin(items, own.rows.items)
+    slices = _with_rows(rated, items, item_rows)
+    candidates = items[new]
+    scores = model.client.predict(slices, own.rows, candidates)
+    best = np.argsort(-scores, kind="stable")[:k]
+    return Recommendation(candidates[best], scores[best])
+
+
+def _best_clusters(found: CandidateModel, data: LocalRatings, rated: Slices) -> Int64Array:
+    """The clusters whose centroid, taken for an item, the device would like best."""
+    count = min(found.buckets.opened.rows_per_request, len(found.centroids))
+    # Numbers beyond the items: no rating is one of them.
+    numbers = found.model.definition.model.items + np.arange(len(found.centroids), dtype=np.int64)
+    try:
+        scores = found.model.client.predict(_with_rows(rated, numbers, found.centroids), data, numbers)
+    except Exception:  # whatever it is, it follows from the data: the request is made all the same
+        return np.arange(count, dtype=np.int64)
+    return np.argsort(-scores, kind="stable")[:count]
+
+
+def _with_rows(slices: Slices, keys: Int64Array, rows: Float32Array) -> Slices:
+    """``slices`` and more rows; where both have a key, the first one's row counts."""
+    together, first = np.unique(np.concatenate([slices.keys, keys]), return_index=True)
+    return Slices(slices.version, together, np.concatenate([slices.rows, rows])[first], slices.dense)

@@ -1,0 +1,114 @@
+"""The newest model for inference, and the last complete one where nobody can be reached.
+
+What a person gets from their own data must not depend on a network: a model that was downloaded whole stays usable. The
+offer that it came with is kept beside the cache, and is checked again like a new one; whoever uses it is told.
+
+::
+
+    <folder>/<population>.offer     serialized GetModelResponse whose tables were all fetched
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from device_runtime.inference.recommend import DownloadedModel, download_model
+from device_runtime.network.services import Services
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.tasks.assignment import open_model
+from device_runtime.tasks.charters import CharterMemory
+from odp import _validate
+from odp.crypto.signing import SignatureError
+from odp.errors import CertificateError, ConfigurationError, ServiceUnavailable, StaleModel
+from odp.transparency.proofs import LogGuard
+from odp.transport.private_files import make_folders
+from odp.transport.state_folder import write_atomically
+from odp.v1 import server_pb2
+from odp.wire.tables import broadcast_from
+
+_LARGEST_OFFER = 2**20
+
+
+@dataclass(frozen=True)
+class Available:
+    """A model to predict with; ``offline`` says in one line why it may not be the newest, None where it is."""
+
+    downloaded: DownloadedModel
+    offline: str | None = None
+
+
+def newest_model(
+    services: Services,
+    population: str,
+    *,
+    cache: TableCache,
+    folder: Path,
+    charters: CharterMemory,
+    log: Callable[[], LogGuard | None] = lambda: None,
+) -> Available:
+    """The newest model of ``population``, or the last one that was complete here.
+
+    A version that newer ones replaced between the server's answer and the download is asked for once more. ``log``
+    gives the guard that finds the newest model in the transparency log; a kept one passed it when it was new.
+
+    Raises:
+      ServiceUnavailable: nobody answers, and no complete model is kept.
+      CertificateError: somebody else answers: that is no outage, and no kept model is used.
+      SignatureError, ConfigurationError, PrivacyError, TransparencyError, ServiceError: as ``download_model``.
+    """
+    _validate.identifier(population=population)
+    try:
+        try:
+            return _newest(services, population, cache, folder, charters, log)
+        except StaleModel:
+            return _newest(services, population, cache, folder, charters, log)
+    except CertificateError:
+        raise
+    except ServiceUnavailable as error:
+        kept = _kept(population, cache, folder)
+        if kept is None:
+            raise
+        version = kept.model.manifest.version
+        return Available(kept, f"{error}; version {version} of the model, the last one that is complete here, is used")
+
+
+def _newest(
+    services: Services,
+    population: str,
+    cache: TableCache,
+    folder: Path,
+    charters: CharterMemory,
+    log: Callable[[], LogGuard | None],
+) -> Available:
+    offer = services.newest_model(population)
+    downloaded = download_model(services, offer, charters=charters, log=log(), cache=cache, population=population)
+    # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
+    with contextlib.suppress(OSError):
+        make_folders(folder)
+        kept = server_pb2.GetModelResponse(task=offer.task, model=offer.model)
+        write_atomically(_path(folder, population), kept.SerializeToString())
+    return Available(downloaded)
+
+
+def _kept(population: str, cache: TableCache, folder: Path) -> DownloadedModel | None:
+    """The kept model, checked again; None where there is none, or a part of it is missing or damaged."""
+    try:
+        with _path(folder, population).open("rb") as file:
+            offer = server_pb2.GetModelResponse.FromString(file.read(_LARGEST_OFFER))
+        model = open_model(offer.task, offer.model)
+        if model.definition.population != population:
+            return None
+        tables = {entry.name: cache.find(entry.sha256) for entry in model.manifest.tables}
+        found = {name: data for name, data in tables.items() if data is not None}
+        return DownloadedModel(model, broadcast_from(model.manifest, found))
+    except (OSError, DecodeError, ConfigurationError, SignatureError):
+        return None
+
+
+def _path(folder: Path, population: str) -> Path:
+    return folder / f"{population}.offer"

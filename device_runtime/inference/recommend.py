@@ -1,0 +1,153 @@
+"""Inference on the device: predictions and recommendations from its own store, which never leave it.
+
+The device downloads the *whole* model, which tells nobody anything, checks it against its developer's signature, and
+solves its own row from its own history: personalisation is local, and costs no privacy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_runtime.network.services import Services
+from device_runtime.round.examples import examples
+from device_runtime.rows.downloads import fetch_table
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Model, open_model
+from device_runtime.tasks.charters import CharterMemory, charter_of
+from odp import _validate
+from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
+from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.transparency.proofs import LogGuard
+from odp.v1 import server_pb2
+from odp.wire.tables import broadcast_from
+
+
+@dataclass(frozen=True)
+class DownloadedModel:
+    """A whole model version, checked against its signed manifest: one download serves every device of a process."""
+
+    model: Model
+    broadcast: Broadcast
+
+    @property
+    def slices(self) -> Slices:
+        """Every row, as if a device had asked for all of them."""
+        rows = self.broadcast.keyed.rows
+        return Slices(self.broadcast.version, np.arange(len(rows), dtype=np.int64), rows, self.broadcast.dense)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k]."""
+
+    items: Int64Array
+    scores: Float64Array
+
+
+def offered_model(
+    offer: server_pb2.GetModelResponse,
+    *,
+    charters: CharterMemory,
+    log: LogGuard | None,
+    population: str | None = None,
+) -> Model:
+    """The model that a server offers for inference; of ``population``, where one is named.
+
+    Its charter is compared with what training has seen, and not remembered: no evidence of the aggregator says here
+    that it is in force. Raises as ``download_model``.
+    """
+    model = open_model(offer.task, offer.model)
+    if population is not None and model.definition.population != population:
+        raise PrivacyError(
+            f"the server offers a model of population {model.definition.population!r}, and {population!r} was asked for"
+        )
+    if not offer.HasField("charter"):
+        raise PrivacyError(f"the server gave no charter of population {model.definition.population!r}")
+    charter = charter_of(offer.charter, model.definition)
+    charters.check(charter)
+    if log is not None:
+        log.logged(offer.log, task=offer.task, model=offer.model, charter=offer.charter)
+    return model
+
+
+def download_model(
+    services: Services,
+    offer: server_pb2.GetModelResponse,
+    *,
+    charters: CharterMemory,
+    log: LogGuard | None = None,
+    cache: TableCache | None = None,
+    population: str | None = None,
+) -> DownloadedModel:
+    """Fetches all tables of the model that a server offers; first finds it in the ``log``, where one is given.
+
+    With a ``cache``, what the device holds already is not fetched again (``device_runtime.rows.downloads``).
+
+    Raises:
+      SignatureError, ConfigurationError: task or manifest are not what their developer signed.
+      PrivacyError: that developer does not own the population, as far as ``charters`` know, or it is another one than
+        ``population``.
+      TransparencyError: task, model or charter are not in the log; nothing was downloaded.
+      ServiceError: a table is not the one of the manifest, or the distributor failed.
+      ServiceUnavailable: nobody answers.
+    """
+    model = offered_model(offer, charters=charters, log=log, population=population)
+    distributor = offer.distributor_address
+    if not model.keyed:
+        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
+    tables = {
+        entry.name: services.download(distributor, model.model_sha256, entry)
+        if cache is None
+        else fetch_table(services, distributor, model.model_sha256, entry, cache)
+        for entry in model.manifest.tables
+    }
+    try:
+        return DownloadedModel(model, broadcast_from(model.manifest, tables))
+    except ConfigurationError as error:
+        raise ServiceError(f"the distributor at {distributor} sent a wrong model: {error}") from error
+
+
+def predict(
+    store: Store,
+    downloaded: DownloadedModel,
+    items: Sequence[int] | Int64Array,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Float64Array:
+    """Predicted values float64 [n] of ``items`` for the device of ``store``; not cut to the task's declared range.
+
+    Raises:
+      ConfigurationError: an item is not one of the model's.
+      StateError: the store cannot be read.
+    """
+    definition = downloaded.model.definition
+    wanted = np.asarray(items, dtype=np.int64)
+    if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
+        raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
+    data = examples(store, definition, now=clock())
+    return downloaded.model.client.predict(downloaded.slices, data, wanted)
+
+
+def recommend(
+    store: Store, downloaded: DownloadedModel, *, k: int = 10, clock: Callable[[], float] = time.time
+) -> Recommendation:
+    """The ``k`` items of highest prediction that the device has not rated; fewer where fewer are left.
+
+    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
+
+    Raises:
+      ConfigurationError: ``k`` is not positive.
+      StateError: the store cannot be read.
+    """
+    _validate.integer(low=1, high=2**31, k=k)
+    definition = downloaded.model.definition
+    data = examples(store, definition, now=clock())
+    candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), data.items, assume_unique=True)
+    scores = downloaded.model.client.predict(downloaded.slices, data, candidates)
+    best = np.argsort(-scores, kind="stable")[:k]
+    return Recommendation(candidates[best], scores[best])

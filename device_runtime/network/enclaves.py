@@ -1,0 +1,111 @@
+"""Which enclaves the device host has verified: nothing is sent to one that is not among them.
+
+Evidence is asked for with a fresh random nonce, checked against the reference values that the person pinned, and then
+trusted until it expires. All devices of a process share it: they pin the same reference values.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from device_runtime.network.services import Services
+from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import VerifiedEnclave, verify_evidence
+from odp.errors import AttestationError
+
+_NONCE_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an enclave showed and what it was asked, as received; public. ``time`` is when it was checked."""
+
+    role: str
+    address: str
+    nonce: bytes
+    token: str
+    policy: bytes
+    event_log: bytes
+    time: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An enclave, and the evidence for it."""
+
+    enclave: VerifiedEnclave
+    evidence: Evidence
+
+
+class Enclaves:
+    """Verified enclaves by role and address; thread-safe.
+
+    Args:
+      services: how to reach them.
+      reference_values: what the person pinned: roots, images, policies.
+      clock: seconds since the epoch.
+      random_bytes: source of nonces.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        reference_values: ReferenceValues,
+        *,
+        clock: Callable[[], float] = time.time,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._services = services
+        self._reference_values = reference_values
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._lock = threading.Lock()
+        self._asking: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+        self._verified: dict[tuple[str, str], Checked] = {}
+
+    def verified(
+        self, role: str, address: str, *, unlike: bytes | None = None, older_than: float | None = None
+    ) -> Checked:
+        """The enclave of ``role`` behind ``address``, verified now or before and not yet expired.
+
+        ``unlike`` is an HPKE key that did not work: evidence that names it is asked for again. So is evidence that was
+        checked before or at ``older_than``, seconds since the epoch.
+
+        Raises:
+          AttestationError: its evidence was refused; the message names the service. Nothing is remembered.
+          ServiceUnavailable: nobody answers there.
+        """
+        key = (role, address)
+        with self._lock:
+            asking = self._asking[key]
+        # One thread asks, the others wait for its answer.
+        with asking:
+            known = self._verified.get(key)
+            valid = known is not None and self._clock() < known.enclave.expires and known.enclave.hpke_key != unlike
+            if known is not None and valid and (older_than is None or known.evidence.time > older_than):
+                return known
+            self._verified.pop(key, None)
+            nonce = self._random_bytes(_NONCE_BYTES)
+            reply = self._services.evidence(address, nonce, role=role)
+            evidence = Evidence(role, address, nonce, reply.token, reply.policy, reply.event_log, self._clock())
+            try:
+                found = verify_evidence(
+                    token=reply.token,
+                    policy=reply.policy,
+                    event_log=reply.event_log,
+                    nonce=nonce,
+                    role=role,
+                    reference_values=self._reference_values,
+                    now=evidence.time,
+                )
+            except AttestationError as error:
+                reason = str(error).removeprefix(f"evidence refused ({error.reason}): ")
+                raise AttestationError(error.reason, f"{role} at {address}: {reason}") from error
+            checked = Checked(found, evidence)
+            self._verified[key] = checked
+            return checked

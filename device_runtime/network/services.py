@@ -1,0 +1,395 @@
+"""The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
+
+A device says seven things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
+(GetEvidence), a tile of the log (GetHashes), that it is a device which wants a token of a round (IssueToken), which
+rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit, SubmitStream). Download
+names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
+tells which version of the table the device holds. A client of a SecAgg+ session says its part of the protocol (Join,
+Step, SendMasked).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from device_runtime.network.addresses import SERVER, PinnedAddresses
+from device_runtime.network.peers import Peer, Peers
+from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
+from odp.transparency.proofs import unpacked
+from odp.transport.channel import (
+    CHUNK_BYTES,
+    LONG_DEADLINE,
+    SHORT_DEADLINE,
+    call,
+    parse_address,
+    read_stream,
+    translated,
+)
+from odp.transport.turns import Patience
+from odp.v1 import (
+    aggregator_pb2,
+    attestation_pb2,
+    common_pb2,
+    distributor_pb2,
+    enrolment_pb2,
+    log_pb2,
+    retrieval_pb2,
+    secagg_service_pb2,
+    server_pb2,
+    table_pb2,
+)
+from odp.wire.tables import entry_bytes
+
+
+@dataclass
+class Traffic:
+    """Bytes of serialized messages that went out (``up``) and came in (``down``); counted by one thread."""
+
+    up: int = 0
+    down: int = 0
+
+    def add(self, request: Any, reply: Any) -> None:
+        """Counts one exchange of protobuf messages."""
+        self.up += request.ByteSize()
+        self.down += reply.ByteSize()
+
+
+class Services:
+    """Everyone that a device talks to; thread-safe, closed once.
+
+    Every method raises ServiceUnavailable when nobody answers, Busy when the other party has more callers than it can
+    serve even after its retry windows, StaleModel when the asked version is not served any more, and ServiceError with
+    the other party's one line otherwise.
+
+    Args:
+      server: ``host:port`` of the developer's server.
+      ca: PEM file (or its bytes) of the authority that all services' certificates descend from.
+      pinned: where the other services may be: a server names them, and it is not trusted.
+      patience: how retry windows are taken.
+
+    Raises:
+      ConfigurationError: the file is missing or no certificate, or an address is malformed.
+    """
+
+    def __init__(
+        self, server: str, ca: Path | bytes, *, pinned: PinnedAddresses, patience: Patience | None = None
+    ) -> None:
+        parse_address(server)
+        self._patience = Patience() if patience is None else patience
+        self._server = server
+        self._peers = Peers(ca, pinned)
+
+    def require_pinned(self, **addresses: str) -> None:
+        """Returns if the services may be where the server names them, by role. Raises AddressRefused."""
+        for role, address in addresses.items():
+            self._peers.pinned.require(role, address)
+
+    def check_in(self, population: str, traffic: Traffic) -> server_pb2.CheckInResponse:
+        """Asks the server for work; says the population and nothing else."""
+        request = server_pb2.CheckInRequest(population=population)
+        reply: server_pb2.CheckInResponse = self._call(
+            self._home.server.CheckIn, request, self._server, "check in with the server", traffic
+        )
+        return reply
+
+    def newest_model(self, population: str) -> server_pb2.GetModelResponse:
+        """The newest model of a population, for inference; says the population and nothing else."""
+        request = server_pb2.GetModelRequest(population=population)
+        reply: server_pb2.GetModelResponse = self._call(
+            self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic()
+        )
+        return reply
+
+    def public_table(self, name: str) -> table_pb2.PublishedTable:
+        """The newest version of a public table; says its name and nothing else."""
+        request = table_pb2.GetTableRequest(name=name)
+        reply: table_pb2.GetTableResponse = self._call(
+            self._home.table.GetTable, request, self._server, f"ask the server for table {name!r}", Traffic()
+        )
+        return reply.table
+
+    def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
+        """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
+        request = log_pb2.GetHashesRequest(level=level, start=start, count=count)
+        reply: log_pb2.GetHashesResponse = self._call(
+            self._home.log.GetHashes, request, self._server, "read the transparency log", Traffic()
+        )
+        return unpacked(reply.hashes)
+
+    def evidence(self, address: str, nonce: bytes, *, role: str) -> attestation_pb2.GetEvidenceResponse:
+        """Evidence of the enclave behind ``address`` over ``nonce``."""
+        request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
+        method = self._peers.at(role, address).attestation.GetEvidence
+        what = f"get the evidence of the {role}"
+        reply: attestation_pb2.GetEvidenceResponse = self._call(method, request, address, what, Traffic())
+        return reply
+
+    def enrolment_challenge(self, address: str, traffic: Traffic) -> enrolment_pb2.GetChallengeResponse:
+        """Something to make a statement about; says nothing."""
+        method = self._peers.at("issuer", address).enrolment.GetChallenge
+        what = "get a challenge of the issuer of tokens"
+        reply: enrolment_pb2.GetChallengeResponse = self._call(
+            method, enrolment_pb2.GetChallengeRequest(), address, what, traffic
+        )
+        return reply
+
+    def issue_token(
+        self, address: str, request: enrolment_pb2.IssueTokenRequest, traffic: Traffic
+    ) -> enrolment_pb2.IssueTokenResponse:
+        """A blind signature for a device that says that it is one. Raises EnrolmentError where the issuer refuses."""
+        method = self._peers.at("issuer", address).enrolment.IssueToken
+        try:
+            reply: enrolment_pb2.IssueTokenResponse = self._call(
+                method, request, address, "get a token of the issuer", traffic
+            )
+        except ServiceError as error:
+            if error.code is not grpc.StatusCode.PERMISSION_DENIED:
+                raise
+            raise EnrolmentError(str(error)) from error
+        return reply
+
+    def select(
+        self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
+    ) -> distributor_pb2.SelectResponse:
+        """Rows of a keyed table, both ways encrypted."""
+        method = self._distributor(address).distributor.Select
+        with _stale_told():
+            reply: distributor_pb2.SelectResponse = self._call(
+                method, request, address, "fetch rows from the distributor", traffic
+            )
+        return reply
+
+    def table_shape(
+        self, address: str, request: retrieval_pb2.GetShapeRequest, traffic: Traffic
+    ) -> retrieval_pb2.GetShapeResponse:
+        """What has to be known of a table in order to ask two parties for rows of it."""
+        with _stale_told():
+            reply: retrieval_pb2.GetShapeResponse = self._call(
+                self._distributor(address).retrieval.GetShape,
+                request,
+                address,
+                "ask the distributor for a table's shape",
+                traffic,
+            )
+        return reply
+
+    def select_privately(
+        self, address: str, request: retrieval_pb2.SelectPrivatelyRequest, traffic: Traffic
+    ) -> retrieval_pb2.SelectPrivatelyResponse:
+        """Shares of rows, from the leader and from the helper behind it."""
+        with _stale_told():
+            reply: retrieval_pb2.SelectPrivatelyResponse = self._call(
+                self._distributor(address).retrieval.SelectPrivately,
+                request,
+                address,
+                "fetch rows from the two parties",
+                traffic,
+            )
+        return reply
+
+    def describe_hint(
+        self, address: str, request: retrieval_pb2.DescribeHintRequest, traffic: Traffic
+    ) -> retrieval_pb2.DescribeHintResponse:
+        """What has to be known of a table that never changes in order to ask the distributor's host for rows of it."""
+        what = "ask the distributor for a table's hint"
+        with _stale_told():
+            reply: retrieval_pb2.DescribeHintResponse = self._call(
+                self._distributor(address).retrieval.DescribeHint, request, address, what, traffic
+            )
+        return reply
+
+    def hint(self, address: str, request: retrieval_pb2.GetHintRequest, expected: int, traffic: Traffic) -> bytes:
+        """A hint of exactly ``expected`` bytes; its hash is not checked here."""
+        what = "download a table's hint"
+        method = self._distributor(address).retrieval.GetHint
+        traffic.up += request.ByteSize()
+        found = bytearray()
+
+        def start() -> Iterator[retrieval_pb2.GetHintResponse]:
+            replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
+            return read_stream(replies, what=what, address=address)
+
+        with _stale_told():
+            for reply in self._patience.stream(start):
+                traffic.down += reply.ByteSize()
+                found += reply.chunk
+                if len(found) > expected:
+                    break
+        if len(found) != expected:
+            raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its shape")
+        return bytes(found)
+
+    def select_by_lattice(
+        self, address: str, request: retrieval_pb2.SelectByLatticeRequest, traffic: Traffic
+    ) -> retrieval_pb2.SelectByLatticeResponse:
+        """Products of a table that never changes."""
+        with _stale_told():
+            reply: retrieval_pb2.SelectByLatticeResponse = self._call(
+                self._distributor(address).retrieval.SelectByLattice,
+                request,
+                address,
+                "fetch rows by lattices",
+                traffic,
+            )
+        return reply
+
+    def submit(
+        self, address: str, request: aggregator_pb2.SubmitRequest, traffic: Traffic
+    ) -> aggregator_pb2.SubmitResponse:
+        """Hands in an encrypted contribution."""
+        reply: aggregator_pb2.SubmitResponse = self._call(
+            self._aggregator(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
+        )
+        return reply
+
+    def submit_stream(
+        self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
+    ) -> aggregator_pb2.SubmitStreamResponse:
+        """Hands in a large encrypted contribution, or a large masked vector behind its sealed header, in chunks."""
+        method = self._aggregator(address).aggregator.SubmitStream
+        reply: aggregator_pb2.SubmitStreamResponse = self._patience.call(
+            lambda: call(
+                method,
+                _parts(header, sealed),
+                timeout=LONG_DEADLINE,
+                what="submit to the aggregator",
+                address=address,
+            )
+        )
+        traffic.up += header.ByteSize() + len(sealed)
+        traffic.down += reply.ByteSize()
+        return reply
+
+    def join_session(self, address: str, key: tuple[bytes, int], traffic: Traffic) -> secagg_service_pb2.JoinResponse:
+        """Asks which SecAgg+ session gathers clients for (task, round)."""
+        request = secagg_service_pb2.JoinRequest(task_sha256=key[0], round=key[1])
+        reply: secagg_service_pb2.JoinResponse = self._call(
+            self._aggregator(address).secagg.Join, request, address, "join a session at the aggregator", traffic
+        )
+        return reply
+
+    def start_step(self, address: str, request: secagg_service_pb2.StepRequest) -> Any:
+        """Begins to hand in one message of a session; the future's answer is for ``step_answer``."""
+        stub = self._aggregator(address).secagg
+        if request.WhichOneof("message") == "masked" and len(request.masked.vector) > CHUNK_BYTES:
+            return stub.SendMasked.future(_masked_parts(request), timeout=LONG_DEADLINE)
+        return stub.Step.future(request, timeout=SHORT_DEADLINE)
+
+    def step_answer(
+        self, address: str, request: secagg_service_pb2.StepRequest, done: Any, traffic: Traffic
+    ) -> secagg_service_pb2.StepResponse:
+        """The answer of a call that is done."""
+        try:
+            reply = done.result()
+        except grpc.RpcError as error:
+            raise translated(error, what="take part in a session of the aggregator", address=address) from error
+        traffic.add(request, reply)
+        step: secagg_service_pb2.StepResponse = step_of(reply)
+        return step
+
+    def download(
+        self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
+    ) -> bytes:
+        """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
+        request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
+        return b"".join(self.table_chunks(address, request, entry_bytes(entry), traffic))
+
+    def table_chunks(
+        self, address: str, request: distributor_pb2.DownloadRequest, expected: int, traffic: Traffic | None = None
+    ) -> Iterator[bytes]:
+        """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
+        what = f"download table {request.table!r} from the distributor"
+        left = expected
+        counted = traffic if traffic is not None else Traffic()
+        counted.up += request.ByteSize()
+        method = self._distributor(address).distributor.Download
+
+        def start() -> Iterator[distributor_pb2.DownloadResponse]:
+            replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
+            return read_stream(replies, what=what, address=address)
+
+        with _stale_told():
+            for reply in self._patience.stream(start):
+                left -= len(reply.chunk)
+                counted.down += reply.ByteSize()
+                if left < 0:
+                    break
+                yield reply.chunk
+        if left:
+            raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
+
+    def block_list(
+        self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
+    ) -> bytes:
+        """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
+        request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
+        counted = traffic if traffic is not None else Traffic()
+        method = self._distributor(address).distributor.ListBlocks
+        with _stale_told():
+            reply: distributor_pb2.ListBlocksResponse = self._call(
+                method, request, address, "ask the distributor for blocks", counted
+            )
+        return reply.sha256
+
+    def moment(self, error: Busy) -> float:
+        """Seconds after which to come back, for a caller that waits in its own way."""
+        return self._patience.moment(error)
+
+    def close(self) -> None:
+        """Closes all channels; calls in flight end with ServiceUnavailable."""
+        self._peers.close()
+
+    @property
+    def _home(self) -> Peer:
+        """The developer's server."""
+        return self._peers.at(SERVER, self._server)
+
+    def _distributor(self, address: str) -> Peer:
+        return self._peers.at("distributor", address)
+
+    def _aggregator(self, address: str) -> Peer:
+        return self._peers.at("aggregator", address)
+
+    def _call(self, method: Callable[..., Any], request: Any, address: str, what: str, traffic: Traffic) -> Any:
+        reply = self._patience.call(lambda: call(method, request, timeout=SHORT_DEADLINE, what=what, address=address))
+        traffic.add(request, reply)
+        return reply
+
+
+@contextlib.contextmanager
+def _stale_told() -> Iterator[None]:
+    """Tells a version that is not served any more from other failures of a distributor."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        stale = StaleModel(str(error))
+        stale.code = error.code
+        raise stale from error
+
+
+def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggregator_pb2.SubmitStreamRequest]:
+    yield aggregator_pb2.SubmitStreamRequest(header=header)
+    for start in range(0, len(sealed), CHUNK_BYTES):
+        yield aggregator_pb2.SubmitStreamRequest(chunk=sealed[start : start + CHUNK_BYTES])
+
+
+def step_of(reply: Any) -> Any:
+    """The answer to a step, of ``Step`` or ``SendMasked``."""
+    return reply.answer if isinstance(reply, secagg_service_pb2.SendMaskedResponse) else reply
+
+
+def _masked_parts(request: secagg_service_pb2.StepRequest) -> Iterator[secagg_service_pb2.SendMaskedRequest]:
+    masked = request.masked
+    yield secagg_service_pb2.SendMaskedRequest(client=request.client)
+    yield secagg_service_pb2.SendMaskedRequest(session=masked.session)
+    view = memoryview(masked.vector)
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield secagg_service_pb2.SendMaskedRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))

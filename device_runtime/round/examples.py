@@ -1,0 +1,193 @@
+"""The examples of a task: what its signed definition says of the device's own tables, and nothing else.
+
+A task names a table. ``events.SERVICE`` is made of that service's events, as the definition's query of events says:
+which type, which columns, which conditions, how several events of one item become one row. Any other name is the
+device's table of (item, value).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from device_runtime.store.database import Database
+from device_runtime.store.store import Store
+from odp.algorithms.events_query import AGGREGATES, EventsTerms, Filter
+from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings
+from odp.crypto import domains
+from odp.v1 import common_pb2
+
+_SCALARS = "('integer', 'real', 'text', 'true', 'false')"
+_NUMBERS = "('integer', 'real')"
+_SQL = {"==": "=", "!=": "<>", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
+_EMPTY = LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+
+
+def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float) -> LocalRatings:
+    """What the device trains on, or counts, for a task whose definition was checked; any items and any values.
+
+    ``now`` is in seconds since the epoch.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    if definition.WhichOneof("training") == "statistics":
+        parts = _parts(definition)
+        own = {name: events(store, asked, now=now) for name, asked in parts.items() if asked is not None}
+        return replace(store.ratings() if len(own) < len(parts) else _EMPTY, of_queries=own)
+    asked = _asked(definition)
+    return store.ratings() if asked is None else events(store, asked, now=now)
+
+
+def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> bool:
+    """Whether a task, whose definition was checked, reads events of a type of a service."""
+    statistics = definition.WhichOneof("training") == "statistics"
+    found = _parts(definition).values() if statistics else (_asked(definition),)
+    return any(one is not None and (one.service, one.type) == (service, type) for one in found)
+
+
+def _parts(definition: common_pb2.TaskDefinition) -> dict[str, EventsTerms | None]:
+    """The questions of a task of statistics by name, with what each reads of events."""
+    from odp.algorithms.statistics.terms import Terms
+
+    return {part.name: part.events for part in Terms.of(definition).parts}
+
+
+def _asked(definition: common_pb2.TaskDefinition) -> EventsTerms | None:
+    """What a task of another kind reads of events."""
+    if definition.WhichOneof("local_data") == "implicit":
+        return EventsTerms.of(definition.implicit, aggregates=("",))
+    return EventsTerms.of(definition.data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
+
+
+def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRatings:
+    """The rows that a query of events gives: by item ascending and distinct, or for "each" in the order of the events.
+
+    Values are 1 per event where the query names no column for them, and are not clamped. A sum that is not finite gives
+    no row.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    rows = _rows(database, asked, now)
+    if not rows:
+        return _EMPTY
+    columns = list(zip(*rows, strict=True))
+    values = np.array(columns[0], dtype=np.float64)
+    items, known = _items(asked, columns[1:])
+    items, values = items[known], values[known]
+    if asked.aggregate == "each":
+        return LocalRatings(items, values)
+    return _aggregated(items, values, asked.aggregate)
+
+
+def _rows(database: Database, asked: EventsTerms, now: float) -> list[tuple[Any, ...]]:
+    """(value, item columns ..) of the events that are asked for, oldest first."""
+    arguments: list[object] = []
+    selected = ["1.0"]
+    conditions = ["service = ?", "type = ?", "typeof(data) = 'text'"]
+    if asked.value_column:
+        selected = ["json_extract(data, ?)"]
+        arguments.append(_path(asked.value_column))
+    # What is hashed is the JSON text of a scalar, so that 1, "1" and true differ.
+    extract = "data -> ?" if asked.buckets else "json_extract(data, ?)"
+    for column in asked.item_columns:
+        selected.append(extract)
+        arguments.append(_path(column))
+    arguments += [asked.service, asked.type]
+    if asked.max_age_seconds:
+        conditions.append("time >= ?")
+        arguments.append(now - asked.max_age_seconds)
+    if asked.value_column:
+        conditions.append(f"json_type(data, ?) IN {_NUMBERS}")
+        arguments.append(_path(asked.value_column))
+    kinds = _SCALARS if asked.buckets else _NUMBERS if asked.edges is not None else "('integer')"
+    for column in asked.item_columns:
+        conditions.append(f"json_type(data, ?) IN {kinds}")
+        arguments.append(_path(column))
+    for one in asked.filters:
+        condition, given = _condition(one)
+        conditions.append(condition)
+        arguments += given
+    rows = database.all(
+        f"SELECT {', '.join(selected)} FROM events WHERE {' AND '.join(conditions)} "
+        "ORDER BY time DESC, id DESC LIMIT ?",
+        (*arguments, asked.most_events),
+    )
+    rows.reverse()
+    return rows
+
+
+def _condition(one: Filter) -> tuple[str, list[object]]:
+    """SQL that holds where the column has a value of the constant's kind that compares so."""
+    path = _path(one.column)
+    if isinstance(one.constant, bool):
+        wanted = one.constant is (one.comparison == "==")
+        return "json_type(data, ?) = ?", [path, "true" if wanted else "false"]
+    kinds = "('text')" if isinstance(one.constant, str) else _NUMBERS
+    return (
+        f"json_type(data, ?) IN {kinds} AND json_extract(data, ?) {_SQL[one.comparison]} ?",
+        [path, path, one.constant],
+    )
+
+
+def _path(column: str) -> str:
+    # A column's name has no quotes: it is checked to be [a-z0-9_.-].
+    return f'$."{column}"'
+
+
+def _items(asked: EventsTerms, columns: Sequence[Sequence[Any]]) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """(items, which of them are some) of each row."""
+    if asked.buckets:
+        found: dict[tuple[str, ...], int] = {}
+        keys = list(zip(*columns, strict=True))
+        for key in keys:
+            if key not in found:
+                found[key] = bucket_of(key, asked.buckets)
+        return np.array([found[key] for key in keys], dtype=np.int64), np.ones(len(keys), dtype=bool)
+    if asked.edges is None:
+        # A whole number beyond 64 bits comes out of SQLite as a float; no model has such an item.
+        whole = np.array([isinstance(item, int) for item in columns[0]], dtype=bool)
+        return np.array([item if isinstance(item, int) else -1 for item in columns[0]], dtype=np.int64), whole
+    numbers = np.array(columns[0], dtype=np.float64)
+    bins = np.searchsorted(asked.edges, numbers, side="right") - 1
+    bins[numbers == asked.edges[-1]] = len(asked.edges) - 2
+    return bins.astype(np.int64), (bins >= 0) & (numbers <= asked.edges[-1])
+
+
+def bucket_of(columns: Sequence[str], buckets: int) -> int:
+    """The item of a cross of columns, given as JSON text: as ``EventsQuery`` of the protocol says, on every device."""
+    digest = hashlib.sha256(domains.EVENTS_BUCKET + b"\0")
+    for text in columns:
+        data = text.encode()
+        digest.update(struct.pack("<I", len(data)) + data)
+    return int.from_bytes(digest.digest()[:8], "little") % buckets
+
+
+def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> LocalRatings:
+    found: Float64Array
+    distinct, place, count = np.unique(items, return_inverse=True, return_counts=True)
+    size = len(distinct)
+    match aggregate:
+        case "" | "count":
+            found = count.astype(np.float64) if aggregate else np.ones(size)
+        case "last":
+            # The last place of each item, counted from the end.
+            _, first = np.unique(items[::-1], return_index=True)
+            found = values[::-1][first]
+        case "max" | "min":
+            extreme = np.maximum if aggregate == "max" else np.minimum
+            found = np.full(size, -np.inf if aggregate == "max" else np.inf)
+            extreme.at(found, place, values)
+        case _:
+            found = np.bincount(place, weights=values, minlength=size).astype(np.float64)
+            if aggregate == "mean":
+                found = found / count
+    known = np.isfinite(found)
+    return LocalRatings(distinct[known], found[known])

@@ -1,0 +1,409 @@
+"""One device takes part in one round, once.
+
+Steps, in this order, each of which may be the last one before the device dies:
+
+1. the person's decisions and limits, the conditions       nothing was asked of anybody
+2. the transparency log, evidence of both enclaves         nothing private was sent
+   the token of the round, where its issuer gives them     ``admission.py``: the same calls for everybody
+3. the conditions again; time for the device's own code    the same time whatever it does
+4. the data are read                                       in memory
+5. the rows that the device needs, if any                  as the task says: ``device_runtime.rows.retrieval``
+6. clip, quantise, mask, encrypt                           in memory
+7. the store: PREPARED, bytes to send, local parameters    one transaction
+8. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
+9. the store: SENT or REFUSED, bytes erased                one transaction; REFUSED, and uncharged, only if the enclave
+                                                           signed that these bytes can never count
+
+From step 3 on, which calls a device makes, of which sizes and in which order, and that an upload follows, depends on
+public facts, the person's decisions, mains power and network alone, and never on the data: what cannot be computed is
+the empty contribution (``contribution.py``).
+
+Before 7 a device that comes back starts again, after 7 it sends the stored bytes again; it never seals twice for one
+round. So the server sees at most one
+contribution of a device to a round, whatever the device's local data became in between. A person who pauses their
+device or opts out is heard at each of these places, the last of them 7's transaction and 8.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from device_runtime.network.enclaves import Checked, Enclaves
+from device_runtime.network.services import Services, Traffic
+from device_runtime.round.admission import NO_TOKEN, Admission
+from device_runtime.round.contribution import (
+    Contribution,
+    OwnData,
+    contribution,
+    own_data,
+    require_trainable,
+    without_rows,
+)
+from device_runtime.round.gate import Gate
+from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.round_keys import require_round_key
+from device_runtime.round.verification import Records
+from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
+from device_runtime.store.schema import Identity, Participation, State
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.charters import CharterMemory, require_in_force
+from odp.algorithms.seam import Int64Array, Slices
+from odp.crypto import domains, hpke, segments
+from odp.crypto.refusals import KEY_BYTES, refusal_holds
+from odp.crypto.roster import hash_of
+from odp.crypto.secure_aggregation.masked import mask
+from odp.enclave.verifier import VerifiedEnclave
+from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
+from odp.transparency.proofs import LoggedEndorsement, LogGuard
+from odp.v1 import aggregator_pb2, secagg_terms_pb2
+
+#: What takes longer to compute is not used.
+COMPUTE_SECONDS = 600.0
+#: Endorsements that an assignment's proofs showed to be in the log.
+Logged = Sequence[LoggedEndorsement]
+#: To a contribution.
+Answer = aggregator_pb2.SubmitResponse | aggregator_pb2.SubmitStreamResponse
+
+
+class Outcome(enum.Enum):
+    """How an attempt to take part ended."""
+
+    SENT = "sent"
+    REFUSED = "refused"
+    #: The device had an answer for this round already, or gave the round up: nothing was sent.
+    SETTLED = "settled"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Participant:
+    """Takes part for one device after another; holds what they share, and nothing of any device; thread-safe.
+
+    Args:
+      services: whom to talk to.
+      enclaves: which enclaves were verified.
+      gate: the person's decisions, the limits of devices whose person set none, and when a device may train.
+      retrievals: the ways to get rows that need no enclave; by default whole models without a cache, and no helper.
+      records: keeps what was verified before a contribution; None keeps none.
+      log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
+      charters: whose the populations are, as far as this host knows.
+      admission: gets the devices' tokens; by default for rounds that ask for none.
+      roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
+      made_examples: gives the device's own code time to make the examples that a task may read, before each
+        contribution to one.
+      clock: seconds since the epoch.
+      random_bytes: source of reply keys.
+      compute_seconds: deadline of the computation; what takes longer is the empty contribution.
+      monotonic: seconds that only grow, for that deadline.
+    """
+
+    services: Services
+    enclaves: Enclaves
+    gate: Gate = dataclasses.field(default_factory=Gate)
+    retrievals: Retrievals | None = None
+    records: Records | None = None
+    log: LogGuard | None = None
+    charters: CharterMemory = dataclasses.field(default_factory=CharterMemory)
+    admission: Admission | None = None
+    roster: frozenset[bytes] | None = None
+    made_examples: MadeExamples | None = None
+    clock: Callable[[], float] = time.time
+    random_bytes: Callable[[int], bytes] = os.urandom
+    compute_seconds: float = COMPUTE_SECONDS
+    monotonic: Callable[[], float] = time.monotonic
+
+    @functools.cached_property
+    def _retrievals(self) -> Retrievals:
+        return self.retrievals if self.retrievals is not None else Retrievals.over(self.services)
+
+    @functools.cached_property
+    def tokens(self) -> Admission:
+        """What gets the devices' tokens."""
+        return self.admission if self.admission is not None else Admission(self.services, clock=self.clock)
+
+    def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
+        """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
+
+        Raises:
+          PrivacyError: the person's limits decline the task, or they opted out of it; nothing was sent.
+          NotNow: the device is paused, or a training condition is not met; later it may go on where it was.
+          TransparencyError: task, model or enclaves are not in the pinned log; nothing was sent.
+          AttestationError: an enclave's evidence, address or the task's helper was refused; nothing was sent to it.
+          EnrolmentError: the issuer gives the device no token of the round; nothing was read.
+          ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
+          StateError: the store cannot be used.
+        """
+        model, task = work.model, work.model.task_sha256
+        prepared = store.participation(task, work.round)
+        if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
+            return Outcome.SETTLED
+        self.services.require_pinned(distributor=work.distributor, aggregator=work.aggregator)
+        logged = self.admitted(store, work)
+        self._retrievals.require(model)
+        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
+        # asked of its enclave, the distributor's evidence says nothing.
+        distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
+        aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
+        if prepared is None:
+            token = self.tokens.contribution_token(work, store.identity().secret, traffic)
+            prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
+        return self._send(store, work, prepared, aggregator, traffic)
+
+    def admitted(self, store: Store, work: Work) -> Logged:
+        """Returns if the person's decisions and the transparency log let the device take part now.
+
+        Raises PrivacyError, NotNow, TransparencyError as ``take_part``.
+        """
+        model = work.model
+        try:
+            self.gate.task(store, model.terms, work.round)
+        except PrivacyError:
+            store.declined(model.signed_task, model.terms, work.round, time=self.clock())
+            raise
+        if work.charter is not None:
+            self.charters.check(work.charter)
+        if self.log is None:
+            return ()
+        charter = None if work.charter is None else work.charter.signed
+        return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest, charter=charter)
+
+    def before_data(self, store: Store, work: Work) -> None:
+        """The last look at the conditions, and the time of the device's own code: then the data may be read.
+
+        Raises NotNow, PrivacyError as ``take_part``.
+        """
+        self.gate.before_data(store, work.model.terms)
+        if self.made_examples is not None:
+            self.made_examples.make(store, work.model)
+            self.gate.after_data(store, work.model.terms)
+
+    def own_data(self, store: Store, work: Work, *, seed: int) -> OwnData:
+        """What the device holds for the round. Raises StateError where the store cannot be read."""
+        return own_data(store, work.model, round=work.round, seed=seed, now=self.clock())
+
+    def contribution(self, work: Work, slices: Slices, own: OwnData, *, seed: int) -> Contribution:
+        """What the device contributes to the round: in time, and accepted by its enclave."""
+        return contribution(work, slices, own, seed=seed, most_seconds=self.compute_seconds, monotonic=self.monotonic)
+
+    def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
+        """The aggregator's enclave, verified, which shows the task's charter to be in force.
+
+        Raises AttestationError, TransparencyError; PrivacyError where this host knows other owners.
+        """
+        return self._chartered(work, self._verified("aggregator", work.aggregator, logged), logged)
+
+    def recorded(self, work: Work, aggregator: Checked) -> bytes:
+        """The hash of what was verified; it is on the disk."""
+        return self._record(work, aggregator)
+
+    def roster_for(self, terms: secagg_terms_pb2.SecAggTerms) -> frozenset[bytes] | None:
+        """Who may take part in a task's sessions: the pinned roster; None where neither task nor device has one.
+
+        Raises PrivacyError where the task names another roster than the device holds, or counts other devices on it.
+        """
+        if terms.roster_sha256 and (self.roster is None or hash_of(self.roster) != terms.roster_sha256):
+            raise PrivacyError(
+                "the task names another roster of devices than the one pinned here: give it with --roster"
+            )
+        if terms.roster_sha256 and self.roster is not None and len(self.roster) != terms.roster_size:
+            raise PrivacyError(
+                f"the task counts the corrupt ones of roster_size={terms.roster_size} devices, and its roster has "
+                f"{len(self.roster)}: have the developer sign it anew"
+            )
+        return self.roster
+
+    def _chartered(self, work: Work, checked: Checked, logged: Logged) -> Checked:
+        """``checked``, or fresh evidence where the charter came after it; the charter is remembered then."""
+        try:
+            charter = require_in_force(work.charter, checked.enclave)
+        except AttestationError:
+            checked = self._verified("aggregator", work.aggregator, logged, older_than=checked.evidence.time)
+            charter = require_in_force(work.charter, checked.enclave)
+        self.charters.accept(charter, checked.enclave)
+        return checked
+
+    def _keyed(self, work: Work, checked: Checked, logged: Logged) -> Checked:
+        """``checked``, or fresh evidence of the enclave that signed the round's key."""
+        try:
+            _require_round_key(work, checked)
+        except AttestationError:
+            checked = self._verified("aggregator", work.aggregator, logged, older_than=checked.evidence.time)
+            checked = self._chartered(work, checked, logged)
+            _require_round_key(work, checked)
+        return checked
+
+    def _verified(
+        self, role: str, address: str, logged: Logged, *, unlike: bytes | None = None, older_than: float | None = None
+    ) -> Checked:
+        """The enclave behind ``address``: its evidence was accepted, and it is endorsed in the log."""
+        checked = self.enclaves.verified(role, address, unlike=unlike, older_than=older_than)
+        if self.log is not None:
+            self.log.require_endorsed(checked.enclave, logged)
+        return checked
+
+    def _record(self, work: Work, *enclaves: Checked | None) -> bytes:
+        """The hash of what was verified, on the disk before anything that rests on it."""
+        if self.records is None:
+            return b""
+        return self.records.keep(work, [checked.evidence for checked in enclaves if checked is not None])
+
+    def _prepare(
+        self,
+        store: Store,
+        work: Work,
+        distributor: Checked | None,
+        aggregator: Checked,
+        logged: Logged,
+        token: bytes,
+        traffic: Traffic,
+    ) -> Participation:
+        model = work.model
+        self.before_data(store, work)
+        identity = store.identity()
+        own = self.own_data(store, work, seed=identity.seed)
+        slices = without_rows(work)
+        if model.keyed:
+            slices, distributor = self._fetch(work, own.keys, distributor, logged, traffic)
+            require_trainable(work, slices)
+        self.gate.after_data(store, model.terms)
+        found = self.contribution(work, slices, own, seed=identity.seed)
+        payload = found.payload
+        vector = b""
+        if work.vector_bytes:
+            halves = mask(
+                payload,
+                info=domains.masked_vector_info(model.task_sha256, work.round),
+                random_bytes=self.random_bytes,
+            )
+            payload, vector = halves.secret, halves.vector
+        terms = model.definition.privacy
+        participation = Participation(
+            task_sha256=model.task_sha256,
+            round=work.round,
+            contribution_id=domains.contribution_id(identity.secret, model.task_sha256, work.round),
+            model_sha256=model.model_sha256,
+            recipient=b"",
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            policy_sha256=b"",
+            image_digest="",
+            time=self.clock(),
+            record=self._record(work, distributor, aggregator),
+            payload=payload,
+            token=token,
+        )
+        participation = _sealed_to(aggregator.enclave, participation, identity, work, vector=vector)
+        store.prepare(participation, local_parameters=found.local_parameters, task=model.signed_task, terms=model.terms)
+        return participation
+
+    def _fetch(
+        self, work: Work, keys: Int64Array, distributor: Checked | None, logged: Logged, traffic: Traffic
+    ) -> tuple[Slices, Checked | None]:
+        """The rows, and the enclave that gave them, if one did."""
+        if distributor is None:
+            return self._retrievals.of(work.model).fetch(work, keys, traffic), None
+
+        def verify(unlike: bytes) -> Checked:
+            return self._verified("distributor", work.distributor, logged, unlike=unlike)
+
+        sealed = SealedRows(self.services, distributor, verify, self.random_bytes)
+        return sealed.fetch(work, keys, traffic), sealed.checked
+
+    def _send(
+        self,
+        store: Store,
+        work: Work,
+        prepared: Participation,
+        aggregator: Checked,
+        traffic: Traffic,
+    ) -> Outcome:
+        self.gate.after_data(store, work.model.terms)
+        task, round = prepared.task_sha256, prepared.round
+        if prepared.recipient != work.hpke_key:
+            # The round was lost and opened again. What is sealed already may have left, and may have been counted.
+            store.give_up(task, round)
+            return Outcome.SETTLED
+        answer = self._submit(work, prepared, traffic)
+        refusal = _refusal_of(answer, work)
+        if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
+            store.settle(task, round, State.SENT)
+            return Outcome.SENT
+        sealed, vector = _parts(prepared, work)
+        signed = refusal_holds(
+            answer.signature, refusal, signing_key=aggregator.enclave.signing_key, task_sha256=task, round=round,
+            hpke_key=prepared.recipient, sealed=sealed, masked=vector,
+        )  # fmt: skip
+        store.settle(task, round, State.REFUSED if signed else State.SENT, refusal)
+        if signed and refusal is Refusal.TASK_ABANDONED:
+            store.end_task(task)
+        return Outcome.REFUSED
+
+    def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Answer:
+        task, round = prepared.task_sha256, prepared.round
+        sealed, vector = _parts(prepared, work)
+        if work.large:
+            header = aggregator_pb2.SubmitHeader(task_sha256=task, round=round)
+            if vector:
+                header.sealed_contribution = sealed
+            else:
+                header.sealed_key = sealed[:KEY_BYTES]
+            return self.services.submit_stream(work.aggregator, header, vector or sealed, traffic)
+        request = aggregator_pb2.SubmitRequest(
+            task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=vector
+        )
+        return self.services.submit(work.aggregator, request, traffic)
+
+
+def _require_round_key(work: Work, aggregator: Checked) -> None:
+    model = work.model
+    require_round_key(
+        work.round_key, aggregator.enclave, task_sha256=model.task_sha256, round=work.round,
+        model_sha256=model.model_sha256,
+    )  # fmt: skip
+
+
+def _refusal_of(answer: Answer, work: Work) -> Refusal | None:
+    if answer.refusal == aggregator_pb2.REFUSAL_UNSPECIFIED:
+        return None
+    try:
+        return Refusal(answer.refusal)
+    except ValueError:
+        raise ServiceError(f"the aggregator at {work.aggregator} gave an unknown refusal={answer.refusal}") from None
+
+
+def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
+    """(what is sealed to the enclave, the masked vector or nothing)."""
+    stored = prepared.sealed or b""
+    return stored[: len(stored) - work.vector_bytes], stored[len(stored) - work.vector_bytes :]
+
+
+def _sealed_to(
+    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, vector: bytes
+) -> Participation:
+    one = participation
+    # The enclave's half of a masked contribution is short, however long the vector is.
+    large = work.large and not work.vector_bytes
+    contribution = aggregator_pb2.Contribution(
+        task_sha256=one.task_sha256,
+        round=one.round,
+        model_sha256=one.model_sha256,
+        contribution_id=one.contribution_id,
+        pseudonym=domains.pseudonym(identity.secret, one.task_sha256),
+        payload=one.payload,
+        token=one.token or NO_TOKEN,
+    )
+    context = domains.large_contribution_info if large else domains.contribution_info
+    seal = segments.seal_segments if large else hpke.seal
+    info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
+    return dataclasses.replace(
+        one,
+        sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + vector,
+        recipient=work.hpke_key,
+        policy_sha256=aggregator.policy.sha256,
+        image_digest=aggregator.image_digest,
+    )

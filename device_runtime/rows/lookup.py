@@ -1,0 +1,136 @@
+"""Rows of a public table by keys that follow from the device's private data: federated select.
+
+Who learns what is as in training (docs/partial-broadcast.md): the server the table's name, the distributor's host which
+table is asked, its enclave the keys, nobody else anything. Every request asks for ``rows_per_request`` rows, and how
+many requests are made is the caller's to say, before it looks at the keys: it shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.services import Services, Traffic
+from device_runtime.rows.sealed_select import Asked, select_sealed
+from odp import _validate
+from odp.algorithms.seam import Float32Array, Int64Array, Slices
+from odp.public_tables.table import OpenedTable, open_version
+from odp.errors import ConfigurationError
+from odp.transport.channel import parse_address
+from odp.v1 import common_pb2
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A published table's newest version, its signatures checked, and where to ask for rows."""
+
+    opened: OpenedTable
+    distributor: str
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: keys are below it."""
+        return int(self.opened.entry.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """Fetches rows from distributors whose enclaves were verified; thread-safe.
+
+    ``random_bytes`` is the source of reply keys, each used once.
+    """
+
+    services: Services
+    enclaves: Enclaves
+    random_bytes: Callable[[int], bytes] = os.urandom
+
+    def find(self, name: str, *, developer_key: bytes | None = None) -> FoundTable:
+        """The newest version of a table, as the server says; says its name and nothing else.
+
+        ``developer_key`` is the key that must have signed it; None takes the server's word for the developer.
+
+        Raises:
+          SignatureError, ConfigurationError: it is not what its developer signed, or another developer's.
+          ServiceError: the server does not have it.
+          ServiceUnavailable: nobody answers.
+        """
+        _validate.identifier(name=name)
+        told = self.services.public_table(name)
+        opened = open_version(told.definition, told.manifest, name=name)
+        if developer_key is not None and opened.developer_key != developer_key:
+            raise ConfigurationError(f"table {name!r} is signed by another developer than the one that was expected")
+        parse_address(told.distributor_address)
+        return FoundTable(opened, told.distributor_address)
+
+    def select(
+        self,
+        table: FoundTable,
+        keys: npt.ArrayLike,
+        *,
+        requests: int = 1,
+        traffic: Traffic | None = None,
+    ) -> Float32Array:
+        """The rows float32 [k, width] of ``keys`` int [k], in their order; repeated keys are allowed.
+
+        ``requests`` requests are made whatever the keys are, each for ``rows_per_request`` rows. Numbers in a row are
+        as its publisher wrote them, and may be NaN or infinite.
+
+        Raises:
+          ConfigurationError: a key is no row of the table, or the keys do not fit ``requests``: told when the requests
+            were made, for what there is of the keys.
+          AttestationError: the enclave's evidence was refused; nothing was sent to it.
+          StaleModel: newer versions replaced the table: ``find`` it again.
+          ServiceError: the distributor sent something else than the rows.
+          ServiceUnavailable: nobody answers, or the distributor stays busy.
+        """
+        _validate.integer(low=1, high=2**16, requests=requests)
+        wanted = np.asarray(keys, dtype=np.int64).reshape(-1)
+        known = (wanted >= 0) & (wanted < table.rows)
+        distinct, places = np.unique(wanted[known], return_inverse=True)
+        each = table.opened.rows_per_request
+        traffic = Traffic() if traffic is None else traffic
+        parts = [
+            self.rows(
+                table.distributor,
+                table.opened.model_sha256,
+                table.opened.manifest,
+                distinct[number * each : (number + 1) * each],
+                count=each,
+                traffic=traffic,
+            ).rows
+            for number in range(requests)
+        ]
+        if not known.all():
+            raise ConfigurationError(f"Expected keys of table {table.opened.name!r} to be from 0 to {table.rows - 1}")
+        if len(distinct) > requests * each:
+            raise ConfigurationError(f"Expected at most {requests * each} distinct keys, got {len(distinct)}")
+        found: Float32Array = np.concatenate(parts)[places.reshape(-1)]
+        return found
+
+    def rows(
+        self,
+        address: str,
+        model: bytes,
+        manifest: common_pb2.ModelManifest,
+        keys: Int64Array,
+        *,
+        count: int,
+        traffic: Traffic,
+    ) -> Slices:
+        """One request for ``count`` rows of a manifest's keyed table; ``keys`` are distinct, ascending, at most so
+        many. The dense tables come with it. Raises as ``select``."""
+        found, _ = select_sealed(
+            self.services,
+            Asked(address, model, manifest, count),
+            keys,
+            traffic,
+            checked=self.enclaves.verified("distributor", address),
+            verify=lambda old: self.enclaves.verified("distributor", address, unlike=old),
+            random_bytes=self.random_bytes,
+        )
+        return found

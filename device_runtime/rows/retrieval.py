@@ -1,0 +1,105 @@
+"""How a device gets the rows that it needs: one interface, and the method that the signed task names behind it.
+
+No method depends on what the device holds, and each gives the same rows; what each of them tells to whom stands in
+docs/partial-broadcast.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from device_runtime.network.enclaves import Checked
+from device_runtime.network.services import Services, Traffic
+from device_runtime.rows.sealed_select import Asked, Verify, select_sealed
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.rows.two_parties import TwoParties
+from device_runtime.rows.whole_model import WholeModel
+from device_runtime.tasks.assignment import Model, Work
+from odp.algorithms.seam import Int64Array, Slices
+from odp.broadcast.terms import ALL, ENCLAVE, PIR, method_of
+
+
+class Retrieval(Protocol):
+    """One way to get rows."""
+
+    def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
+        """The rows of the distinct, ascending ``keys``, and the dense tables.
+
+        Raises:
+          ServiceError: what came is not what the manifest says, or was refused; nothing of it is used.
+          ServiceUnavailable: nobody answers; try again later.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrievals:
+    """The ways to get rows that need no enclave, shared by the devices of a process; thread-safe.
+
+    Args:
+      whole: for tasks whose devices take the whole model.
+      two_parties: for tasks whose devices ask a leader and a helper.
+    """
+
+    whole: WholeModel
+    two_parties: TwoParties
+
+    @classmethod
+    def over(
+        cls, services: Services, *, cache: TableCache | None = None, helper_keys: Iterable[str] = ()
+    ) -> Retrievals:
+        """Those of a process: ``cache`` of whole tables, and the helpers (hex keys) that its person pinned."""
+        pinned = frozenset(bytes.fromhex(key) for key in helper_keys)
+        return cls(whole=WholeModel(services, cache), two_parties=TwoParties(services, pinned))
+
+    def require(self, model: Model) -> None:
+        """Raises AttestationError where the task's helper is not pinned; nothing was asked of anybody."""
+        if method_of(model.definition) == PIR and model.keyed:
+            self.two_parties.require_pinned(model.definition.broadcast.helper_key)
+
+    def of(self, model: Model) -> Retrieval:
+        """The method of a task that does not ask the enclave (``asks_enclave``)."""
+        return self.whole if method_of(model.definition) == ALL else self.two_parties
+
+
+def asks_enclave(model: Model) -> bool:
+    """Whether devices of the task send anything to the distributor's enclave."""
+    return model.keyed and method_of(model.definition) == ENCLAVE
+
+
+class SealedRows:
+    """Asks the distributor's enclave, and once more where it came back with a new key.
+
+    Args:
+      services: how to reach it.
+      checked: the enclave, and ``verify`` gives another one of it.
+      random_bytes: source of reply keys.
+    """
+
+    def __init__(
+        self, services: Services, checked: Checked, verify: Verify, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self.checked = checked
+        self._services = services
+        self._verify = verify
+        self._random_bytes = random_bytes
+
+    def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
+        """As ``Retrieval``; ``checked`` is then the enclave that answered.
+
+        Raises, besides: AttestationError where the enclave's new evidence is refused.
+        """
+        model = work.model
+        asked = Asked(work.distributor, model.model_sha256, model.manifest, model.definition.dpam.slices_per_device)
+        found, self.checked = select_sealed(
+            self._services,
+            asked,
+            keys,
+            traffic,
+            checked=self.checked,
+            verify=self._verify,
+            random_bytes=self._random_bytes,
+        )
+        return found

@@ -1,0 +1,71 @@
+"""Rows out of whole tables: the device downloads what everybody downloads, and picks its rows for itself."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from device_runtime.network.services import Services, Traffic
+from device_runtime.rows.downloads import fetch_table
+from device_runtime.rows.table_cache import TableCache
+from device_runtime.tasks.assignment import Work
+from odp.algorithms.seam import Broadcast, Int64Array, Slices
+from odp.errors import ConfigurationError, ServiceError
+from odp.wire.tables import broadcast_from
+
+# A round that is open, and the one before it for devices that are late.
+_MOST_HELD = 2
+
+
+class WholeModel:
+    """Whole model versions, each downloaded once for all devices of a process and checked against its manifest.
+
+    The distributor learns which version of a table the process holds, and nothing of the rows that are used of it.
+    Thread-safe.
+
+    Args:
+      services: how to reach the distributor.
+      cache: what was downloaded before; None downloads every table whole.
+    """
+
+    def __init__(self, services: Services, cache: TableCache | None = None) -> None:
+        self._services = services
+        self._cache = cache
+        # Held during a download: whoever needs the same tables waits for them.
+        self._lock = threading.Lock()
+        self._held: OrderedDict[bytes, Broadcast] = OrderedDict()
+
+    def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
+        """The rows of ``keys``; the bytes of a download are counted for the device that waits for it first.
+
+        Raises as ``device_runtime.rows.retrieval.Retrieval``.
+        """
+        broadcast = self._model(work, traffic)
+        if len(keys) and keys[-1] >= len(broadcast.keyed.rows):
+            raise ServiceError(f"the model of round {work.round} lacks rows that its task asks for")
+        rows = broadcast.keyed.rows[keys]
+        return Slices(broadcast.version, np.asarray(keys, dtype=np.int64), rows, broadcast.dense)
+
+    def _model(self, work: Work, traffic: Traffic) -> Broadcast:
+        model = work.model
+        with self._lock:
+            found = self._held.get(model.model_sha256)
+            if found is None:
+                tables = {
+                    entry.name: self._services.download(work.distributor, model.model_sha256, entry, traffic)
+                    if self._cache is None
+                    else fetch_table(
+                        self._services, work.distributor, model.model_sha256, entry, self._cache, traffic=traffic
+                    )
+                    for entry in model.manifest.tables
+                }
+                try:
+                    found = broadcast_from(model.manifest, tables)
+                except ConfigurationError as error:
+                    raise ServiceError(f"the distributor at {work.distributor} sent a wrong model: {error}") from error
+                self._held[model.model_sha256] = found
+                while len(self._held) > _MOST_HELD:
+                    self._held.popitem(last=False)
+            return found

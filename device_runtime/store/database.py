@@ -1,0 +1,143 @@
+"""An encrypted SQLite file: opened with its key, read and changed in short transactions, its failures told in one line.
+
+The file is SQLCipher's: every page is encrypted with AES-256 and authenticated, the journal too, and what SQLite keeps
+on the side stays in memory. The key is 256 random bits and no pass phrase, so nothing is stretched and opening is fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlcipher3 import dbapi2 as sqlcipher
+
+from device_runtime.store.keys import StoreKey
+from odp.errors import DataError, DiskFull, StateError, StoreDamaged
+from odp.transport.durability import Health, disk_failed
+
+#: What a constraint of a table refuses.
+IntegrityError = sqlcipher.IntegrityError
+
+_BUSY_SECONDS = 10.0
+# A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
+PAGE_BYTES = 1024
+#: Transactions survive a power cut. The folder is synced as well: a journal that comes back with the power takes its
+#: transaction back. Executed once the file was found to be a database, which it reads.
+DURABLE = "PRAGMA synchronous=EXTRA"
+#: Transactions survive the death of the process, and not a power cut.
+NOT_DURABLE = "PRAGMA synchronous=OFF"
+
+
+def quoted_key(key: StoreKey) -> str:
+    """The key as SQLCipher reads it: raw, with the salt that the file begins with."""
+    return f"\"x'{key.key.hex()}{key.salt.hex()}'\""
+
+
+def connected(path: Path, key: StoreKey | None) -> Any:
+    """A connection; without a key, to a file that is not encrypted. Nothing was read or written yet.
+
+    ``DURABLE`` or ``NOT_DURABLE`` says what transactions survive.
+    """
+    connection = sqlcipher.connect(str(path), timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        # What it would write to standard error, an exception says.
+        connection.execute("PRAGMA cipher_log_level=NONE")
+        if key is not None:
+            connection.execute(f"PRAGMA key={quoted_key(key)}")
+            connection.execute(f"PRAGMA cipher_page_size={PAGE_BYTES}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Database:
+    """An open file; a context manager for one use in one thread. Nothing is changed after a failure of the disk."""
+
+    def __init__(self, path: Path, connection: Any) -> None:
+        self.path = path
+        self._connection = connection
+        self._health = Health()
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def one(self, statement: str, arguments: tuple[object, ...] = ()) -> tuple | None:  # type: ignore[type-arg]  # a row of any columns
+        """The first row, or None. Raises StateError."""
+        with errors(self.path):
+            row: tuple | None = self._connection.execute(statement, arguments).fetchone()  # type: ignore[type-arg]
+        return row
+
+    def all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]  # rows of any columns
+        """Every row. Raises StateError."""
+        with errors(self.path):
+            rows: list[tuple] = self._connection.execute(statement, arguments).fetchall()  # type: ignore[type-arg]
+        return rows
+
+    def execute(self, statement: str, arguments: tuple[object, ...] = ()) -> int:
+        """Changes rows within ``transaction``; returns how many."""
+        return int(self._connection.execute(statement, arguments).rowcount)
+
+    def execute_many(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Changes rows within ``transaction``, once for each of ``rows``."""
+        self._connection.executemany(statement, rows)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All changes within, or none; on the disk when it is left. One within another is part of it.
+
+        Raises StateError.
+        """
+        if self._connection.in_transaction:
+            yield
+            return
+        with self._health, errors(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def used_bytes(self) -> int:
+        """Bytes of the file that hold something."""
+        row = self.one("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
+        return 0 if row is None else int(row[0]) * PAGE_BYTES
+
+
+@contextlib.contextmanager
+def errors(path: Path) -> Iterator[None]:
+    """Turns what SQLite or the file system says into one line that names the file."""
+    try:
+        yield
+    except sqlcipher.DatabaseError as error:
+        reason = str(error).lower()
+        if "malformed json" in reason:
+            raise DataError(f"device store {path} holds an event that SQLite cannot read as JSON") from error
+        if error.sqlite_errorname.startswith("SQLITE_IOERR"):
+            raise disk_failed(path, error.sqlite_errorname) from error
+        if "full" in reason:
+            raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
+        if "locked" in reason or "busy" in reason:
+            raise StateError(f"device store {path} is locked by another program; stop it") from error
+        if "unable to open" in reason or "readonly" in reason:
+            raise StateError(f"device store {path} cannot be written; check the path and its permissions") from error
+        raise StoreDamaged(
+            f"device store {path} is damaged ({error}); `odp device repair` rebuilds what can be read"
+        ) from error
+    except OSError as error:
+        raise StateError(f"device store {path}: {error.strerror or error}; check path and permissions") from error

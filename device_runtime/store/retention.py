@@ -1,0 +1,177 @@
+"""How long rows stay: a period per table, and the pruning that keeps to it, a bounded number of rows at a time.
+
+The privacy ledger, its tasks and the person's decisions have no period: they never expire, as limits count on them.
+
+A clock may jump. Pruning believes a time that lies far ahead of the last one, or before it, only when it still holds at
+the next pruning: a clock that was wrong for a moment deletes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from device_runtime.store.database import Database, errors
+from odp import _validate
+from odp._settings_file import load_settings
+from odp.errors import ConfigurationError, StateError
+from odp.transport.private_files import read_private
+
+#: A host writes down how long it keeps rows, so that others can show it.
+FILE = "retention.json"
+_DAY = 24 * 3600.0
+_LONGEST_DAYS = 36_500.0
+#: A time further ahead of the last pruning than this is noted, and believed the next time.
+_LEAP_SECONDS = 2 * _DAY
+_MOST_ROWS = 5000
+_MOST_FILES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Days that rows are kept after they were written; None keeps them until they are erased.
+
+    Attributes:
+      events: what the device's apps saw happen.
+      requests: what apps asked, with the rows logged of it.
+      local: the developer's local data, after a value was last set.
+      downloads: downloaded data, after they were downloaded.
+      local_parameters: of a task, after its last contribution.
+      assignments: rounds that the device was asked for.
+      records: what was verified before a contribution, counted from the contribution; those that no ledger names go
+        after this time, too.
+    """
+
+    events: float | None = 90.0
+    requests: float | None = 30.0
+    local: float | None = 365.0
+    downloads: float | None = 90.0
+    local_parameters: float | None = 365.0
+    assignments: float | None = 365.0
+    records: float | None = 365.0
+
+    def __post_init__(self) -> None:
+        for name, days in vars(self).items():
+            if days is not None:
+                _validate.within(low=0.0, high=_LONGEST_DAYS, **{name: days})
+
+    @classmethod
+    def load(cls, path: Path) -> Retention:
+        """Reads a TOML file of days per table; 0 keeps that table's rows for ever. Raises ConfigurationError."""
+        return load_settings(path, cls._of, what="retention")
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Retention:
+        _validate.known_keys(values, [one.name for one in fields(cls)], where="the retention")
+        for name, days in values.items():
+            _validate.within(low=0.0, high=_LONGEST_DAYS, **{name: days})
+        return cls(**{name: float(days) if days else None for name, days in values.items()})
+
+    def to_json(self) -> bytes:
+        """Days per table, for ``FILE``."""
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
+    @classmethod
+    def kept(cls, folder: Path) -> Retention | None:
+        """That of the host whose state folder this is; None where none says. Raises StateError."""
+        try:
+            return cls(**json.loads(read_private(folder / FILE)))
+        except FileNotFoundError:
+            return None
+        except (OSError, ConfigurationError, ValueError, TypeError) as error:
+            raise StateError(f"{folder / FILE} is damaged; start the device host again to have it written") from error
+
+
+#: Table, its field of Retention, and the condition of a row that is older than ``?1``.
+_TABLES = (
+    ("events", "events", "time < ?1"),
+    ("requests", "requests", "time < ?1"),
+    ("local_data", "local", "time < ?1"),
+    ("downloads", "downloads", "service IN (SELECT service FROM download_versions WHERE time < ?1)"),
+    (
+        "download_versions",
+        "downloads",
+        "time < ?1 AND service NOT IN (SELECT service FROM downloads)",
+    ),
+    (
+        "local_parameters",
+        "local_parameters",
+        "task_sha256 NOT IN (SELECT task_sha256 FROM participations WHERE time >= ?1 OR sealed IS NOT NULL)",
+    ),
+    ("assignments", "assignments", "time < ?1"),
+)
+_KEYS = {"local_data": "(service, key)", "downloads": "(service, key)", "download_versions": "(service)",
+         "local_parameters": "(task_sha256)", "assignments": "(task_sha256, round)"}  # fmt: skip
+
+
+def prune(database: Database, retention: Retention, *, now: float, most: int = _MOST_ROWS) -> int:
+    """Deletes rows that are past their period, at most ``most`` of each table; returns how many.
+
+    A later call goes on where one stopped. ``now`` is in seconds since the epoch; see above for a clock that jumps.
+
+    Raises:
+      StateError: the store cannot be written, or is damaged.
+    """
+    with database.transaction():
+        last = database.one("SELECT time FROM pruning")
+        database.execute("INSERT OR REPLACE INTO pruning (one, time) VALUES (1, ?)", (now,))
+        if last is None or not 0.0 <= now - last[0] <= _LEAP_SECONDS:
+            return 0
+        deleted = 0
+        for table, period, old in _TABLES:
+            days = getattr(retention, period)
+            if days is None:
+                continue
+            key = _KEYS.get(table, "(id)")
+            deleted += database.execute(
+                f"DELETE FROM {table} WHERE {key} IN (SELECT {key[1:-1]} FROM {table} WHERE {old} LIMIT ?2)",
+                (now - days * _DAY, most),
+            )
+        return deleted
+
+
+def records_needed(database: Database, retention: Retention, *, now: float) -> set[str]:
+    """The records (hexadecimal SHA-256) that a store's ledger still needs."""
+    oldest = -1e300 if retention.records is None else now - retention.records * _DAY
+    rows = database.all("SELECT DISTINCT record FROM participations WHERE time >= ? OR sealed IS NOT NULL", (oldest,))
+    return {record.hex() for (record,) in rows if record}
+
+
+def prune_records(
+    folder: Path, needed: Iterable[str], retention: Retention, *, now: float | None = None, most: int = _MOST_FILES
+) -> int:
+    """Deletes records that no ledger of ``needed`` names and that are older than their period; returns how many.
+
+    Files that are kept: the records ``needed``, what they refer to, and everything that is no record.
+
+    Raises:
+      StateError: the folder cannot be read or written.
+    """
+    if retention.records is None:
+        return 0
+    limit = (time.time() if now is None else now) - retention.records * _DAY
+    deleted = 0
+    with errors(folder):
+        names = sorted(folder.glob("*.json")) if folder.is_dir() else []
+        kept = set(needed)
+        for name in names:
+            if name.stem in kept:
+                kept |= _referred(name)
+        for name in names:
+            if name.stem not in kept and deleted < most and name.stat().st_mtime < limit:
+                name.unlink(missing_ok=True)
+                deleted += 1
+    return deleted
+
+
+def _referred(record: Path) -> set[str]:
+    """The reference values that a record rests on; none where it cannot be read."""
+    try:
+        content = json.loads(record.read_bytes())
+        return {str(content["reference_values_sha256"])}
+    except (ValueError, TypeError, KeyError):
+        return set()

@@ -1,0 +1,471 @@
+"""One device's own storage: a small encrypted SQLite file with its identity, its data, and the ledger of what it sent.
+
+Thousands of devices may share a process, so a store is opened for one use and closed again, its pages are small, and
+every change is one short transaction, on the disk when it returns. A device's file is private to its user
+(mode 0600) and lies at ``devices/<nn>/<number>.sqlite``.
+
+A participation goes through ``PREPARED -> SENT | REFUSED``. It is PREPARED, with the exact bytes to send, before the
+first byte leaves: a device that dies in between sends the same bytes again, and never makes a second contribution to
+the same round. The bytes are erased as soon as an answer is stored, or the task has moved on to another round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from device_runtime.person.answers import Answered
+from device_runtime.person.conditions import Standing
+from device_runtime.person.decisions import Person
+from device_runtime.person.ledger import Charged, TaskTerms, terms_from_store
+from device_runtime.person.limits import Limits
+from device_runtime.store.app_data import AppData, Bounds
+from device_runtime.store.database import DURABLE, NOT_DURABLE, Database, IntegrityError, connected, errors
+from device_runtime.store.keys import HostKey, StoreKey, folder_of, host_key
+from device_runtime.store.migration import encrypt
+from device_runtime.store.recovery import PlainStore, opened_version, refuse_set_aside
+from device_runtime.store.schema import (
+    COLUMNS,
+    CREATE,
+    EMPTY,
+    ERASED,
+    ID_BYTES,
+    SCHEMA_VERSION,
+    SECRET_BYTES,
+    Assignment,
+    Identity,
+    Participation,
+    State,
+    participation_of,
+)
+from odp.algorithms.seam import LocalRatings
+from odp.errors import OdpError, Refusal, StateError
+from odp.transport.private_files import make_folders, make_private
+from odp.v1 import common_pb2
+
+_SHARDS = 256
+_MOST_DECLINED = 32
+_MOST_TASKS = 2**31
+
+
+def store_path(folder: Path, device: int) -> Path:
+    """The file of device number ``device`` below a state folder; 256 sub-folders keep listings short."""
+    return folder / "devices" / f"{device % _SHARDS:02x}" / f"{device}.sqlite"
+
+
+class Store(Database):
+    """An open store; a context manager for one use in one thread."""
+
+    @classmethod
+    def open(cls, path: Path, *, durable: bool = True, key: HostKey | None = None) -> Store:
+        """Opens an existing store; one that an earlier version left in the clear is encrypted first.
+
+        ``durable=True`` has every transaction on the disk before it returns: what was sent survives a power cut. With
+        ``False`` it survives the death of the process, and a power cut may damage the file; a host that plays thousands
+        of devices saves the thousands of disk syncs. ``key`` is the host's, by default that of the path's state folder.
+
+        Raises:
+          StoreDamaged: it cannot be read, or was set aside as damaged; nothing was changed.
+          StateError: there is none, its key is missing or wrong, or it is of another version.
+        """
+        if not path.exists():
+            refuse_set_aside(path)
+            raise StateError(f"device store {path} does not exist; give the device its data first")
+        store = cls._connect(path, durable, key)
+        if store is None:
+            raise StateError(f"device store {path} was never completed; give the device its data again")
+        return store
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: Path,
+        *,
+        durable: bool = True,
+        key: HostKey | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> Store:
+        """Opens the store, made first (with a new identity) where it is missing or its making was interrupted.
+
+        Raises:
+          StoreDamaged: as ``open``: one that was set aside as damaged is never replaced by an empty one.
+          StateError: as ``open``, and when the disk is full or the folder cannot be written.
+        """
+        with errors(path):
+            make_folders(path.parent)
+            if not path.exists():
+                refuse_set_aside(path)
+                make_private(path)  # SQLite gives its journal the mode of the database
+        store = cls._connect(path, durable, key)
+        return store if store is not None else cls._create(path, durable, key, random_bytes)
+
+    @classmethod
+    def _connect(cls, path: Path, durable: bool, key: HostKey | None) -> Store | None:
+        with errors(path):
+            make_private(path)
+            if path.stat().st_size == 0:
+                return None
+        own = _key_of(path, key)
+        try:
+            return cls._opened(path, durable, own)
+        except PlainStore:
+            encrypt(path, own)
+        return cls._opened(path, durable, own)
+
+    @classmethod
+    def _opened(cls, path: Path, durable: bool, own: StoreKey) -> Store | None:
+        with errors(path):
+            connection = connected(path, own)
+            try:
+                version = opened_version(path, connection, own)
+                if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    connection.close()
+                    return None
+                if version != SCHEMA_VERSION:
+                    raise StateError(
+                        f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the program that made it"
+                    )
+                connection.execute(DURABLE if durable else NOT_DURABLE)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(path, connection)
+
+    @classmethod
+    def _create(cls, path: Path, durable: bool, key: HostKey | None, random_bytes: Callable[[int], bytes]) -> Store:
+        with errors(path):
+            connection = connected(path, _key_of(path, key))
+            store = cls(path, connection)
+            try:
+                connection.execute(DURABLE if durable else NOT_DURABLE)
+                with store.transaction():
+                    # Another process may have been faster.
+                    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                        for statement in CREATE:
+                            connection.execute(statement)
+                        connection.execute(
+                            "INSERT INTO identity (one, device_id, secret, seed) VALUES (1, ?, ?, ?)",
+                            (random_bytes(ID_BYTES), random_bytes(SECRET_BYTES), random_bytes(8)),
+                        )
+            except BaseException:
+                connection.close()
+                raise
+        return store
+
+    def identity(self) -> Identity:
+        """The device's identity. Raises StateError where the store lacks it."""
+        row = self.one("SELECT device_id, secret, seed FROM identity")
+        if row is None or (len(row[0]), len(row[1]), len(row[2])) != (ID_BYTES, SECRET_BYTES, 8):
+            raise StateError(f"device store {self.path} is damaged: its identity is missing; restore it from a backup")
+        return Identity(device_id=row[0], secret=row[1], seed=int.from_bytes(row[2], "little"))
+
+    def ratings(self) -> LocalRatings:
+        """The device's data: distinct items, ascending."""
+        with errors(self.path):
+            rows = self._connection.execute("SELECT item, value FROM ratings ORDER BY item").fetchall()
+        if not rows:
+            return LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+        items, values = zip(*rows, strict=True)
+        return LocalRatings(np.array(items, dtype=np.int64), np.array(values, dtype=np.float64))
+
+    def fill(self, items: npt.NDArray[np.integer], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:
+        """Gives an empty store its ratings; ``filled_from`` (a hash) says which data they are.
+
+        Returns False where the store already holds that same data, or the person erased them: nothing is changed.
+
+        Raises:
+          StateError: the store holds other data.
+        """
+        with self.transaction():
+            (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
+            if known in (filled_from, ERASED):
+                return False
+            if known is not None or self._connection.execute("SELECT 1 FROM ratings LIMIT 1").fetchone():
+                raise StateError(f"device store {self.path} already holds other data; give another --state folder")
+            rows = zip(np.asarray(items).tolist(), np.asarray(values).tolist(), strict=True)
+            self._connection.executemany("INSERT INTO ratings (item, value) VALUES (?, ?)", rows)
+            self._connection.execute("UPDATE identity SET filled_from = ?", (filled_from,))
+        return True
+
+    def rate(self, item: int, value: float) -> None:
+        """Sets the device's rating of one item."""
+        with self.transaction():
+            self._connection.execute("INSERT OR REPLACE INTO ratings (item, value) VALUES (?, ?)", (item, value))
+
+    def person(self) -> Person:
+        """What the person decided for this device."""
+        row = self.one("SELECT data FROM person")
+        if row is None:
+            return Person()
+        try:
+            return Person.from_json(row[0])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StateError(
+                f"device store {self.path} is damaged: its person's limits and opt-outs are lost; nothing is sent "
+                "from it; restore it from a backup"
+            ) from error
+
+    def change_person(self, change: Callable[[Person], Person]) -> Person:
+        """Replaces the person's decisions; they hold from the next step of a participation on.
+
+        Of tasks that they opted out of, queued uploads are cancelled and local parameters deleted with it.
+        """
+        with self.transaction():
+            after = change(self.person())
+            self._connection.execute("INSERT OR REPLACE INTO person (one, data) VALUES (1, ?)", (after.to_json(),))
+            for terms in self.tasks():
+                if after.opted_out_of(terms):
+                    self._forget("task_sha256 = ?", (terms.task_sha256,))
+        return after
+
+    def set_limits(self, limits: Limits | None) -> None:
+        """Sets the person's limits for this device, or leaves them to the host."""
+        self.change_person(lambda person: dataclasses.replace(person, limits=limits))
+
+    def tasks(self) -> tuple[TaskTerms, ...]:
+        """Every task that the device ever contributed to, or declined."""
+        with errors(self.path):
+            rows = self._connection.execute("SELECT task_sha256, definition, charges FROM tasks").fetchall()
+        try:
+            return tuple(terms_from_store(*row) for row in rows)
+        except (OdpError, ValueError, TypeError, DecodeError) as error:
+            raise StateError(
+                f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
+            ) from error
+
+    def declined(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, time: float = 0.0) -> None:
+        """Remembers a task that was offered and declined, so that the person can be told why; the first few of them."""
+        with self.transaction():
+            self._remember(task, terms, round, most=_MOST_DECLINED)
+            if self.one("SELECT 1 FROM tasks WHERE task_sha256 = ?", (terms.task_sha256,)) is not None:
+                self._assigned(terms.task_sha256, round, time, "declined")
+
+    def assignments(self, *, most: int = 10_000) -> list[Assignment]:
+        """The newest rounds that the device was asked for, oldest first."""
+        rows = self.all(
+            "SELECT task_sha256, round, time, outcome FROM assignments ORDER BY time DESC, round DESC LIMIT ?", (most,)
+        )
+        return [Assignment(*row) for row in reversed(rows)]
+
+    def _assigned(self, task_sha256: bytes, round: int, time: float, outcome: str) -> None:
+        self.execute(
+            "INSERT INTO assignments (task_sha256, round, time, outcome) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (task_sha256, round) DO UPDATE SET outcome = excluded.outcome",
+            (task_sha256, round, time, outcome),
+        )
+
+    def data(self, service: str, *, bounds: Bounds | None = None) -> AppData:
+        """The events, requests, local and downloaded data of one service. Raises ConfigurationError for a bad name."""
+        return AppData(self, service, Bounds() if bounds is None else bounds)
+
+    def _remember(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, most: int) -> None:
+        """Keeps a task, unless ``most`` without a contribution are kept: a server may name as many as it likes."""
+        self._connection.execute(
+            "INSERT INTO tasks (task_sha256, definition, signature, charges, offered) SELECT ?, ?, ?, ?, ? "
+            "WHERE (SELECT count(*) FROM tasks WHERE task_sha256 NOT IN (SELECT task_sha256 FROM participations)) < ? "
+            "ON CONFLICT (task_sha256) DO UPDATE SET offered = max(offered, excluded.offered)",
+            (terms.task_sha256, task.definition, task.signature, terms.charges_json(), round, most),
+        )
+
+    def offered(self, task_sha256: bytes) -> int:
+        """The last round of a task that the device was asked for; 0 where it was asked for none."""
+        row = self.one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        return 0 if row is None else int(row[0])
+
+    def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
+        """A task as its developer signed it; None where the device never met it."""
+        row = self.one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
+
+    def charged(self, *, but: tuple[bytes, int] | None = None) -> list[Charged]:
+        """What the person's contributions are charged for, but for the one to (task, round) ``but``.
+
+        One that the enclave refused under its signature was not used and is left out. One without an answer, or with a
+        refusal that nobody signed, may have been used and is in it.
+        """
+        with errors(self.path):
+            rows = self._connection.execute(
+                "SELECT task_sha256, round, time FROM participations WHERE state <> 'REFUSED' ORDER BY time, round"
+            ).fetchall()
+        terms = {one.task_sha256: one for one in self.tasks()} if rows else {}
+        try:
+            if any(round >= len(terms[task].rounds) for task, round, _ in rows):
+                raise ValueError("a round that its task does not have")
+            return [Charged(terms[task], round, time) for task, round, time in rows if (task, round) != but]
+        except (KeyError, ValueError) as error:
+            raise StateError(
+                f"device store {self.path} is damaged: what its tasks cost is lost; restore it from a backup"
+            ) from error
+
+    def answers(self) -> list[Answered]:
+        """What apps were told, in order."""
+        rows = self.all("SELECT service, app, choices, epsilon, time FROM answers ORDER BY id")
+        return [
+            Answered(service=service, app=app, choices=choices, epsilon=epsilon, time=time)
+            for service, app, choices, epsilon, time in rows
+        ]
+
+    def add_answer(self, line: Answered) -> None:
+        """Charges an answer, within ``transaction``."""
+        self.execute(
+            "INSERT INTO answers (service, app, choices, epsilon, time) VALUES (?, ?, ?, ?, ?)",
+            (line.service, line.app, line.choices, line.epsilon, line.time),
+        )
+
+    def standing(self) -> Standing:
+        """The time of the last contribution; one that is still to be sent is none yet."""
+        row = self.one(
+            "SELECT max(time) FROM participations WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL)"
+        )
+        return Standing(last=None if row is None else row[0])
+
+    def count_examples(self) -> int:
+        """How many rows tasks may read: ratings and events."""
+        row = self.one("SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events)")
+        return 0 if row is None else int(row[0])
+
+    def empty_contributions(self) -> int:
+        """How many contributions were empty because the device's data could not be used as their task asks."""
+        row = self.one("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,))
+        return 0 if row is None else int(row[0])
+
+    def erase(self, *, ledger_too: bool = False) -> None:
+        """Wipes all data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
+
+        The identity stays: with a new one the device would count as a second person in rounds that are open. So do
+        the numbers of attempts (``attempts.py``), and the person's limits and opt-outs. What was freed is
+        overwritten; copies that the file system keeps are not.
+        """
+        with errors(self.path):
+            self._connection.execute("PRAGMA secure_delete=ON")
+        with self.transaction():
+            for table in ("ratings", "events", "requests", "local_data", "downloads", "download_versions"):
+                self._connection.execute(f"DELETE FROM {table}")
+            self._connection.execute("UPDATE identity SET filled_from = ?", (ERASED,))
+            self._forget("1", ())
+            if ledger_too:
+                self._connection.execute("DELETE FROM participations")
+                self._connection.execute("DELETE FROM answers")
+                self._connection.execute("DELETE FROM tasks")
+                self._connection.execute("DELETE FROM assignments")
+        with errors(self.path):
+            # Pages that were freed before still hold what was in them.
+            self._connection.execute("VACUUM")
+
+    def end_task(self, task_sha256: bytes) -> None:
+        """Erases what is queued for a task that was ended; it may have counted before, so it stays charged."""
+        with self.transaction():
+            self._forget("task_sha256 = ?", (task_sha256,))
+
+    def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
+        """Erases what is queued, and the local parameters. A queued upload may have arrived, so it stays charged."""
+        self._connection.execute(
+            "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
+            f"WHERE state = 'PREPARED' AND {where}",
+            arguments,
+        )
+        self._connection.execute(f"DELETE FROM local_parameters WHERE {where}", arguments)
+
+    def participation(self, task_sha256: bytes, round: int) -> Participation | None:
+        """What the device did in one round of one task, or None where it did nothing yet."""
+        statement = f"SELECT {COLUMNS} FROM participations WHERE task_sha256 = ? AND round = ?"
+        row = self.one(statement, (task_sha256, round))
+        return None if row is None else participation_of(row)
+
+    def ledger(self) -> tuple[Participation, ...]:
+        """Everything that the device sent or prepared to send, oldest first."""
+        with errors(self.path):
+            rows = self._connection.execute(f"SELECT {COLUMNS} FROM participations ORDER BY time, round").fetchall()
+        return tuple(participation_of(row) for row in rows)
+
+    def settled(self) -> list[tuple[bytes, int, State]]:
+        """(task, round, state) of the participations in which nothing is left to send."""
+        with errors(self.path):
+            rows = self._connection.execute(
+                "SELECT task_sha256, round, state FROM participations WHERE state <> 'PREPARED' OR sealed IS NULL"
+            ).fetchall()
+        return [(task, round, State(state)) for task, round, state in rows]
+
+    def prepare(
+        self,
+        participation: Participation,
+        *,
+        local_parameters: bytes | None,
+        task: common_pb2.SignedTask,
+        terms: TaskTerms,
+    ) -> None:
+        """Stores what will be sent, what it costs, and the new local parameters, before it is sent.
+
+        Without ``local_parameters`` the contribution is the empty one; earlier ones stay.
+
+        Raises:
+          StateError: the device already has a participation in that round; the stored one is untouched.
+          NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
+        """
+        one = participation
+        with self.transaction():
+            self.person().check(terms)
+            self._remember(task, terms, one.round, most=_MOST_TASKS)
+            # A round of the past is closed: whether it counted or not, its bytes are never sent again.
+            self._connection.execute(
+                "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
+                "WHERE task_sha256 = ? AND round < ?",
+                (one.task_sha256, one.round),
+            )
+            try:
+                self._connection.execute(
+                    f"INSERT INTO participations ({COLUMNS}) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?, ?)",
+                    (
+                        one.task_sha256, one.round, one.contribution_id, one.model_sha256, one.recipient, one.epsilon,
+                        one.delta, one.policy_sha256, one.image_digest, one.time, one.record, one.payload, one.sealed,
+                        one.token,
+                    ),
+                )  # fmt: skip
+            except IntegrityError as error:
+                raise StateError(f"device store {self.path} already has a contribution to round {one.round}") from error
+            self._assigned(one.task_sha256, one.round, one.time, "prepared" if local_parameters is not None else EMPTY)
+            if local_parameters is not None:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO local_parameters (task_sha256, version, data) VALUES (?, ?, ?)",
+                    (one.task_sha256, one.round, local_parameters),
+                )
+
+    def give_up(self, task_sha256: bytes, round: int) -> None:
+        """Erases what was kept for sending, without an answer: it may have been counted, and stays charged."""
+        with self.transaction():
+            self._connection.execute(
+                "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
+                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
+                (task_sha256, round),
+            )
+
+    def settle(self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None) -> None:
+        """Stores the aggregator's answer and erases what was kept for sending.
+
+        A ``refusal`` that the enclave did not sign comes with SENT: the contribution may have been counted.
+        """
+        with self.transaction():
+            self._connection.execute(
+                "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL, token = NULL "
+                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
+                (state.value, None if refusal is None else refusal.value, task_sha256, round),
+            )
+            self._connection.execute(
+                "UPDATE assignments SET outcome = ? WHERE task_sha256 = ? AND round = ? AND outcome = 'prepared'",
+                (state.value.lower(), task_sha256, round),
+            )
+
+    def local_parameters(self, task_sha256: bytes) -> tuple[int, bytes] | None:
+        """(model version, bytes) of the newest local parameters of a task; they never leave the device."""
+        return self.one("SELECT version, data FROM local_parameters WHERE task_sha256 = ?", (task_sha256,))
+
+
+def _key_of(path: Path, key: HostKey | None) -> StoreKey:
+    return (host_key(folder_of(path)) if key is None else key).of_store(path)

@@ -1,0 +1,211 @@
+"""What a server asks of a device, checked once and then shared by all devices of the process.
+
+An assignment comes from the untrusted server. Before a device acts on it: the task and the model manifest carry their
+developer's signature, both belong together, the task is one of the device's own population, and the model has the
+shape that the task's algorithm trains on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_runtime.person.ledger import TaskTerms
+from device_runtime.tasks.charters import charter_of
+from odp.algorithms.events_query import TABLE_PREFIX
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Client, Query
+from odp.crypto.secure_aggregation.terms import is_secagg
+from odp.crypto.segments import is_large
+from odp.errors import ConfigurationError
+from odp.signed.charter import Charter
+from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
+from odp.transport.channel import parse_address
+from odp.v1 import common_pb2, enrolment_pb2, log_pb2, server_pb2
+
+# What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
+_MOST_REMEMBERED = 16
+_DEVICE_TABLE = "ratings"
+# The same rows of the store, read for their items alone.
+_EVENTS_TABLE = "events"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One signed model version of one signed task, both checked.
+
+    ``rounds`` is the number of rounds that the task has when it is finished, ``terms`` say what each of them costs,
+    ``queries`` what the enclave checks in each, ``large`` whether contributions travel as a stream, ``vector_bytes``
+    how long masked vectors are, 0 where the enclave gets contributions whole; ``signed_task`` and ``signed_manifest``
+    are what has to be in the transparency log.
+    """
+
+    definition: common_pb2.TaskDefinition
+    task_sha256: bytes
+    manifest: common_pb2.ModelManifest
+    model_sha256: bytes
+    client: Client
+    rounds: int
+    queries: tuple[Query, ...]
+    large: tuple[bool, ...]
+    vector_bytes: tuple[int, ...]
+    terms: TaskTerms
+    signed_task: common_pb2.SignedTask
+    signed_manifest: common_pb2.SignedManifest
+
+    @property
+    def keyed(self) -> bool:
+        """Whether devices fetch rows of the model before they contribute."""
+        return any(table.keyed for table in self.manifest.tables)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet).
+
+    ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet, nor
+    whose signature ``round_key`` carries. ``token_key`` and ``issuer`` (host:port) are what the server says of the
+    round's tokens, not checked yet either.
+    """
+
+    model: Model
+    round: int
+    distributor: str
+    aggregator: str
+    log: log_pb2.LogProof | None = None
+    charter: Charter | None = None
+    round_key: common_pb2.SignedRoundKey | None = None
+    token_key: enrolment_pb2.SignedTokenKey | None = None
+    issuer: str = ""
+
+    @property
+    def hpke_key(self) -> bytes:
+        """What contributions are sealed to, where ``round_key`` is signed by the aggregator's enclave; or nothing."""
+        return b"" if self.round_key is None else self.round_key.hpke_key
+
+    @property
+    def large(self) -> bool:
+        """Whether contributions travel as a stream."""
+        return self.model.large[self.round]
+
+    @property
+    def vector_bytes(self) -> int:
+        """Length of the masked vector; 0 where the enclave gets the contribution whole."""
+        return self.model.vector_bytes[self.round]
+
+    @property
+    def sessions(self) -> bool:
+        """Whether devices take part together, in a session of SecAgg+."""
+        return is_secagg(self.model.definition)
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """(task id, round): a device contributes at most once to each."""
+        return self.model.task_sha256, self.round
+
+
+def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest) -> Model:
+    """Checks a task and one version of its model.
+
+    Raises:
+      SignatureError: a signature is not the developer's.
+      ConfigurationError: a field is out of range, or the model is not of the form that the task trains on.
+    """
+    definition = open_task(task)
+    opened = open_manifest(manifest, task=task, developer_key=definition.developer_key)
+    algorithm = algorithm_for(definition)
+    for keyed, what in ((True, "keyed table of the model"), (False, "dense tables")):
+        expected = [table[:3] for table in algorithm.tables if table[3] == keyed]
+        given = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
+        if given != expected:
+            raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(given)}")
+    own = {_EVENTS_TABLE} if algorithm.implicit else {_DEVICE_TABLE}
+    if algorithm.statistics:
+        own = {_DEVICE_TABLE, _EVENTS_TABLE}
+    # Tables of events come with a query that says what they are made of; it was checked with the task.
+    of_events = {table for table in algorithm.local_tables if table.startswith(TABLE_PREFIX)}
+    for named in sorted(algorithm.local_tables - own - of_events):
+        raise ConfigurationError(
+            f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
+        )
+    terms = TaskTerms.of(definition, task_sha256(task))
+    queries = tuple(algorithm.query(number) for number in range(len(terms.rounds)))
+    payloads = [query.payload_bytes for query in queries]
+    masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
+    return Model(
+        definition=definition,
+        task_sha256=terms.task_sha256,
+        manifest=opened,
+        model_sha256=model_sha256(manifest),
+        client=algorithm.client(),
+        rounds=len(terms.rounds),
+        terms=terms,
+        queries=queries,
+        large=tuple(is_large(size) for size in payloads),
+        vector_bytes=tuple(size if masked else 0 for size in payloads),
+        signed_task=task,
+        signed_manifest=manifest,
+    )
+
+
+def _shapes(tables: Sequence[tuple[str, int, int]]) -> str:
+    return ", ".join(f"{name!r} {rows} x {width}" for name, rows, width in tables) or "none"
+
+
+def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Work:
+    """Checks an assignment for devices of ``population``.
+
+    Raises:
+      SignatureError: a signature is not the developer's.
+      ConfigurationError: a field is out of range, or its parts do not belong together.
+      PrivacyError: the developer does not own the population.
+    """
+    model = open_model(assignment.task, assignment.model)
+    if model.definition.population != population:
+        raise ConfigurationError(
+            f"the server gave a task of population {model.definition.population!r} to devices of {population!r}"
+        )
+    if not 0 <= assignment.round < model.rounds:
+        raise ConfigurationError(f"Expected round={assignment.round} to be from 0 to {model.rounds - 1}")
+    if model.manifest.version != assignment.round:
+        raise ConfigurationError(f"Expected model version={model.manifest.version} to be round={assignment.round}")
+    parse_address(assignment.distributor_address)
+    parse_address(assignment.aggregator_address)
+    if assignment.HasField("token_key"):
+        parse_address(assignment.issuer_address)
+    return Work(
+        model,
+        assignment.round,
+        assignment.distributor_address,
+        assignment.aggregator_address,
+        assignment.log if assignment.HasField("log") else None,
+        charter_of(assignment.charter, model.definition) if assignment.HasField("charter") else None,
+        assignment.round_key if assignment.HasField("round_key") else None,
+        assignment.token_key if assignment.HasField("token_key") else None,
+        assignment.issuer_address,
+    )
+
+
+class AssignmentReader:
+    """``open_assignment`` that checks equal bytes once; thread-safe."""
+
+    def __init__(self, population: str) -> None:
+        self._population = population
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, Work] = OrderedDict()
+
+    def open(self, assignment: server_pb2.Assignment) -> Work:
+        """As ``open_assignment``."""
+        digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
+        with self._lock:
+            work = self._known.get(digest)
+        if work is None:
+            work = open_assignment(assignment, population=self._population)
+            with self._lock:
+                self._known[digest] = work
+                while len(self._known) > _MOST_REMEMBERED:
+                    self._known.popitem(last=False)
+        return work

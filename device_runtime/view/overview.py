@@ -1,0 +1,307 @@
+"""What a device tells its own person: what was read, sent and charged, and whether it would train now.
+
+Everything comes from the device's store; nothing is asked of anybody, and nothing of it leaves the device.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from device_runtime.person.answers import ADJACENCY as OF_ANSWERS
+from device_runtime.person.answers import MECHANISM, Answered, recent, with_answers
+from device_runtime.person.conditions import Reading
+from device_runtime.person.decisions import Person
+from device_runtime.person.ledger import Charged, Spent, TaskTerms, since, spent
+from device_runtime.person.limits import Limits
+from device_runtime.round.gate import Gate
+from device_runtime.store.app_data import MOST_READ, AppData, services
+from device_runtime.store.keys import at_rest, folder_of
+from device_runtime.store.retention import Retention
+from device_runtime.store.schema import Participation, State
+from device_runtime.store.store import Store
+from odp.errors import NotNow, PrivacyError
+from odp.privacy.adjacency import Adjacency
+
+FORMAT = 1
+
+
+def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
+    """The privacy page of one device, JSON-able. An epsilon of None is infinite; times are seconds since the epoch.
+
+    Raises:
+      StateError: the store is damaged.
+    """
+    person, terms = store.person(), {one.task_sha256: one for one in store.tasks()}
+    limits = person.limits or gate.limits
+    charged = store.charged()
+    developers = sorted({one.terms.developer for one in charged})
+    return {
+        "format": FORMAT,
+        "adjacency": Adjacency.ZERO_OUT_USER.value,
+        "examples": store.count_examples(),
+        "empty_contributions": store.empty_contributions(),
+        "read": _read(store.ledger(), terms),
+        "contributions": _contributions(store.ledger(), terms, limits),
+        "spent": _both(charged, limits, now, store.answers()),
+        "answers": [
+            {**dataclasses.asdict(one), "mechanism": MECHANISM, "adjacency": OF_ANSWERS.value}
+            for one in store.answers()
+        ],
+        "developers": [
+            {
+                "developer": developer.hex(),
+                **_both([one for one in charged if one.terms.developer == developer], limits, now),
+            }
+            for developer in developers
+        ],
+        "limits": dataclasses.asdict(limits),
+        "limits_set_by": "host" if person.limits is None else "person",
+        "paused_since": person.paused,
+        "opted_out_since": person.opted_out,
+        "opt_outs": dict(person.opt_outs),
+        "at_rest": _protection(store),
+        "kept_for_days": _retention(store),
+        "services": {service: _counts(store.data(service)) for service in services(store)},
+    }
+
+
+def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
+    """Everything that the store holds about its person, JSON-able: the privacy page, the data, the parameters.
+
+    Left out are the device's secret and seed, which say nothing about the person and would let others act for the
+    device, and the bytes of uploads that are queued, which are derived from the data.
+    """
+    data = store.ratings()
+    parameters = {task.task_sha256: store.local_parameters(task.task_sha256) for task in store.tasks()}
+    return {
+        "device_id": store.identity().device_id.hex(),
+        "exported": now,
+        "privacy": overview(store, gate, now=now),
+        "ratings": [
+            {"item": item, "value": value}
+            for item, value in zip(data.items.tolist(), data.values.tolist(), strict=True)
+        ],
+        "local_parameters": [
+            {"task": task.hex(), "version": found[0], "base64": base64.b64encode(found[1]).decode()}
+            for task, found in parameters.items()
+            if found is not None
+        ],
+        "services": {service: _everything(store.data(service)) for service in services(store)},
+        "assignments": [
+            {"task": one.task_sha256.hex(), "round": one.round, "time": one.time, "outcome": one.outcome}
+            for one in store.assignments()
+        ],
+    }
+
+
+def _protection(store: Store) -> dict[str, str] | None:
+    found = at_rest(folder_of(store.path))
+    return None if found is None else {**dataclasses.asdict(found), "text": found.text}
+
+
+def _retention(store: Store) -> dict[str, float | None] | None:
+    found = Retention.kept(folder_of(store.path))
+    return None if found is None else dataclasses.asdict(found)
+
+
+def _counts(data: AppData) -> dict[str, int]:
+    """Rows per table of one service."""
+    return {
+        "events": data.count("events"),
+        "requests": data.count("requests"),
+        "local": data.count("local_data"),
+        "downloads": data.count("downloads"),
+    }
+
+
+def _everything(data: AppData) -> dict[str, Any]:
+    """All rows of one service; bytes as base64."""
+
+    def text(value: bytes | None) -> str:
+        return base64.b64encode(value or b"").decode()
+
+    events = data.events(most=MOST_READ)
+    return {
+        "events": [
+            {
+                "type": one.type,
+                "time": one.time,
+                "request": one.request,
+                **({"base64": text(one.data)} if isinstance(one.data, bytes) else {"data": dict(one.data)}),
+            }
+            for one in events
+        ],
+        "requests": [dataclasses.asdict(one) for one in data.requests(most=MOST_READ)],
+        "local": {key: text(data.get(key)) for key in data.local_keys()},
+        "downloads": {key: text(data.downloaded(key)) for key in data.downloaded_keys()},
+    }
+
+
+def explain(
+    store: Store, gate: Gate, *, population: str | None = None, task: tuple[TaskTerms, int] | None = None
+) -> tuple[Reading, ...]:
+    """Whether the device would train now: every reason that could keep it from it, met or not.
+
+    ``task`` is a task and the round that would be asked for; without one, the device would train if it would in one of
+    the tasks that it knows, or knows none yet and would ask.
+    """
+    person = store.person()
+    found = [
+        Reading("pause", person.paused is None, "not paused", "paused" if person.paused is not None else "not paused"),
+        _opt_out(person, None if task is None else task[0]),
+    ]
+    if task is not None:
+        found += _of_task(store, gate, *task)
+    else:
+        if population is not None:
+            found.append(_population(person, population))
+        found.append(_known_tasks(store, gate, population))
+    return (*found, *gate.readings(store))
+
+
+def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Reading]:
+    """What a task's own terms, and the person's limits, say about a round of it."""
+    person, key = store.person(), (terms.task_sha256, round)
+    known = store.participation(*key)
+    done = known is not None and (known.state is not State.PREPARED or known.sealed is None)
+    limits = person.limits or gate.limits
+    return [
+        _population(person, terms.population),
+        Reading(
+            "round",
+            round < len(terms.rounds) and not done,
+            "a round that is open to this device",
+            "the task has no round left" if round >= len(terms.rounds) else "settled" if done else f"round {round}",
+        ),
+        _tried(
+            "limits",
+            "within them",
+            f"{terms.name!r} is within the limits",
+            lambda: limits.check(
+                terms,
+                round=min(round, len(terms.rounds) - 1),
+                past=store.charged(but=key),
+                answered=store.answers(),
+                now=gate.clock(),
+            ),
+        ),
+    ]
+
+
+def _known_tasks(store: Store, gate: Gate, population: str | None) -> Reading:
+    """Whether there is a known task in which nothing of its own keeps the device from training."""
+    person, told, would = store.person(), [], False
+    for terms in store.tasks():
+        if population is not None and terms.population != population:
+            continue
+        findings = [_opt_out(person, terms), *_of_task(store, gate, terms, next_round(store, terms))]
+        unmet = next((one for one in findings if not one.met), None)
+        would = would or unmet is None
+        told.append(f"{terms.name}: {'yes' if unmet is None else unmet.read}")
+    return Reading("tasks", would or not told, "one that it would train", "; ".join(told) or "it knows none yet")
+
+
+def _population(person: Person, population: str) -> Reading:
+    return _tried("population", "an allowed one", population, lambda: person.check_in(population), only="population")
+
+
+def _opt_out(person: Person, terms: TaskTerms | None) -> Reading:
+    this = terms is not None and person.opted_out_of(terms)
+    return Reading(
+        "opt-out",
+        person.opted_out is None and not this,
+        "not opted out",
+        _opted_out(person.opted_out is not None, this),
+    )
+
+
+def next_round(store: Store, terms: TaskTerms) -> int:
+    """The round that the device would take part in next: one still to be sent, or the first that it has not settled."""
+    own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
+    queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
+    if queued:
+        return queued[-1]
+    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in own)])
+
+
+def _opted_out(all_of_them: bool, this: bool) -> str:
+    if all_of_them:
+        return "opted out of everything"
+    return "opted out of this task" if this else "not opted out"
+
+
+def _tried(name: str, wanted: str, well: str, check: Callable[[], None], *, only: str | None = None) -> Reading:
+    try:
+        check()
+    except NotNow as error:
+        if only is None or only in error.names:
+            return Reading(name, False, wanted, str(error))
+    except PrivacyError as error:
+        return Reading(name, False, wanted, str(error))
+    return Reading(name, True, wanted, well)
+
+
+def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> list[dict[str, Any]]:
+    """Which tables were read, by which tasks, in how many rounds."""
+    rounds: dict[tuple[str, str], int] = {}
+    for line in ledger:
+        own = terms[line.task_sha256]
+        for table in own.tables:
+            rounds[table, own.name] = rounds.get((table, own.name), 0) + 1
+    return [{"table": table, "task": task, "rounds": count} for (table, task), count in sorted(rounds.items())]
+
+
+def _contributions(
+    ledger: Iterable[Participation], terms: dict[bytes, TaskTerms], limits: Limits
+) -> list[dict[str, Any]]:
+    found, so_far = [], []
+    for line in ledger:
+        own = terms[line.task_sha256]
+        if line.state is not State.REFUSED:
+            so_far.append(Charged(own, line.round, line.time))
+        charges = [event.to_json() for event in own.rounds[line.round]]
+        found.append(
+            {
+                "task": line.task_sha256.hex(),
+                "name": own.name,
+                "population": own.population,
+                "developer": own.developer.hex(),
+                "tables": list(own.tables),
+                "round": line.round,
+                "time": line.time,
+                "state": _state(line),
+                "refusal": None if line.refusal is None else line.refusal.name,
+                "policy_sha256": line.policy_sha256.hex(),
+                "image_digest": line.image_digest,
+                "record": line.record.hex(),
+                "charged": line.state is not State.REFUSED,
+                "charges": charges,
+                "task_epsilon": line.epsilon,
+                "task_delta": line.delta,
+                "so_far": _numbers(spent(so_far, delta=limits.delta)),
+            }
+        )
+    return found
+
+
+def _state(line: Participation) -> str:
+    if line.state is State.PREPARED:
+        return "queued" if line.sealed is not None else "cancelled"
+    return str(line.state.value).lower()
+
+
+def _both(charged: list[Charged], limits: Limits, now: float, answered: Sequence[Answered] = ()) -> dict[str, Any]:
+    return {
+        "total": _numbers(with_answers(spent(charged, delta=limits.delta), answered)),
+        "30_days": _numbers(
+            with_answers(spent(since(charged, now=now), delta=limits.delta), recent(answered, now=now))
+        ),
+    }
+
+
+def _numbers(value: Spent) -> dict[str, float | None]:
+    return {"epsilon": value.epsilon if math.isfinite(value.epsilon) else None, "delta": value.delta}

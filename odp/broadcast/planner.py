@@ -1,0 +1,250 @@
+"""Which method gets the rows of a table to devices for the least bytes and processor time of the servers.
+
+The cost of a method is how long a device of the reference connection below is busy with its bytes, plus the time that
+the servers' processors are busy for it. Bytes are exact, from the formats of docs/protocol.md. Times follow a model
+with the constants below, fitted to ``python -m benchmarks distributor`` (docs/partial-broadcast.md, section 7); numbers
+of another machine differ, mostly by one factor for all methods.
+
+A method may be ruled out whatever it costs: ``pir`` without a declared helper, ``lwe`` for a table that changes, since
+every version would cost every device a new hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odp import _validate
+from odp.algorithms.registry import algorithm_for
+from odp.broadcast.terms import ALL, ENCLAVE, LARGEST_LATTICE_TABLE, LATTICE_KEYS, LWE, MOST_PIR_KEYS, PIR
+from odp.errors import ConfigurationError
+from odp.v1 import common_pb2
+from odp.wire.encoding import encoding_of
+from odp.wire.encoding import row_bytes as encoded_row_bytes
+
+if TYPE_CHECKING:
+    from odp.crypto.pir.shape import Shape
+
+#: The reference connection of a device: 10 Mbit/s down, 2.5 Mbit/s up.
+DOWN_SECONDS_PER_BYTE = 8e-7
+UP_SECONDS_PER_BYTE = 3.2e-6
+
+# Seconds of processor time, all processes of the service together.
+_CALL = 6e-4
+_SENT_BYTE = 7e-10
+# Enclave: reading the table once, and one more key in the matrix product.
+_PASS_BYTE, _PASS_BYTE_KEY = 5e-11, 2.7e-12
+# Two parties: scan, of records of some cache lines and of wider ones, and evaluation of the functions at each row, at
+# each of the two.
+_SCAN_BYTE, _WIDE_SCAN_BYTE, _SCAN_ROW = 1.1e-10, 2e-10, 1e-8
+_WIDE_RECORD = 512
+# Lattices: the whole table times one vector.
+_MULTIPLIED_BYTE_KEY = 5e-11
+
+_VALUE_BYTES = 4
+_BLOCK_BYTES, _BLOCK_HASH_BYTES = 2**16, 32
+# Protobuf fields, HPKE and AES-GCM around keys and rows.
+_FRAME_BYTES = 130
+_NOT_STATIC = "the table changes in every round, and each version would cost every device a new hint"
+_NO_HELPER = "no helper is declared (broadcast.helper_key)"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One method for one table, per device and round.
+
+    Attributes:
+      method: its name.
+      up, down: bytes of messages.
+      cpu: seconds of the servers' processors, all of them together.
+      excluded: why it cannot be chosen; empty where it can.
+      note: what decides its cost.
+    """
+
+    method: str
+    up: float
+    down: float
+    cpu: float
+    note: str
+    excluded: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """What is compared: transfer on the reference connection and processor time."""
+        return self.up * UP_SECONDS_PER_BYTE + self.down * DOWN_SECONDS_PER_BYTE + self.cpu
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """The costs of every method for one table; ``chosen`` is the cheapest that may be used."""
+
+    name: str
+    rows: int
+    row_bytes: int
+    keys: int
+    dense_bytes: int
+    costs: tuple[Cost, ...]
+
+    @property
+    def chosen(self) -> str:
+        """The method's name. Of equal costs, the one that is listed first: it needs fewer parties."""
+        return min((cost for cost in self.costs if not cost.excluded), key=lambda cost: cost.seconds).method
+
+
+def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
+    """The plan for the keyed table of a task: its model is another one in every round.
+
+    Args:
+      definition: of a task that trains a model, every number resolved.
+      helper: whether a helper is declared.
+
+    Raises:
+      ConfigurationError: the task has no keyed table, or a number of it is out of range.
+    """
+    tables = algorithm_for(definition).tables
+    keyed = next((table for table in tables if table[3]), None)
+    if keyed is None:
+        raise ConfigurationError("Expected a task with a keyed table; statistics broadcast none")
+    name, rows, width, _ = keyed
+    dense = sum(count * wide * _VALUE_BYTES for _, count, wide, is_keyed in tables if not is_keyed)
+    return plan_table(
+        name,
+        rows=rows,
+        row_bytes=encoded_row_bytes(width, encoding_of(definition.dpam.items_encoding)),
+        keys=definition.dpam.slices_per_device,
+        dense_bytes=dense,
+        helper=helper,
+    )
+
+
+def plan_table(
+    name: str,
+    *,
+    rows: int,
+    row_bytes: int,
+    keys: int,
+    dense_bytes: int = 0,
+    helper: bool = False,
+    static_uses: int = 0,
+) -> TablePlan:
+    """The plan for one table.
+
+    Args:
+      name: of the table.
+      rows, row_bytes: its shape.
+      keys: rows that every device asks for.
+      dense_bytes: of what every device gets with them, whole.
+      helper: whether a helper is declared.
+      static_uses: how often a device asks this very table, from whose cache the second time costs nothing; 0 for a
+        table that is another one each time.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+    _validate.integer(low=1, high=2**26, rows=rows)
+    _validate.integer(low=1, high=2**20, row_bytes=row_bytes)
+    _validate.integer(low=1, high=2**31, keys=keys)
+    _validate.integer(low=0, high=2**31, static_uses=static_uses, dense_bytes=dense_bytes)
+    costs = (
+        _all(rows * row_bytes + dense_bytes, static_uses),
+        _enclave(rows, row_bytes, keys, dense_bytes),
+        _two_parties(rows, row_bytes, keys, dense_bytes, helper=helper),
+        _lattice(rows, row_bytes, keys, dense_bytes, static_uses),
+    )
+    return TablePlan(name, rows, row_bytes, keys, dense_bytes, costs)
+
+
+def reasons(plan: TablePlan) -> Sequence[tuple[str, str]]:
+    """(method, one sentence) for every method: what it costs, or why it cannot be chosen."""
+    least = min(cost.seconds for cost in plan.costs if not cost.excluded)
+    found = []
+    for cost in plan.costs:
+        if cost.method == plan.chosen:
+            reason = f"chosen: {cost.note}"
+        elif cost.excluded:
+            reason = f"not eligible: {cost.excluded}"
+        else:
+            reason = f"{cost.seconds / least:.1f} times the cost: {cost.note}"
+        found.append((cost.method, reason))
+    return tuple(found)
+
+
+def _all(size: int, static_uses: int) -> Cost:
+    downloads = 1 / static_uses if static_uses else 1.0
+    # A table of another version has its changed blocks listed first; after a round of training all of them changed.
+    blocks = -(-size // _BLOCK_BYTES)
+    listed = 0 if static_uses or blocks < 2 else blocks * _BLOCK_HASH_BYTES
+    note = f"downloaded once in {static_uses} uses" if static_uses else "every round of training changes every block"
+    return Cost(
+        ALL,
+        up=60 * downloads,
+        down=size * downloads + listed,
+        cpu=(_CALL + size * _SENT_BYTE) * downloads + (_CALL if listed else 0.0),
+        note=note,
+    )
+
+
+def _enclave(rows: int, row_bytes: int, keys: int, dense_bytes: int) -> Cost:
+    cpu = 2 * _CALL + rows * row_bytes * (_PASS_BYTE + _PASS_BYTE_KEY * keys)
+    return Cost(
+        ENCLAVE,
+        up=keys * 4 + _FRAME_BYTES,
+        down=keys * row_bytes + dense_bytes + _FRAME_BYTES,
+        cpu=cpu,
+        note="one pass over the table for all keys, inside the enclave",
+    )
+
+
+def _two_parties(rows: int, row_bytes: int, keys: int, dense_bytes: int, *, helper: bool) -> Cost:
+    excluded = "" if helper else _NO_HELPER
+    if keys > MOST_PIR_KEYS:
+        return Cost(PIR, 0, 0, 0, "", excluded=f"more than {MOST_PIR_KEYS} rows per device")
+    from odp.crypto.pir import two_server
+
+    shape = _shape(rows, row_bytes, keys)
+    each = _SCAN_BYTE if shape.record_bytes <= _WIDE_RECORD else _WIDE_SCAN_BYTE
+    scan = rows * shape.record_bytes * each + rows * _SCAN_ROW
+    return Cost(
+        PIR,
+        up=2 * two_server.request_bytes(shape) + 2 * _FRAME_BYTES,
+        down=two_server.reply_bytes(shape) + len(shape.to_bytes()) + dense_bytes + _FRAME_BYTES,
+        # The leader is called twice, and is itself a caller of the helper.
+        cpu=5 * _CALL + 2 * scan,
+        note=f"{shape.layout.buckets} buckets, one pass over the table at each of two parties",
+        excluded=excluded,
+    )
+
+
+def _lattice(rows: int, row_bytes: int, keys: int, dense_bytes: int, static_uses: int) -> Cost:
+    if not static_uses:
+        return Cost(LWE, 0, 0, 0, "", excluded=_NOT_STATIC)
+    from odp.crypto.pir import lwe
+
+    if rows * row_bytes > LARGEST_LATTICE_TABLE:
+        return Cost(LWE, 0, 0, 0, "", excluded=f"the table has more than {LARGEST_LATTICE_TABLE:,} bytes")
+    requests = -(-keys // LATTICE_KEYS)
+    try:
+        shape = _shape(rows, row_bytes, LATTICE_KEYS)
+        up, down, hint = lwe.request_bytes(shape), lwe.reply_bytes(shape), lwe.hint_bytes(shape)
+    except ConfigurationError as error:
+        return Cost(LWE, 0, 0, 0, "", excluded=str(error))
+    return Cost(
+        LWE,
+        up=requests * (up + _FRAME_BYTES),
+        down=requests * (down + _FRAME_BYTES) + (hint + len(shape.to_bytes())) / static_uses + dense_bytes,
+        cpu=(
+            requests * (_CALL + rows * shape.record_bytes * LATTICE_KEYS * _MULTIPLIED_BYTE_KEY)
+            + hint / static_uses * _SENT_BYTE
+        ),
+        note=f"a hint of {hint:,} bytes in {static_uses} uses, and the table once per key of {requests} requests",
+    )
+
+
+def _shape(rows: int, row_bytes: int, keys: int) -> Shape:
+    """What is public of a table, but for its content: enough for lengths."""
+    from odp.crypto.pir import records
+    from odp.crypto.pir.shape import SEED_BYTES, Shape
+
+    cap = bytes(records.cap_nodes(rows, row_bytes) * records.NODE_BYTES)
+    return Shape(rows, row_bytes, keys, bytes(SEED_BYTES), bytes(32), cap)

@@ -1,0 +1,50 @@
+"""How the devices of a task get the rows of its model: a part of the signed task, so that all of them ask alike."""
+
+from __future__ import annotations
+
+from odp.crypto.public_keys import require_x25519
+from odp.errors import ConfigurationError
+from odp.v1 import broadcast_pb2, common_pb2
+
+AUTO, ALL, ENCLAVE, PIR, LWE = "auto", "all", "enclave", "pir", "lwe"
+METHODS = (AUTO, ALL, ENCLAVE, PIR, LWE)
+#: Most rows of one request to two parties (``odp.crypto.pir.layout``).
+MOST_PIR_KEYS = 512
+#: Rows of one request by lattices, whatever a device needs, and the largest table that is answered so: its hint takes a
+#: thousand passes over the table.
+LATTICE_KEYS = 16
+LARGEST_LATTICE_TABLE = 64 * 2**20
+
+#: Method -> its number in the signed task; those that are missing are never in one.
+WIRE_METHODS = {
+    ENCLAVE: broadcast_pb2.BroadcastTerms.METHOD_UNSPECIFIED,
+    ALL: broadcast_pb2.BroadcastTerms.METHOD_ALL,
+    PIR: broadcast_pb2.BroadcastTerms.METHOD_PIR,
+}
+
+
+def method_of(definition: common_pb2.TaskDefinition) -> str:
+    """ENCLAVE, ALL or PIR: how devices ask, of a definition that was checked."""
+    return next(name for name, number in WIRE_METHODS.items() if number == definition.broadcast.method)
+
+
+def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
+    """Raises ConfigurationError unless the terms are ones that this version can follow."""
+    if not definition.HasField("broadcast"):
+        return
+    terms = definition.broadcast
+    if definition.WhichOneof("training") == "statistics":
+        raise ConfigurationError("Expected no broadcast terms in a task of statistics: its devices fetch no rows")
+    if terms.method not in WIRE_METHODS.values():
+        raise ConfigurationError(f"Expected broadcast.method={terms.method} to be a method that this version knows")
+    wanted = terms.method == broadcast_pb2.BroadcastTerms.METHOD_PIR
+    slices = definition.dpam.slices_per_device
+    if wanted and not 1 <= slices <= MOST_PIR_KEYS:
+        raise ConfigurationError(
+            f"Expected slices_per_device={slices} to be at most {MOST_PIR_KEYS} with method='pir'; lower it, or "
+            "max_items_per_user"
+        )
+    if wanted:
+        require_x25519(terms.helper_key, name="broadcast.helper_key")
+    elif terms.helper_key:
+        raise ConfigurationError("Expected no broadcast.helper_key: this method asks no helper")

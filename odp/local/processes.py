@@ -1,0 +1,391 @@
+"""Child processes of `odp up` and `odp demo`: started together, stopped together, never left behind.
+
+A child is given ``--with-parent`` and the read end of a pipe as its stdin: when this process dies, however it dies, the
+kernel closes the pipe and the child stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from odp import _validate
+from odp.enclave.policy import EnclavePolicy, Selection
+from odp.errors import ConfigurationError, ServiceError
+from odp.local.reference_values import write_reference_values
+from odp.local.successor import adopt_successor
+from odp.transport import channel
+from odp.transport.private_files import make_folders, open_private
+from odp.transport.state_folder import StateFolder, state_errors
+from odp.transport.tls import TlsIdentity, development_identity
+
+HELPER, ISSUER = "helper", "issuer"
+#: How devices are admitted: anybody; with tokens for those of an emulated vendor; with tokens for those of a roster.
+OPEN, TOKEN, ROSTER = ADMISSIONS = ("open", "token", "roster")
+_VENDOR = "vendor"
+# Files of a program's state folder: where it serves, and where its control listener does, which comes first.
+_ADDRESSES = ("address", "control-address")
+
+_STOP_SECONDS = 10.0
+# Longer than an enclave may take to start and recover, which ends by itself where it takes longer.
+_START_SECONDS = 300.0
+#: How `odp` is run as a child: by the interpreter and the code of this process, and by no folder of where it runs.
+ODP = (sys.executable, "-P", "-m", "odp.cli.main")
+
+
+class Child:
+    """One started program; ``command`` runs `odp`.
+
+    ``address`` is where it serves, once ``wait_serving`` returned, and ``control_address`` its control listener's.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, state: Path, log: Path, command: Sequence[str] = ODP
+    ) -> None:
+        self.name = name
+        self.state = state
+        self.log = log
+        self.address = self.control_address = ""
+        with state_errors(state):
+            # An address of an earlier run would be asked before the new one is written.
+            for name in _ADDRESSES:
+                (state / name).unlink(missing_ok=True)
+            make_folders(log.parent)
+            output = os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+        with output:
+            self.process = subprocess.Popen(
+                [*command, *arguments, "--state", str(state), "--with-parent"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                # A Ctrl-C in the terminal goes to this process alone, which then stops its children in order.
+                start_new_session=True,
+            )
+
+    def wait_serving(self, ca: Path, *, identity: TlsIdentity | None = None, deadline: float = _START_SECONDS) -> None:
+        """Returns when the program answers that it serves; asked as ``identity`` where it answers programs alone.
+
+        Raises ServiceError with its last line otherwise.
+        """
+        until = time.monotonic() + deadline
+        pause = threading.Event()
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise ServiceError(f"{self.name} did not start: {self.last_line()}")
+            address, self.control_address = map(self._read, _ADDRESSES)
+            if address and _serving(address, ca, identity):
+                self.address = address
+                return
+            pause.wait(0.05)
+        raise ServiceError(f"{self.name} did not serve within {deadline:.0f} s; see {self.log}")
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.state / name).read_text().strip()
+        except OSError:
+            return ""
+
+    def last_line(self) -> str:
+        """The last line of the program's log: where a failed start says why."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1].removeprefix("odp: ") if lines else f"no output; exit code {self.process.returncode}"
+
+    def stop(self, *, deadline: float = _STOP_SECONDS) -> None:
+        """Asks the program to stop, and kills it when it does not within ``deadline`` seconds. Idempotent."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(deadline)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def _serving(address: str, ca: Path, identity: TlsIdentity | None) -> bool:
+    try:
+        with channel.connect(address, ca, identity=identity) as opened:
+            reply = health_pb2_grpc.HealthStub(opened).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+    except grpc.RpcError:
+        return False
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+class Services:
+    """Distributor, aggregator, issuer and server under one state folder, and a helper where one is asked for.
+
+    A context manager that stops what it started.
+
+    The server's key is made first: the aggregator's policy lists it as a founder, and the distributor serves no other
+    developer. Between themselves they use control listeners on any free ports.
+
+    The issuer of tokens has an emulated vendor, which vouches for every device that can read the folder: it shows the
+    protocol, and protects nobody. It is a program of its own because server and issuer may have different operators.
+
+    Layout of the folder: ``ca/`` and ``platform/`` are shared; ``distributor/``, ``aggregator/``, ``issuer/`` and
+    ``server/`` are states of programs; ``vendor/`` is the emulated vendor of devices; ``logs/`` holds a log each;
+    ``reference_values.json`` is what devices pin. ``log.key``, ``endorser.key`` and ``endorsements.json`` belong to the
+    transparency log, which is ``server/log/``.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        listen: str = "127.0.0.1",
+        ports: tuple[int, int, int] = (0, 0, 0),
+        policy: EnclavePolicy | None = None,
+        select: Selection = "oblivious",
+        witnesses: Sequence[str] = (),
+        helper: bool = False,
+        admission: str = TOKEN,
+        roster: Path | None = None,
+        aggregator_options: Sequence[str] = (),
+    ) -> None:
+        """``admission`` is one of ``ADMISSIONS``, and ``roster`` the file of the devices that "roster" admits.
+
+        ``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
+        `odp aggregator run`.
+
+        With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
+        shows how two would work together.
+
+        ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log.
+        """
+        self.root = root
+        self._witnesses = tuple(witnesses)
+        self._listen = listen
+        self._ports = ports
+        self._helper = helper
+        _validate.one_of(ADMISSIONS, admission=admission)
+        if (admission == ROSTER) != (roster is not None):
+            raise ConfigurationError("Expected admission='roster' and a roster together; one of them is missing")
+        self._admission, self._roster = admission, roster
+        self._aggregator_options = tuple(aggregator_options)
+        self._policy = policy if policy is not None else EnclavePolicy(role="aggregator")
+        self._founder: str | None = None
+        self._upgrade = self._policy.upgrade
+        self.distributor_policy = EnclavePolicy(role="distributor", select=select)
+        self.children: dict[str, Child] = {}
+        self._folder: StateFolder | None = None
+
+    @property
+    def developer_key(self) -> str:
+        """The public key of the server, 64 hex digits; made on first use, before the server runs."""
+        if self._founder is None:
+            from server.program import developer_key
+
+            self._founder = developer_key(self.root / "server")
+        return self._founder
+
+    @property
+    def policy(self) -> EnclavePolicy:
+        """Of the aggregator; the server's key founds populations, and the endorser of this folder has it upgraded."""
+        from odp.local.log_setup import upgrade_policy
+
+        if self._upgrade is None:
+            self._upgrade = upgrade_policy(self.root)
+        founders = {*self._policy.founders, self.developer_key}
+        return dataclasses.replace(self._policy, founders=tuple(sorted(founders)), upgrade=self._upgrade)
+
+    @property
+    def ca(self) -> Path:
+        """The CA that all three certificates descend from."""
+        return self.root / "ca" / "ca.pem"
+
+    @property
+    def reference_values(self) -> Path:
+        """What a device pins."""
+        return self.root / "reference_values.json"
+
+    @property
+    def server_address(self) -> str:
+        """Where devices and developers connect."""
+        return self.children["server"].address
+
+    @property
+    def helper_key(self) -> str:
+        """The helper's public key, 64 hex digits, once it serves."""
+        from distributor.helper_program import helper_key
+
+        return helper_key(self.root / HELPER)
+
+    @property
+    def _helper_port(self) -> int:
+        """Behind those of the others and the transparency log's witness, or any."""
+        return self._ports[0] + 4 if self._ports[0] else 0
+
+    @property
+    def _issuer_port(self) -> int:
+        """Behind the helper's, or any."""
+        return self._ports[0] + 5 if self._ports[0] else 0
+
+    @property
+    def emulated_vendor(self) -> Path | None:
+        """The folder of the emulated vendor of devices; None where none is asked."""
+        return self.root / _VENDOR if self._admission == TOKEN else None
+
+    @property
+    def issuer_key(self) -> str:
+        """The issuer's public key, 64 hex digits; made on first use."""
+        from odp.enrolment.issuer_program import issuer_key
+
+        return issuer_key(self.root / ISSUER)
+
+    def start(self) -> Services:
+        """Starts them and returns when all serve. On any failure, stops what was started."""
+        # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
+        self._folder = StateFolder.open(self.root, "services")
+        try:
+            adopt_successor(self.root / "aggregator")
+            if self._helper:
+                helper = self.start_child(HELPER, self._helper_port)
+                helper.wait_serving(self.ca, identity=self._distributor_identity())
+            issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
+            distributor = self.start_child("distributor", self._ports[1])
+            aggregator = self.start_child("aggregator", self._ports[2])
+            for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
+                child.wait_serving(self.ca)
+            self.write_reference_values()
+            self.pin_log()
+            server = self.start_child("server", self._ports[0])
+            server.wait_serving(self.ca)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _distributor_identity(self) -> TlsIdentity:
+        """As whom a helper is asked whether it serves: the distributor that will run."""
+        with StateFolder.open(self.root / "distributor", "distributor") as state:
+            return development_identity(state, self.root / "ca")
+
+    def write_reference_values(self) -> None:
+        """Pins the enclaves of this installation on the platform of these services, and where these are."""
+        write_reference_values(
+            self.root / "platform",
+            self.policy,
+            self.reference_values,
+            select=self.distributor_policy.select,
+            helper_keys=(self.helper_key,) if self._helper else (),
+            addresses={
+                role: (self.children[role].address,)
+                for role in ("distributor", "aggregator", ISSUER)
+                if role in self.children
+            },
+            emulated_vendor=self.emulated_vendor,
+        )
+
+    def pin_log(self) -> None:
+        """Pins the transparency log, and endorses the enclaves again where half of an endorsement's time is over."""
+        from odp.local.log_setup import pin_log
+        from server.transparency import read_witness
+
+        pin_log(
+            self.root,
+            self.reference_values,
+            (self.policy, self.distributor_policy),
+            witness_keys=[read_witness(text)[1] for text in self._witnesses],
+        )
+
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        """Starts one of them (again: pass the port that it had)."""
+        from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, UPGRADE
+
+        program = ["distributor", HELPER] if name == HELPER else [name]
+        arguments = [*program, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
+        if name in ("distributor", "aggregator", ISSUER):
+            # Again on the port that it had, where it is started again: the server keeps its address.
+            before = self.children.get(name)
+            kept = "" if before is None else before.control_address
+            arguments += ["--control-listen", kept or f"{self._listen}:0"]
+        if name == "server":
+            for other in ("distributor", "aggregator"):
+                arguments += [f"--{other}", self.children[other].address]
+                arguments += [f"--{other}-control", self.children[other].control_address]
+            arguments += ["--reference-values", str(self.reference_values)]
+            arguments += ["--log-key", str(self.root / LOG_KEY), "--endorsements", str(self.root / ENDORSEMENTS)]
+            for witness in self._witnesses:
+                arguments += ["--witness", witness]
+            if ISSUER in self.children:
+                issuer = self.children[ISSUER]
+                arguments += ["--issuer", issuer.address, "--issuer-control", issuer.control_address]
+                arguments += ["--issuer-key", self.issuer_key]
+        elif name == ISSUER:
+            arguments += ["--developer", self.developer_key, *self._attesters()]
+        elif name != HELPER:
+            arguments += ["--platform", str(self.root / "platform")]
+        if name == "distributor":
+            arguments += ["--select", self.distributor_policy.select, "--developer", self.developer_key]
+            if self._helper:
+                arguments += ["--helper", self.children[HELPER].address]
+        if name == "aggregator":
+            arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
+            arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
+            arguments += ["--population-delta", repr(self.policy.population_delta)]
+            arguments += ["--accumulation", self.policy.accumulation]
+            for founder in self.policy.founders:
+                arguments += ["--founder", founder]
+            if self.policy.upgrade is not None:
+                self.policy.upgrade.save(self.root / UPGRADE)
+                arguments += ["--upgrade", str(self.root / UPGRADE)]
+            arguments += self._aggregator_options
+            if self.policy.test_noise_seed is not None:
+                arguments += ["--test-noise-seed", str(self.policy.test_noise_seed)]
+        child = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log", command=command)
+        self.children[name] = child
+        return child
+
+    def restart_child(self, name: str) -> Child:
+        """Starts one that ended again, where the others look for it; returns before it serves."""
+        before = self.children[name]
+        before.stop()
+        _host, port = channel.parse_address(before.address)
+        child = self.start_child(name, port)
+        child.address, child.control_address = before.address, before.control_address
+        return child
+
+    def _attesters(self) -> list[str]:
+        """Who counts as a device, as options of the issuer; an emulated vendor is made on first use."""
+        if self._roster is not None:
+            return ["--roster", str(self._roster)]
+        from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
+
+        folder = self.root / _VENDOR
+        with state_errors(folder):
+            make_folders(folder)
+        EmulatedVendor.open(folder)
+        return ["--emulated-vendor", str(folder / ROOT_FILE)]
+
+    def dead(self) -> Child | None:
+        """A program that ended by itself, if any."""
+        return next((child for child in self.children.values() if child.process.poll() is not None), None)
+
+    def stop(self) -> None:
+        """Stops all, in the reverse order of their start. Idempotent."""
+        for child in reversed(self.children.values()):
+            child.stop()
+        if self._folder is not None:
+            self._folder.close()
+
+    def __enter__(self) -> Services:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,36 @@
+"""The state that an upgrade of the aggregator made beside the old one, and how it takes its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from odp.transport.state_folder import StateFolder, state_errors
+
+#: Beside the state folder of the old version: where the new version's state is made.
+NEXT = ".next"
+
+
+def adopt_successor(state: Path) -> None:
+    """Puts the state that an upgrade made beside ``state`` in its place, once that is whole; the old one is kept.
+
+    Raises StateError where one of the two is in use, or cannot be moved.
+    """
+    from trusted_aggregator.storage import Storage
+
+    successor = state.with_name(state.name + NEXT)
+    if not successor.is_dir():
+        return
+    with StateFolder.open(successor, "aggregator") as folder:
+        storage = Storage(folder)
+        try:
+            whole = bool(storage.keys())
+        finally:
+            storage.close()
+    if not whole:
+        return
+    with state_errors(state):
+        if state.exists():
+            with StateFolder.open(state, "aggregator"):
+                before = sum(1 for _ in state.parent.glob(f"{state.name}.handed-over-*"))
+                state.rename(state.with_name(f"{state.name}.handed-over-{before}"))
+        successor.rename(state)

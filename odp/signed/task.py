@@ -1,0 +1,198 @@
+"""Tasks, manifests and orders under their developer's signature: signing, and checking before use.
+
+Hashes and signatures are over the bytes as received; nothing is serialized again in order to be checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from odp._validate import identifier, integer, positive, within
+from odp.algorithms.events_query import AGGREGATES, EventsTerms
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import sampling_of
+from odp.broadcast.terms import check_broadcast
+from odp.crypto import domains
+from odp.crypto.public_keys import require_ed25519
+from odp.crypto.secure_aggregation import terms as secagg_terms
+from odp.crypto.signing import SigningKey, verify
+from odp.errors import ConfigurationError
+from odp.v1 import aggregator_pb2, common_pb2
+from odp.wire.encoding import encoding_of
+
+HASH_BYTES = 32
+SIGNATURE_BYTES = 64
+#: Nobody needs more; a longer message is refused before it is parsed.
+LARGEST_DEFINITION = 64 * 2**10
+LARGEST_MANIFEST = 64 * 2**10
+MOST_ITEMS = 2**24
+MOST_RANK = 64
+MOST_ITEMS_PER_USER = 4096
+
+_Known = TypeVar("_Known", bound=Message)
+
+
+def sign_task(definition: common_pb2.TaskDefinition, key: SigningKey) -> common_pb2.SignedTask:
+    """The task under ``key``, whose public half becomes ``developer_key``. Raises ConfigurationError."""
+    signed = common_pb2.TaskDefinition()
+    signed.CopyFrom(definition)
+    signed.developer_key = key.public
+    check_definition(signed)
+    data = signed.SerializeToString(deterministic=True)
+    return common_pb2.SignedTask(definition=data, signature=key.sign(domains.TASK, data))
+
+
+def task_sha256(signed: common_pb2.SignedTask) -> bytes:
+    """The task's id: SHA-256 of the definition's bytes."""
+    return hashlib.sha256(signed.definition).digest()
+
+
+def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
+    """The definition, after its signature and every field were checked.
+
+    Raises SignatureError, or ConfigurationError naming the field.
+    """
+    if not 0 < len(signed.definition) <= LARGEST_DEFINITION:
+        raise ConfigurationError(
+            f"Expected a task definition of 1 to {LARGEST_DEFINITION} bytes, got {len(signed.definition)}"
+        )
+    definition = parse_known(common_pb2.TaskDefinition(), signed.definition, "task definition")
+    require_ed25519(definition.developer_key, name="developer_key")
+    verify(definition.developer_key, signed.signature, domains.TASK, signed.definition)
+    check_definition(definition)
+    return definition
+
+
+def check_definition(definition: common_pb2.TaskDefinition) -> None:
+    """Raises ConfigurationError naming the first field that is out of its range."""
+    identifier(name=definition.name, population=definition.population)
+    require_ed25519(definition.developer_key, name="developer_key")
+    privacy, cohort = definition.privacy, definition.cohort
+    positive(epsilon=privacy.epsilon, delta=privacy.delta)
+    within(low=0.0, high=1e-2, delta=privacy.delta)
+    integer(low=1, high=2**31, cohort_minimum=cohort.minimum)
+    integer(low=cohort.minimum, high=2**31, cohort_goal=cohort.goal)
+    integer(low=1, high=10**7, round_seconds=cohort.round_seconds)
+    sampling = sampling_of(definition)
+    if sampling is not None:
+        integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
+    check_broadcast(definition)
+    algorithm = algorithm_for(definition)
+    _check_aggregation(definition, dense=algorithm.statistics)
+    if not algorithm.statistics:
+        _check_model(definition)
+    algorithm.check()
+
+
+def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:
+    given = definition.cohort.aggregation
+    if given not in common_pb2.CohortTerms.Aggregation.values():
+        raise ConfigurationError(f"Expected cohort.aggregation={given} to be a mode that this version knows")
+    if given != common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED and not dense:
+        name = "masked" if given == common_pb2.CohortTerms.AGGREGATION_MASKED else "secagg+"
+        raise ConfigurationError(f"Expected aggregation={name!r} with dense contributions alone: those of statistics")
+    if dense and definition.cohort.HasField("enclave_poisson"):
+        raise ConfigurationError(
+            "Expected no sampling in a task of statistics: nothing can stand for what is not drawn"
+        )
+    secagg_terms.check(definition.cohort)
+
+
+def _check_model(definition: common_pb2.TaskDefinition) -> None:
+    """What a task that trains a model adds."""
+    model, data, privacy = definition.model, definition.data, definition.privacy
+    kind = definition.WhichOneof("local_data")
+    if kind is None:
+        raise ConfigurationError("Expected the task definition to name its local data: data or implicit")
+    identifier(table=definition.implicit.table if kind == "implicit" else data.table)
+    # By item: ratings and implicit data have one row of each.
+    if kind == "implicit":
+        EventsTerms.of(definition.implicit, aggregates=("",))
+    else:
+        EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
+    integer(low=1, high=MOST_ITEMS, items=model.items)
+    integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
+    if kind == "data":
+        within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
+        if not data.low < data.high:
+            raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
+    integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
+
+
+def sign_manifest(manifest: common_pb2.ModelManifest, key: SigningKey) -> common_pb2.SignedManifest:
+    """The manifest under the developer's ``key``."""
+    data = manifest.SerializeToString(deterministic=True)
+    return common_pb2.SignedManifest(manifest=data, signature=key.sign(domains.MANIFEST, data))
+
+
+def model_sha256(signed: common_pb2.SignedManifest) -> bytes:
+    """The model's id: SHA-256 of the manifest's bytes."""
+    return hashlib.sha256(signed.manifest).digest()
+
+
+def open_manifest(
+    signed: common_pb2.SignedManifest, *, task: common_pb2.SignedTask, developer_key: bytes
+) -> common_pb2.ModelManifest:
+    """The manifest, after its signature, its task and every field were checked.
+
+    Raises SignatureError, or ConfigurationError naming the field.
+    """
+    if not 0 < len(signed.manifest) <= LARGEST_MANIFEST:
+        raise ConfigurationError(f"Expected a manifest of 1 to {LARGEST_MANIFEST} bytes, got {len(signed.manifest)}")
+    verify(developer_key, signed.signature, domains.MANIFEST, signed.manifest)
+    manifest = parse_known(common_pb2.ModelManifest(), signed.manifest, "model manifest")
+    if manifest.task_sha256 != task_sha256(task):
+        raise ConfigurationError("the model manifest belongs to another task")
+    names = [table.name for table in manifest.tables]
+    if len(set(names)) != len(names) or not names:
+        raise ConfigurationError(f"Expected distinct table names in the manifest, got {names}")
+    if sum(table.keyed for table in manifest.tables) > 1:
+        raise ConfigurationError("Expected at most one keyed table in the manifest")
+    for table in manifest.tables:
+        identifier(table=table.name)
+        integer(low=1, high=MOST_ITEMS, rows=table.rows)
+        integer(low=1, high=2**16, width=table.width)
+        encoding_of(table.encoding)
+        check_length("table sha256", table.sha256, HASH_BYTES)
+    return manifest
+
+
+def sign_order(order: aggregator_pb2.RoundOrder, key: SigningKey, domain: bytes) -> tuple[bytes, bytes]:
+    """(bytes of the order, signature), ``domain`` one of domains.OPEN and domains.CLOSE."""
+    data = order.SerializeToString(deterministic=True)
+    return data, key.sign(domain, data)
+
+
+def open_order(order: bytes, signature: bytes, *, domain: bytes, developer_key: bytes) -> aggregator_pb2.RoundOrder:
+    """The order, after its signature and fields were checked. Raises SignatureError, ConfigurationError."""
+    if len(order) > 256:
+        raise ConfigurationError(f"Expected a round order of at most 256 bytes, got {len(order)}")
+    verify(developer_key, signature, domain, order)
+    parsed = parse_known(aggregator_pb2.RoundOrder(), order, "round order")
+    check_length("task_sha256", parsed.task_sha256, HASH_BYTES)
+    check_length("model_sha256", parsed.model_sha256, HASH_BYTES)
+    return parsed
+
+
+def check_length(name: str, value: bytes, length: int) -> None:
+    """Raises ConfigurationError unless ``value`` has ``length`` bytes."""
+    if len(value) != length:
+        raise ConfigurationError(f"Expected {name} of {length} bytes, got {len(value)}")
+
+
+def parse_known(message: _Known, data: bytes, what: str) -> _Known:
+    """``message``, filled from ``data``; ``what`` names it. Raises ConfigurationError where it holds unknown fields."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ConfigurationError(f"the {what} is not a valid message") from error
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    # Something that this version does not know could change the meaning of what it checks.
+    if known.ByteSize() != len(data):
+        raise ConfigurationError(f"the {what} holds fields that this version does not know; update this program")
+    return message

@@ -1,0 +1,117 @@
+"""How long a host waits: what the server asks for, and outages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import Host, states
+
+from device_runtime.host.scheduler import Scheduler
+from device_runtime.store.schema import State
+from odp.errors import AttestationError, ServiceUnavailable
+
+
+def test_a_host_with_nothing_to_do_asks_once_per_pause_and_not_once_per_device(world: Any) -> None:
+    world.fill([3] * 6)
+    host = Host(world, count=6, until_finished=False)
+    host.events = [lambda: None] * 9 + [host.stop.set]
+    host.run()
+    # Per device one check-in, and one of the host before the sweep and after each pause.
+    assert len(world.server.requests) == 6 + 1 + 10
+    assert host.pauses == sorted(host.pauses)
+    assert set(world.server.requests) == {b"\x0a\x06people"}
+
+
+def test_the_servers_retry_window_is_honoured(world: Any) -> None:
+    world.fill([3])
+    world.server.assignment = None
+    host = Host(world, count=1, until_finished=False)
+    host.events = [lambda: None] * 3 + [host.stop.set]
+    host.run()
+    assert host.pauses == [5.0] * 4
+    assert len(world.server.requests) == 4
+    assert host.written()["waiting"]["bytes_up"] == 4 * 8
+
+
+def test_an_outage_is_one_line_and_growing_pauses_whatever_the_number_of_devices(world: Any) -> None:
+    world.fill([3] * 10)
+    world.aggregator.script = ["unavailable"] * 12
+    host = Host(world, count=10)
+    host.events = [lambda: None] * 3 + [lambda: world.aggregator.script.clear()] + [world.close_round] * 3
+    host.run()
+    lines = world.log_text.getvalue().splitlines()
+    assert sum(" outage " in line for line in lines) == 1
+    assert sum(" outage_over" in line for line in lines) == 1
+    assert host.pauses[:4] == sorted(host.pauses[:4])
+    assert host.pauses[3] >= 8.0
+    assert host.written()["outages"] == 1
+    assert host.written()["rounds"][0]["devices_in"] == 10
+    assert states(world, 10) == [[State.SENT] * 3] * 10
+
+
+def test_evidence_that_is_refused_stops_the_whole_host_from_sending(world: Any) -> None:
+    world.fill([3] * 10)
+    world.aggregator.enclave.image = "sha384:" + "0" * 96
+    host = Host(world, count=10, until_finished=False)
+    host.events = [lambda: None, host.stop.set]
+    host.run()
+    assert world.aggregator.submits == []
+    assert world.distributor.sizes == []
+    assert "aggregator at 127.0.0.1" in world.log_text.getvalue()
+    assert world.aggregator.enclave.asked <= 6
+
+
+def test_evidence_that_stays_refused_ends_the_host_unless_it_is_to_keep_running(world: Any) -> None:
+    world.fill([3] * 4)
+    world.aggregator.enclave.image = "sha384:" + "0" * 96
+    host = Host(world, count=4, until_finished=False)
+    host.events = [lambda: None] * 5
+    with pytest.raises(AttestationError, match="wrong_image"):
+        host.run()
+    assert len(host.pauses) == 2
+    assert host.written()["outages"] == 1
+    patient = Host(world, count=4, until_finished=False, keep_running=True)
+    patient.events = [lambda: None] * 5 + [patient.stop.set]
+    patient.run()
+    assert len(patient.pauses) == 6
+    assert world.aggregator.submits == []
+
+
+def test_an_unreachable_server_is_an_outage_and_not_a_crash(world: Any) -> None:
+    world.fill([3])
+    host = Host(world, count=1, until_finished=False)
+
+    def unavailable(*_: object) -> None:
+        raise ServiceUnavailable("could not check in with the server: nobody answers at 127.0.0.1:1; check the address")
+
+    object.__setattr__(host.fleet._participant, "services", type("Gone", (), {"check_in": staticmethod(unavailable)})())
+    host.events = [lambda: None] * 5 + [host.stop.set]
+    host.run()
+    assert host.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+    assert world.log_text.getvalue().count(" outage ") == 1
+
+
+def test_a_window_that_the_server_asked_for_holds_over_a_restart(world: Any, tmp_path: Path) -> None:
+    world.fill([3])
+    world.server.assignment = None
+    now = [1000.0]
+
+    def jobs() -> Scheduler:
+        clock = lambda: now[0]  # noqa: E731
+        return Scheduler(tmp_path / "jobs", clock=clock, monotonic=clock, uniform=lambda low, high: high)
+
+    with jobs() as first:
+        host = Host(world, count=1, until_finished=False, jobs=first)
+        host.events = [host.stop.set]
+        host.run()
+    assert host.pauses == [7.0]
+    now[0] += 3.0
+    with jobs() as second:
+        host = Host(world, count=1, until_finished=False, jobs=second)
+        host.stop.clear()
+        host.events = [host.stop.set]
+        host.run()
+    assert host.pauses == [4.0]
+    assert len(world.server.requests) == 1, "the restarted host asked nobody before its time"

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_runtime.inference.recommend import DownloadedModel, download_model, predict, recommend
+from device_runtime.tasks.charters import CharterMemory
+from odp.algorithms.seam import LocalRatings, Slices
+from odp.errors import ConfigurationError, ServiceError
+
+COUNTS = [30, 1, 0, 500, 60, 40]
+
+
+@pytest.fixture
+def trained(world: Any) -> Any:
+    """A world after three rounds over real contributions."""
+    from device_runtime.network.services import Traffic
+    from device_runtime.tasks.assignment import open_assignment
+
+    world.fill(COUNTS)
+    participant = world.participant()
+    while world.server.assignment is not None:
+        work = open_assignment(world.server.assignment, population="people")
+        for device in range(len(COUNTS)):
+            with world.store(device) as store:
+                participant.take_part(store, work, Traffic())
+        world.close_round()
+    return world
+
+
+def fetch(world: Any) -> DownloadedModel:
+    services = world.services()
+    offer = services.newest_model("people")
+    return download_model(services, offer, charters=CharterMemory())
+
+
+def direct(world: Any, data: LocalRatings, items: np.ndarray) -> np.ndarray:
+    broadcast = world.distributor.broadcast
+    everything = Slices(broadcast.version, np.arange(len(broadcast.keyed.rows)), broadcast.keyed.rows, broadcast.dense)
+    return world.algorithm.client().predict(everything, data, items)
+
+
+@pytest.mark.parametrize("device", [0, 1, 2, 4])
+def test_recommendations_equal_a_direct_computation_and_leave_out_the_history(trained: Any, device: int) -> None:
+    downloaded = fetch(trained)
+    with trained.store(device) as store:
+        found = recommend(store, downloaded, k=25)
+        data = store.ratings()
+    assert not set(found.items.tolist()) & set(data.items.tolist())
+    rest = np.setdiff1d(np.arange(600), data.items)
+    scores = direct(trained, data, rest)
+    order = np.lexsort((rest, -scores))[:25]
+    assert found.items.tolist() == rest[order].tolist()
+    np.testing.assert_array_equal(found.scores, scores[order])
+    assert len(set(found.items.tolist())) == 25
+
+
+def test_a_device_that_rated_almost_everything_gets_what_is_left(trained: Any) -> None:
+    with trained.store(3) as store:
+        assert len(recommend(store, fetch(trained), k=1000).items) == 100
+
+
+def test_predictions_are_the_clients_and_items_out_of_range_are_refused(trained: Any) -> None:
+    downloaded = fetch(trained)
+    with trained.store(0) as store:
+        items = np.array([5, 0, 599])
+        np.testing.assert_array_equal(predict(store, downloaded, items), direct(trained, store.ratings(), items))
+        for wrong in ([600], [-1]):
+            with pytest.raises(ConfigurationError, match="0 to 599"):
+                predict(store, downloaded, wrong)
+        with pytest.raises(ConfigurationError, match="k=0"):
+            recommend(store, downloaded, k=0)
+
+
+def test_inference_sends_nothing_about_the_device(trained: Any) -> None:
+    selects, submits, checkins = (
+        len(trained.distributor.sizes), len(trained.aggregator.submits), len(trained.server.requests),
+    )  # fmt: skip
+    with trained.store(0) as store:
+        recommend(store, fetch(trained))
+    assert (len(trained.distributor.sizes), len(trained.aggregator.submits)) == (selects, submits)
+    assert trained.server.requests[checkins:] == [b"\x0a\x06people"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda data: data[:-1], lambda data: data + b"\0", lambda data: bytes([data[0] ^ 1]) + data[1:]],
+    ids=["short", "long", "changed"],
+)
+def test_a_table_that_is_not_the_signed_one_is_refused(trained: Any, spoil: Any) -> None:
+    trained.distributor.spoil_table = spoil
+    with pytest.raises(ServiceError):
+        fetch(trained)

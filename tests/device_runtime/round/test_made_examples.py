@@ -1,0 +1,215 @@
+"""Examples that a device's own code makes in its fixed time, before a contribution is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import odp
+from device_runtime.isolated import CallLimits
+from device_runtime.network.services import Traffic
+from device_runtime.round.examples import asks_for
+from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.sdk import EXAMPLE, Device
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Model, Work, open_assignment
+from odp.errors import NotNow, PrivacyError
+
+SERVICE = """
+import odp.isolated as on
+
+class Films(on.IsolatedService):
+    def on_training_examples(self, training, stores):
+        if stores.events(type="broken"):
+            raise RuntimeError("secret-of-the-person")
+        for event in stores.events(type="seen"):
+            yield on.Example({"film": event.data["film"], "stars": 4.0})
+"""
+
+
+@pytest.fixture
+def task(task: odp.Task) -> odp.Task:
+    made = odp.Events(service="films", type=EXAMPLE, item="film", value="stars")
+    return dataclasses.replace(task, data=odp.RatingsData(low=1, high=5, events=made))
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Device]:
+    service = tmp_path / "films.py"
+    service.write_text(SERVICE)
+    with Device(
+        tmp_path / "app", service=service, keyring=False, call_limits=CallLimits(seconds=30.0, processor_seconds=20)
+    ) as device:
+        yield device
+
+
+def work_of(world: Any) -> Work:
+    return open_assignment(world.server.assignment, population="people")
+
+
+def take_part(world: Any, participant: Participant) -> Outcome:
+    with world.store(0) as store:
+        return participant.take_part(store, work_of(world), Traffic())
+
+
+def _adds(store: Store) -> None:
+    store.data("films").replace_events(EXAMPLE, [{"film": 7, "stars": 2.0}], time=time.time())
+
+
+class Maker:
+    """Makes what a test likes; ``steps`` says what happened in which order."""
+
+    def __init__(self, make: Callable[[], Sequence[Any]], keep: Callable[[Store], None] = _adds) -> None:
+        self.steps: list[str] = []
+        self._make, self._keep = make, keep
+
+    def asked_for(self, model: Model) -> bool:
+        return asks_for(model.definition, service="films", type=EXAMPLE)
+
+    def make(self, path: Path, model: Model) -> Sequence[Any]:
+        self.steps.append("make")
+        return self._make()
+
+    def keep(self, store: Store, made: Sequence[Any]) -> None:
+        self.steps.append("keep")
+        self._keep(store)
+
+
+def until_finished(seconds: float, finished: threading.Event) -> None:
+    """Instead of the whole time."""
+    assert finished.wait(60)
+
+
+def with_code(world: Any, maker: Any, wait: Callable[[float, threading.Event], None] = until_finished) -> Participant:
+    made = MadeExamples(maker=maker, code_seconds=6.0, wait=wait, monotonic=lambda: 0.0)
+    return dataclasses.replace(world.participant(), made_examples=made)
+
+
+def test_they_are_made_before_a_contribution_and_once_for_it(world: Any) -> None:
+    world.fill([4])
+    maker = Maker(lambda: [1])
+    participant = with_code(world, maker)
+    assert take_part(world, participant) is Outcome.SENT
+    assert take_part(world, participant) is Outcome.SETTLED
+    (keys,) = world.distributor.keys
+    assert set(keys.tolist()) == {7}
+    assert maker.steps == ["make", "keep"]
+
+
+def test_they_are_not_made_for_a_task_that_the_person_declines(world: Any) -> None:
+    world.fill([4])
+    maker = Maker(lambda: [1])
+    participant = with_code(world, maker)
+    with world.store(0) as store:
+        store.change_person(lambda person: person.with_opt_out(None, time.time()))
+    with pytest.raises((PrivacyError, NotNow)):
+        take_part(world, participant)
+    assert maker.steps == []
+
+
+def fails() -> Sequence[Any]:
+    raise MemoryError
+
+
+def cannot_be_kept(store: Store) -> None:
+    raise ValueError("nonsense")
+
+
+@pytest.mark.parametrize(
+    "maker", [Maker(lambda: [1]), Maker(fails), Maker(lambda: [1], cannot_be_kept)], ids=["makes", "fails", "nonsense"]
+)
+def test_the_device_goes_on_when_its_time_is_over_whatever_the_code_did(world: Any, maker: Maker) -> None:
+    world.fill([4])
+    with world.store(0) as store:
+        _adds(store)
+    now = [100.0]
+    waited: list[float] = []
+
+    def wait(seconds: float, finished: threading.Event) -> None:
+        until_finished(seconds, finished)
+        assert world.distributor.sizes == world.aggregator.submits == []
+        waited.append(seconds)
+        now[0] += seconds
+
+    made = MadeExamples(maker=maker, code_seconds=6.0, store_seconds=1.0, wait=wait, monotonic=lambda: now[0])
+    participant = dataclasses.replace(world.participant(), made_examples=made)
+    assert take_part(world, participant) is Outcome.SENT
+    assert waited == [6.0, 1.0]
+    (keys,) = world.distributor.keys
+    assert set(keys.tolist()) == {7}
+
+
+def test_code_that_does_not_end_is_left_behind_and_its_late_examples_with_it(world: Any) -> None:
+    world.fill([4])
+    release = threading.Event()
+    maker = Maker(lambda: [release.wait(60)])
+    participant = with_code(world, maker, wait=lambda seconds, finished: None)
+    try:
+        assert take_part(world, participant) is Outcome.SENT
+    finally:
+        release.set()
+    assert maker.steps == ["make"]
+
+
+def test_a_task_that_reads_none_gives_the_code_no_time(world: Any, task: odp.Task) -> None:
+    maker = Maker(fails)
+    maker.asked_for = lambda model: False  # type: ignore[method-assign]
+    world.fill([4])
+    assert take_part(world, with_code(world, maker, wait=lambda *_: pytest.fail("waited"))) is Outcome.SENT
+    assert maker.steps == []
+
+
+@pytest.mark.processes
+def test_the_service_of_a_device_makes_what_the_task_trains_on(world: Any, device: Device) -> None:
+    world.fill([4])
+    with own_store(device) as store:
+        for film in (3, 9):
+            store.data("films").add_event("seen", {"film": film}, time=time.time())
+    made = MadeExamples(maker=device._own, code_seconds=1.0, wait=until_finished)
+    with own_store(device) as store:
+        made.make(store, work_of(world).model)
+        found = [event.data for event in store.data("films").events(type=EXAMPLE)]
+    assert found == [{"film": 3, "stars": 4.0}, {"film": 9, "stars": 4.0}]
+
+
+@pytest.mark.processes
+def test_where_the_service_fails_earlier_examples_stay_and_the_person_alone_is_told(world: Any, device: Device) -> None:
+    with own_store(device) as store:
+        _adds(store)
+        store.data("films").add_event("broken", {}, time=time.time())
+        MadeExamples(maker=device._own, code_seconds=1.0, wait=until_finished).make(store, work_of(world).model)
+        assert [event.data for event in store.data("films").events(type=EXAMPLE)] == [{"film": 7, "stars": 2.0}]
+    assert any("on_training_examples of the service failed" in line for line in device._notes.lines())
+    assert "secret-of-the-person" not in "".join(device._notes.lines())
+
+
+def own_store(device: Device) -> Store:
+    """The store of the app's device, with its key."""
+    return device._open()
+
+
+def test_a_task_asks_for_them_by_service_and_type(task: odp.Task) -> None:
+    definition = task.definition()
+    assert asks_for(definition, service="films", type=EXAMPLE)
+    assert not asks_for(definition, service="music", type=EXAMPLE)
+    plain = dataclasses.replace(task, data=odp.RatingsData(low=1, high=5)).definition()
+    assert not asks_for(plain, service="films", type=EXAMPLE)
+
+
+def test_a_question_of_statistics_asks_for_them_too() -> None:
+    made = odp.Events(service="films", type=EXAMPLE, item="film")
+    task = odp.Statistics(
+        name="films-seen",
+        queries={"films": odp.Histogram(bins=8, events=made), "ratings": odp.Histogram(bins=5)},
+        privacy=odp.UserLevelDP(epsilon=1, delta=1e-6),
+        cohort=odp.Cohort(minimum=100, goal=200),
+    )
+    assert asks_for(task.definition(), service="films", type=EXAMPLE)
+    assert not asks_for(task.definition(), service="films", type="seen")

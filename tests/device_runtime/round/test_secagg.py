@@ -1,0 +1,452 @@
+"""Seats of devices at a host that lies: what they refuse, and what their ledgers hold then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from concurrent import futures
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from crypto.secure_aggregation.test_erasure import kept_secrets
+
+import odp
+from device_runtime.network.services import Traffic
+from device_runtime.person.limits import Limits
+from device_runtime.round import secagg
+from device_runtime.round.attempts import begin_attempt, require_new_attempt
+from device_runtime.round.gate import Gate
+from device_runtime.round.participation import Participant
+from device_runtime.round.secagg import Seat, announced
+from device_runtime.round.secagg_sessions import Sessions
+from device_runtime.store.schema import Participation, State
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Work, open_model
+from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Slices
+from odp.crypto import SigningKey
+from odp.crypto.roster import hash_of
+from odp.crypto.secure_aggregation.client import State as ClientState
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
+from odp.crypto.secure_aggregation.session import Configuration
+from odp.errors import DiskFull, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable, StateError
+from odp.privacy.mechanisms import OperatingSystemNoise
+from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
+from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1.secagg_terms_pb2 import SecAggTerms
+from odp.wire.tables import manifest_for
+from trusted_aggregator.secagg_session import LiveSession, Pace
+
+DEVICES = 8
+KINDS = ("advert", "reveal", "shares", "masked", "agreement", "unmask")
+
+
+class Table:
+    """Eight devices with stores, one task, and a host that answers as a test likes."""
+
+    def __init__(self, root: Path, *, bins: int = 5) -> None:
+        developer = SigningKey.generate()
+        definition = odp.Statistics(
+            name="films",
+            queries={"films": odp.Histogram(bins=bins)},
+            privacy=odp.UserLevelDP(epsilon=1, delta=1e-6),
+            cohort=odp.Cohort(minimum=6, goal=DEVICES, aggregation="secagg+"),
+        ).definition()
+        signed = sign_task(definition, developer)
+        algorithm = algorithm_for(open_task(signed))
+        self.grid = algorithm.query(0).grid
+        broadcast = algorithm.server().broadcast(algorithm.server().start())
+        model = open_model(signed, sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer))
+        self.work = Work(model, 0, "127.0.0.1:1", "127.0.0.1:1")
+        self.config = secagg_config(
+            model.definition, query=algorithm.query(0), task_sha256=model.task_sha256, round=0,
+            model_sha256=model.model_sha256, attempt=0,
+        )  # fmt: skip
+        enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
+        services: Any = SimpleNamespace(
+            join_session=lambda *_: wire.JoinResponse(config=self.config), require_pinned=lambda **addresses: None
+        )
+        real = Participant(services=services, enclaves=cast("Any", None), clock=lambda: 0.0)
+        self.participant: Any = SimpleNamespace(
+            services=services,
+            gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
+            roster_for=lambda terms: None, tokens=real.tokens,
+            verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
+            before_data=lambda store, work: None, own_data=real.own_data, contribution=real.contribution,
+        )  # fmt: skip
+        self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
+        for path in self.paths:
+            with Store.open_or_create(path) as store:
+                store.fill(np.arange(3), np.ones(3), filled_from=b"data")
+        self.host = LiveSession(
+            Configuration.open(self.config), goal=DEVICES, patience=1.0, pace=Pace(), clock=lambda: 0.0
+        )
+
+    def seats(self) -> list[Seat]:
+        session = announced(self.participant, self.work, Traffic())
+        assert session is not None
+        return [
+            Seat(session, self.participant, lambda path=path: Store.open(path), population="films", noise=NOISE)
+            for path in self.paths
+        ]
+
+    def tell(self, request: wire.StepRequest) -> wire.StepResponse | None:
+        kind = request.WhichOneof("message")
+        message = None if kind is None else getattr(request, kind)
+        return self.host.step(request.client.identity, request.client.token, message)
+
+    def up_to(self, last: str) -> tuple[list[Seat], list[wire.StepResponse]]:
+        """Every seat after its message ``last``, and what an honest host answers it."""
+        seats = self.seats()
+        requests = [seat.sit_down(Traffic()) for seat in seats]
+        for kind in KINDS[: KINDS.index(last) + 1]:
+            for request in requests:
+                assert request is not None
+                assert request.WhichOneof("message") == kind
+                self.tell(request)
+            if kind == "agreement":
+                self.host.allow_unmasking()
+            answers = [self.tell(wire.StepRequest(client=request.client)) for request in requests if request]
+            if kind != last:
+                requests = [seat.next(answer) for seat, answer in zip(seats, answers, strict=True) if answer]
+        return seats, [answer for answer in answers if answer]
+
+
+NOISE = OperatingSystemNoise()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def announce(table: Table, attempt: int) -> None:
+    """The host announces another attempt, whichever it says."""
+    config = messages.SecAggConfig.FromString(table.config)
+    config.attempt = attempt
+    table.config = config.SerializeToString(deterministic=True)
+    table.host = LiveSession(
+        Configuration.open(table.config), goal=DEVICES, patience=1.0, pace=Pace(), clock=lambda: 0.0
+    )
+
+
+def ledger(table: Table, device: int) -> list[tuple[State, object]]:
+    with Store.open(table.paths[device]) as store:
+        return [(one.state, one.sealed) for one in store.ledger()]
+
+
+@pytest.mark.parametrize(
+    "change", [{"minimum": 3}, {"model_sha256": b"x" * 32}, {"dropout": 0.4}, {"maximum": 9}, {"round": 1}]
+)
+def test_a_session_that_is_not_the_tasks_is_not_joined(table: Table, change: dict[str, Any]) -> None:
+    """Another model for some devices among them: what they were given is in the session's name."""
+    config = messages.SecAggConfig.FromString(table.config)
+    for name, value in change.items():
+        setattr(config, name, value)
+    table.config = config.SerializeToString(deterministic=True)
+    with pytest.raises(PrivacyError, match="another session than the one of the signed task"):
+        announced(table.participant, table.work, Traffic())
+
+
+def test_a_vector_is_in_the_ledger_before_it_leaves_and_no_second_one_is_made(table: Table) -> None:
+    seats, _ = table.up_to("shares")
+    assert ledger(table, 0) == []
+    answer = table.tell(seats[0].poll())
+    assert answer is not None
+    request = seats[0].next(answer)
+    assert request is not None
+    assert ledger(table, 0) == [(State.PREPARED, None)]
+    assert seats[0].sent
+    voided = wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+    assert seats[0].next(voided) is None
+    assert table.seats()[0].sit_down(Traffic()) is None, "whatever the host says, no further session of the round"
+
+
+def test_what_other_tasks_spent_since_the_device_sat_down_counts_before_its_vector_is_made(
+    table: Table, tmp_path: Path
+) -> None:
+    """A device may sit in sessions of several tasks: each was within the limits when it sat down, not all together."""
+    table.participant.gate = Gate(limits=Limits(min_cohort=6, max_total_epsilon=1.1))
+    seats, answers = table.up_to("shares")
+    (tmp_path / "other").mkdir()
+    other = Table(tmp_path / "other").work.model
+    with Store.open(table.paths[0]) as store:
+        store.prepare(
+            Participation(
+                task_sha256=other.task_sha256, round=0, contribution_id=bytes(32), model_sha256=other.model_sha256,
+                recipient=b"", epsilon=1.0, delta=1e-6, policy_sha256=bytes(32), image_digest="sha384:00", time=0.0,
+                record=b"",
+            ),
+            local_parameters=b"", task=other.signed_task, terms=other.terms,
+        )  # fmt: skip
+    with pytest.raises(PrivacyError, match=r"max_total_epsilon=1\.1"):
+        seats[0].next(answers[0])
+    assert len(ledger(table, 0)) == 1
+    assert not seats[0].sent
+    assert seats[1].next(answers[1]) is not None
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("what", ["beyond its bound", "fails", "another length"])
+def test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_session(table: Table, what: str) -> None:
+    """No enclave sees it: a bound that the noise is made for is the device's own to keep."""
+    seats, answers = table.up_to("shares")
+    long = np.full(table.grid.size, table.grid.units, dtype="<i4").tobytes()
+    made = {
+        "beyond its bound": lambda *_, **__: (long, b""),
+        "fails": fails,
+        "another length": lambda *_, **__: (b"", b""),
+    }
+    honest = table.work.model.client
+    lying = SimpleNamespace(contribute=made[what], empty=honest.empty)
+    object.__setattr__(table.work.model, "client", lying)
+    try:
+        found = seats[0].next(answers[0])
+    finally:
+        object.__setattr__(table.work.model, "client", honest)
+    other = seats[1].next(answers[1])
+    assert found is not None
+    assert other is not None
+    assert found.ByteSize() == other.ByteSize()
+    assert ledger(table, 0) == ledger(table, 1) == [(State.PREPARED, None)]
+    with Store.open(table.paths[0]) as store:
+        assert store.empty_contributions() == 1
+        assert len(store.charged()) == 1
+
+
+def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
+    """Nothing, one item, tens of thousands, values at the bounds and beyond: message by message, to the byte."""
+    held: list[dict[int, float]] = [
+        {}, {0: 1.0}, dict.fromkeys(range(20_000), 5.0), {-1: 1e308, 4: -1e308}, {2**62: 0.0}, {3: float("inf")},
+        {1: 1.0, 2: 2.0}, {0: 0.0},
+    ]  # fmt: skip
+    for path, ratings in zip(table.paths, held, strict=True):
+        with Store.open(path) as store:
+            store.erase()
+            for item, value in ratings.items():
+                store.execute("INSERT INTO ratings (item, value) VALUES (?, ?)", (item, value))
+    seats = table.seats()
+    requests = [seat.sit_down(Traffic()) for seat in seats]
+    for kind in KINDS:
+        sizes = {(request.WhichOneof("message"), request.ByteSize()) for request in requests if request is not None}
+        assert {name for name, _ in sizes} == {kind}
+        # Lists of the other clients have their numbers in them, which are a byte longer or shorter.
+        assert max(size for _, size in sizes) - min(size for _, size in sizes) <= (0 if kind == "masked" else DEVICES)
+        for request in requests:
+            assert request is not None
+            table.tell(request)
+        if kind == "agreement":
+            table.host.allow_unmasking()
+        answers = [table.tell(seat.poll()) for seat in seats]
+        requests = [seat.next(answer) for seat, answer in zip(seats, answers, strict=True) if answer is not None]
+    assert [ledger(table, device) for device in range(DEVICES)] == [[(State.PREPARED, None)]] * DEVICES
+    table.host.finish()
+
+
+def test_a_devices_own_code_has_its_time_before_the_session_begins(table: Table) -> None:
+    steps: list[str] = []
+    table.participant.before_data = lambda store, work: steps.append("code")
+    honest = table.host.step
+    table.host.step = lambda *given: (steps.append("session"), honest(*given))[1]  # type: ignore[method-assign]
+    seats, answers = table.up_to("shares")
+    assert steps[: DEVICES + 1] == ["code"] * DEVICES + ["session"]
+    assert seats[0].next(answers[0]) is not None
+    assert steps.count("code") == DEVICES
+
+
+def test_shares_are_given_once(table: Table) -> None:
+    seats, answers = table.up_to("agreement")
+    request = seats[3].next(answers[3])
+    assert request is not None
+    assert request.WhichOneof("message") == "unmask"
+    with pytest.raises(StateError):
+        seats[3].next(answers[3])
+
+
+@pytest.mark.parametrize("left", [[0, 1, 2, 3, 4, 5, 6], [3], [1, 2, 3]])
+def test_a_host_that_drops_chosen_devices_gets_no_agreement_of_the_others(table: Table, left: list[int]) -> None:
+    """Itself listed dead; alone among its own; fewer than the minimum."""
+    seats, answers = table.up_to("masked")
+    told = messages.SecAggSurvivors()
+    told.CopyFrom(answers[7].survivors)
+    told.survivors = bytes([sum(1 << number for number in left)])
+    asked = 7 if 7 not in left and len(left) > 6 else left[0]
+    number = table.host._members[seats[asked]._name.identity].number
+    if len(left) > 6:  # everybody but this very client
+        told.survivors = bytes([0xFF & ~(1 << number)])
+    with pytest.raises(PrivacyError):
+        seats[asked].next(wire.StepResponse(survivors=told))
+    with pytest.raises(StateError):
+        seats[asked].next(answers[asked])
+
+
+def test_the_error_of_a_sum_is_that_of_everybodys_shares(tmp_path: Path) -> None:
+    """2,000 numbers: mean and variance within 6 standard deviations of the law's; false alarm below 1e-8."""
+    table = Table(tmp_path, bins=2000)
+    table.up_to("unmask")
+    model, nothing = table.work.model, np.zeros(0, dtype=np.int64)
+    truth = np.zeros(2000, dtype=np.int64)
+    for path in table.paths:
+        with Store.open(path) as store:
+            slices = Slices(0, nothing, np.zeros((0, 0), dtype=np.float32), {})
+            payload, _ = model.client.contribute(slices, store.ratings(), round=0, seed=store.identity().seed)
+            truth += np.frombuffer(payload, "<i4")
+    error = (table.host.finish() - truth) / (table.grid.share_std * np.sqrt(DEVICES))
+    assert truth.any()
+    assert abs(error.mean()) * np.sqrt(2000) < 6
+    assert abs((error**2).mean() - 1) * np.sqrt(2000 / 2) < 6
+    assert table.grid.share_std * np.sqrt(DEVICES) * table.grid.step >= table.grid.noise_std
+
+
+def test_a_device_that_gave_its_shares_has_sent(table: Table) -> None:
+    seats, answers = table.up_to("unmask")
+    assert [answer.end.reason for answer in answers] == [wire.SecAggEnd.REASON_DONE] * DEVICES
+    for seat, answer in zip(seats, answers, strict=True):
+        assert seat.outcome(answer) is not None
+    assert ledger(table, 5) == [(State.SENT, None)]
+
+
+def test_a_task_that_counts_other_devices_on_its_roster_than_the_pinned_one_has_is_declined() -> None:
+    """The terms of another size count fewer corrupt devices, and are those of the finder all the same."""
+    roster = frozenset(SigningKey.generate().public for _ in range(30))
+    services: Any = SimpleNamespace()
+    participant = Participant(services=services, enclaves=services, roster=roster)
+    terms = SecAggTerms(roster_sha256=hash_of(roster), roster_size=30)
+    assert participant.roster_for(terms) == roster
+    terms.roster_size = 20
+    with pytest.raises(PrivacyError, match="roster_size=20 devices, and its roster has 30"):
+        participant.roster_for(terms)
+    with pytest.raises(PrivacyError, match="another roster of devices than the one pinned here"):
+        participant.roster_for(SecAggTerms(roster_sha256=bytes(32), roster_size=30))
+
+
+def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_restarts(table: Table) -> None:
+    """A lying host voids sessions and begins them again, under numbers as it likes: it sees four orders at most."""
+    revealed = 0
+    for attempt in (0, 0, 1, 0, 1, 3, 2, 3, 3):
+        announce(table, attempt)
+        with contextlib.suppress(PrivacyError):
+            table.up_to("reveal")  # new seats each time, as after a restart of all devices
+            revealed += 1
+    assert revealed == 3, "0, 1 and 3"
+    config = messages.SecAggConfig.FromString(table.config)
+    config.attempt = MOST_ATTEMPTS
+    table.config = config.SerializeToString(deterministic=True)
+    with pytest.raises(PrivacyError, match="attempt=4"):
+        announced(table.participant, table.work, Traffic())
+
+
+def test_a_device_whose_token_did_not_come_joins_the_same_attempt_later_and_one_that_was_refused_does_not(
+    table: Table,
+) -> None:
+    """The host never heard of it: the session gathers on, and may wait for this very device."""
+    answers = [ServiceUnavailable("the issuer is away"), EnrolmentError("the issuer gives this device no token")]
+    asked: list[OdpError] = []
+
+    def session_token(*_: Any) -> bytes:
+        asked.append(answers[len(asked) > 2])
+        raise asked[-1]
+
+    table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
+    sessions = Sessions(table.participant, lambda device: Store.open(table.paths[device]), population="films")
+    ended: list[object] = []
+    with futures.ThreadPoolExecutor(1) as pool:
+
+        def run() -> bool:
+            stop = threading.Event()
+            return sessions.run(
+                table.work, [0], pool=pool, stop=stop, ended=lambda device, result, traffic: ended.append(result)
+            )
+
+        assert [run() for _ in range(5)] == [True] * 4 + [False]
+    assert ended == asked == [answers[0]] * 3 + [answers[1]]
+
+
+def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
+    for answer in ({"end": wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED)}, {"wait": wire.SecAggWait()}):
+        table.participant.services.join_session = lambda *_, answer=answer: wire.JoinResponse(**answer)
+        assert announced(table.participant, table.work, Traffic()) is None
+
+
+def test_an_attempt_is_on_the_disk_before_the_reveal_leaves(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    seats, answers = table.up_to("advert")
+
+    def full(*_: object) -> None:
+        raise DiskFull("no space left")
+
+    client = seats[0]._client
+    with monkeypatch.context() as patch:
+        patch.setattr(secagg, "begin_attempt", full)
+        with pytest.raises(DiskFull):
+            seats[0].next(answers[0])
+    assert client is not None
+    assert client.state is ClientState.ABORTED
+    with Store.open(table.paths[0]) as store:
+        require_new_attempt(store, table.work.key[0], 0, 0)
+    assert seats[1].next(answers[1]) is not None
+    with Store.open(table.paths[1]) as store, pytest.raises(PrivacyError):
+        require_new_attempt(store, table.work.key[0], 0, 0)
+
+
+def test_a_kill_between_the_attempt_and_the_reveal_costs_the_attempt_and_no_more(table: Table) -> None:
+    """Of two processes on one store, one takes part; and an attempt that was noted and never used is not used again."""
+    with Store.open(table.paths[2]) as store:
+        begin_attempt(store, table.work.key[0], 0, 0)
+    seats = table.seats()
+    with pytest.raises(PrivacyError, match="attempt 0 of round 0"):
+        seats[2].sit_down(Traffic())
+    announce(table, 1)
+    assert table.seats()[2].sit_down(Traffic()) is not None
+
+
+def test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased(table: Table) -> None:
+    """With fresh noise, a second sum of the round would be a second release of the same data."""
+    seats, answers = table.up_to("shares")
+    assert seats[0].next(answers[0]) is not None
+    with Store.open(table.paths[0]) as store:
+        store.erase(ledger_too=True)
+        assert store.ledger() == ()
+    for attempt in range(1, MOST_ATTEMPTS):
+        announce(table, attempt)
+        with pytest.raises(PrivacyError, match="after this device took part"):
+            table.seats()[0].sit_down(Traffic())
+
+
+def test_a_round_of_the_past_has_no_further_attempts(table: Table) -> None:
+    """A host cannot wipe the attempts of a round by one of the next round: a store has one number for each task."""
+    with Store.open(table.paths[0]) as store:
+        for round, attempt in ((0, 2), (1, 0), (1, 3), (5, 0)):
+            begin_attempt(store, b"t" * 32, round, attempt)
+        begin_attempt(store, b"u" * 32, 0, 0)
+        for round, attempt in ((0, 3), (1, 3), (4, 0), (5, 0)):
+            with pytest.raises(PrivacyError, match=f"attempt {attempt} of round {round}"):
+                begin_attempt(store, b"t" * 32, round, attempt)
+        assert store.all("SELECT round, attempt FROM secagg_attempts ORDER BY round") == [(0, 0), (5, 0)]
+
+
+@pytest.mark.parametrize("way", ["refusal", "end", "leave", "done"])
+def test_however_a_seat_is_left_its_secrets_are_erased(table: Table, way: str) -> None:
+    seats, answers = table.up_to("agreement" if way == "done" else "reveal")
+    seat, client = seats[0], seats[0]._client
+    assert client is not None
+    if way == "refusal":
+        with pytest.raises(PrivacyError):
+            seat.next(wire.StepResponse(reveals=messages.SecAggReveals()))
+    elif way == "end":
+        assert seat.next(wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))) is None
+    elif way == "leave":
+        assert seat.leave() is not None
+    else:
+        assert seat.next(answers[0]) is not None
+    assert kept_secrets(client, [bytes(range(32))]) == []
+    with pytest.raises(StateError):
+        seat.next(answers[0])

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odp.errors import ConfigurationError
+from odp.simulation.fleet.scenario import load_scenario, parse_scenario
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fleet.toml"
+SOURCE = '[data]\nsource = "x"\n'
+
+
+def test_the_example_is_the_fleet_of_the_documentation() -> None:
+    found = load_scenario(EXAMPLE)
+    assert (found.faults.drop_outs, found.faults.crashes, found.faults.malicious) == (0.2, 0.05, 0.02)
+    assert found.conditions.charging
+    assert found.network.latency_ms == (20, 400)
+
+
+def test_what_a_scenario_does_not_name_happens_to_nobody() -> None:
+    found = parse_scenario(SOURCE)
+    assert (found.faults.drop_outs, found.faults.crashes, found.faults.malicious) == (0.0, 0.0, 0.0)
+    assert (found.network.lost_answers, found.clocks.jumps) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"Missing section \[data\]"),
+        ("[data]\n", r"\[data\] lacks a key; it needs source"),
+        ('data = "x"', r"section, \[data\]"),
+        ('[data]\nsource = ""', "source=''"),
+        (SOURCE + "[fault]\n", "did you mean 'faults'"),
+        (SOURCE + "[faults]\ncrash = 1", "did you mean 'crashes'"),
+        (SOURCE + "[faults]\ncrashes = 1.5", "crashes=1.5"),
+        (SOURCE + "[faults]\ncrashes = 0.5\ndrop_outs = 0.5", "at most 0.95 together"),
+        (SOURCE + '[faults]\nbehaviours = ["malformd"]', "did you mean 'malformed'"),
+        (SOURCE + "[faults]\nbehaviours = []", "behaviours="),
+        (SOURCE + "[network]\nlatency_ms = [5, 1]", "latency_ms=1"),
+        (SOURCE + "[network]\nlatency_ms = 5", "two numbers"),
+        (SOURCE + "[network]\nkilobits_per_second = [0, 5]", "kilobits_per_second=0"),
+        (SOURCE + "[clocks]\njumps = true", "jumps=True"),
+        (SOURCE + "[task]\nrank = 1.5", "rank=1.5"),
+        (SOURCE + "[task]\nepsilon = 0", "epsilon=0"),
+        (SOURCE + "[conditions]\nhours_between = 3", "no hours_between"),
+        (SOURCE + "[conditions]\ncharging = 1", "true or false"),
+        ("[data", "TOML"),
+        ("\x00", "TOML"),
+        ("#" * 70_000, "bytes"),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_refused_in_one_line_with_its_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "scenario.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        load_scenario(file)
+    assert "scenario.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scenario_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.toml: no such file"):
+        load_scenario(tmp_path / "none.toml")
