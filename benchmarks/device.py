@@ -26,8 +26,7 @@ import psutil
 
 from benchmarks import isolated
 from benchmarks.harness import Figure, Limit, progress
-from device_runtime import Gate, Limits, Services, Store, charter_memory, log_guard, store_path
-from device_runtime.host import provision
+from device_runtime import Gate, Limits, Services, Store, charter_memory, log_guard, provision, store_path
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Traffic

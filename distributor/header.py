@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
-from odp.public_tables.table import check_entries, is_table, open_published
 from odp.errors import ConfigurationError
+from odp.public_tables.table import check_entries, is_table, open_published
 from odp.signed.task import model_sha256, open_manifest, task_sha256
 from odp.v1 import common_pb2
 from odp.wire.tables import entry_bytes, entry_row_bytes, keyed_entry

@@ -22,10 +22,10 @@ from distributor.model_store import ModelStore
 from distributor.retention import KEEP_DAYS, Held, forgettable
 from odp._validate import identifier, one_of
 from odp.algorithms.registry import algorithm_for
-from odp.public_tables.table import is_table
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
+from odp.public_tables.table import is_table
 from odp.signed.task import HASH_BYTES, check_length, parse_known
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES

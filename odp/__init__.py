@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.broadcast.config import Broadcast
-    from odp.public_tables.table import Table
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.isolated import IsolatedService
     from odp.models.events import Events
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.models.statistics import Statistics
+    from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
     from odp.task_file import load_task

@@ -24,12 +24,12 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.seam import Broadcast
-from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, ServiceError
+from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.signed.ledger import LedgerPart, read_ledger
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task

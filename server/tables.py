@@ -19,9 +19,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from odp import _validate
-from odp.public_tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
+from odp.public_tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.signed.task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES

@@ -19,8 +19,8 @@ from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.sealed_select import Asked, select_sealed
 from odp import _validate
 from odp.algorithms.seam import Float32Array, Int64Array, Slices
-from odp.public_tables.table import OpenedTable, open_version
 from odp.errors import ConfigurationError
+from odp.public_tables.table import OpenedTable, open_version
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2
 

@@ -181,7 +181,7 @@ def recommend(
         store_path,
     )
     from device_runtime import Services as Clients
-    from device_runtime.inference import recommend as best_items
+    from device_runtime import recommend as best_items
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
 

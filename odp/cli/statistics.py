@@ -9,7 +9,8 @@ from odp.cli.console import console, print_json
 from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
-    from odp.algorithms.statistics.results import HistogramResult, Results
+    from odp.algorithms.statistics.estimates import HistogramResult
+    from odp.algorithms.statistics.results import Results
     from odp.datasets import Ratings
     from odp.models.statistics import Statistics
 
@@ -20,7 +21,7 @@ def show_results(
     found: Results, *, picture: Path | None, confidence: float, json: bool, exact: Results | None = None
 ) -> None:
     """One table per histogram and one line per mean on stderr; with ``json``, one object on stdout."""
-    from odp.algorithms.statistics.results import HistogramResult
+    from odp.algorithms.statistics.estimates import HistogramResult
 
     out = console()
     plain = found.to_json(confidence)
@@ -48,7 +49,7 @@ def simulate_task(
     task: Statistics, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool
 ) -> None:
     """Simulates ``task`` on a data set, beside what was there without noise."""
-    from odp.algorithms.statistics.results import CONFIDENCE
+    from odp.algorithms.statistics.estimates import CONFIDENCE
     from odp.simulation.inputs import SIMULATION
     from odp.simulation.statistics import simulate_statistics
 

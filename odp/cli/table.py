@@ -34,8 +34,8 @@ def publish(
     json: Json = False,
 ) -> None:
     """Publish a table of public rows: key i is row i of the file."""
-    from odp.public_tables.table import Table
     from odp.client import connect
+    from odp.public_tables.table import Table
 
     table = Table(name, _rows(file), cast("Encoding", encoding), rows_per_request)
     with connect(server, state=state) as connection:
@@ -68,9 +68,9 @@ def candidates(
     json: Json = False,
 ) -> None:
     """Cluster the items of a task's newest model, for `odp device recommend --candidates`; again after each release."""
-    from odp.public_tables.candidates import candidate_tables
     from odp.cli.task import find_task
     from odp.client import connect
+    from odp.public_tables.candidates import candidate_tables
     from odp.signed.task import model_sha256, open_task
 
     with connect(server, state=state) as connection:

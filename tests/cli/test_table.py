@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from odp.public_tables.table import OpenedTable, Table, open_version, sign_table, sign_version
 from odp.cli import table as command
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
+from odp.public_tables.table import OpenedTable, Table, open_version, sign_table, sign_version
 
 KEY = SigningKey.from_bytes(bytes(32))
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -23,16 +23,16 @@ from device_runtime import (
     TableCache,
     download_model,
     find_candidates,
+    recommend,
     recommend_candidates,
     store_path,
 )
-from device_runtime.inference import recommend
 from device_runtime.tasks.charters import CharterMemory
-from odp.public_tables.candidates import candidate_tables
 from odp.cli.main import app
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StaleModel
+from odp.public_tables.candidates import candidate_tables
 from odp.signed.task import model_sha256
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2

@@ -11,8 +11,7 @@ import pytest
 from e2e.world import POPULATION, World, device_seeds, released_charges, small_task
 
 import odp
-from device_runtime import Store, download_model, store_path
-from device_runtime.inference import recommend
+from device_runtime import Store, download_model, recommend, store_path
 from device_runtime.tasks.charters import CharterMemory
 from odp.datasets import Ratings, Split
 from odp.privacy.accounting import epsilon as epsilon_of

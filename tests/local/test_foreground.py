@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from odp.cli import run
 from odp.errors import StateError
+from odp.local import foreground
 from odp.transport.logs import Log
 from odp.transport.running import Running
 
@@ -44,9 +44,9 @@ def test_the_end_of_stdin_is_the_parents_death_also_where_there_is_no_stdin(
             raise OSError(errno.EBADF, "Bad file descriptor")
         return next(pieces)
 
-    monkeypatch.setattr(run.os, "read", read)
+    monkeypatch.setattr(foreground.os, "read", read)
     stop = threading.Event()
-    run.parent_watch(stop)
+    foreground.parent_watch(stop)
     assert stop.wait(10)
 
 
@@ -66,12 +66,12 @@ def test_a_program_writes_where_it_serves_and_ends_at_a_signal(tmp_path: Path) -
         waiting(asked)
 
     running.wait = wait  # type: ignore[method-assign]
-    run.serve_until_stopped(running, tmp_path, with_parent=False)
+    foreground.serve_until_stopped(running, tmp_path, with_parent=False)
     assert closed == ["closed"]
 
 
 def test_a_program_whose_address_cannot_be_written_is_stopped(tmp_path: Path) -> None:
     closed: list[str] = []
     with pytest.raises(StateError, match="check the path"):
-        run.serve_until_stopped(_running(closed), tmp_path / "nothing", with_parent=False)
+        foreground.serve_until_stopped(_running(closed), tmp_path / "nothing", with_parent=False)
     assert closed == ["closed"]

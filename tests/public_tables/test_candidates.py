@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.algorithms.seam import Broadcast, Table
+from odp.errors import ConfigurationError
 from odp.public_tables.candidates import (
     STAMP,
     balanced,
@@ -17,7 +18,6 @@ from odp.public_tables.candidates import (
     stamp_of,
     table_names,
 )
-from odp.errors import ConfigurationError
 
 MODEL = bytes(range(32))
 

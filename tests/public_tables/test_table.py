@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from odp.algorithms.registry import algorithm_for
-from odp.public_tables.table import Table, open_published, open_table, open_version, sign_table, sign_version
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import ConfigurationError
+from odp.public_tables.table import Table, open_published, open_table, open_version, sign_table, sign_version
 from odp.signed.task import open_task, sign_task
 from odp.v1 import common_pb2
 from odp.wire.encoding import rounded

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from odp.public_tables.table import Table, open_version
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
+from odp.public_tables.table import Table, open_version
 from odp.signed.task import model_sha256
 from odp.transport.service import NotFound
 from odp.v1 import table_pb2

@@ -21,10 +21,10 @@ from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService, distributor_servicer
-from odp.public_tables.table import Table, open_version
 from odp.client import Connection
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.public_tables.table import Table, open_version
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
