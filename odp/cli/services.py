@@ -363,6 +363,7 @@ def up(
         helper=with_helper,
         admission=admission,
         roster=roster,
+        stop=stop,
     )
     with services:
         for name, child in services.children.items():

@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
-from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PrivacyError, StateError
+from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PopulationFull, PrivacyError, StateError
 from odp.v1.enclave_pb2 import Done, EnclaveReply, EnclaveRequest, Failure, Ping
 
 #: A reply holds at most a release of 15 MiB twice (plain and sealed) and a ledger; the longest message fits four times.
@@ -131,6 +131,7 @@ _ERRORS: dict[Failure.Kind, type[Exception]] = {
     Failure.KIND_SIGNATURE: SignatureError,
     Failure.KIND_DECRYPTION: DecryptionError,
     Failure.KIND_NOT_HELD: NotHeld,
+    Failure.KIND_POPULATION_FULL: PopulationFull,
 }
 
 

@@ -27,7 +27,7 @@ from odp.enclave.channel import (
     failure_of,
     serve,
 )
-from odp.errors import BudgetExceeded, ConfigurationError, DataError, PrivacyError, StateError
+from odp.errors import BudgetExceeded, ConfigurationError, DataError, PopulationFull, PrivacyError, StateError
 from odp.transport.channel import LONG_DEADLINE
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
 from odp.v1.distributor_pb2 import SelectRequest
@@ -242,7 +242,7 @@ def test_requests_of_one_lane_keep_their_order_and_a_post_is_not_answered(pair: 
     "error",
     [
         ConfigurationError("x=1"), PrivacyError("rule"), BudgetExceeded("no ε left"), StateError("rolled back"),
-        SignatureError("not the developer's"), NotHeld("model"), DecryptionError(),
+        SignatureError("not the developer's"), NotHeld("model"), DecryptionError(), PopulationFull("16 rounds"),
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip

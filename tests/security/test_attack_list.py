@@ -507,6 +507,11 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "enclave/test_channel.py::test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline"),
         ("R264", "a service that hangs on one task",
          "server/test_waits.py::test_a_task_whose_service_does_not_answer_holds_up_no_other"),
+        ("R290", "more tasks of a population than may have a round open, to end one that has spent budget",
+         "security/test_quotas.py::"
+         "test_r290_a_population_that_is_full_lets_a_task_wait_that_has_spent_and_does_not_end_it"),
+        ("R291", "a script that ends a task and forgot to say which",
+         "cli/test_task.py::test_an_empty_id_names_no_task_even_where_there_is_one_alone"),
     ],
     "hand-overs": [
         ("R270", "a successor that nobody, or too few, endorsed",
