@@ -300,7 +300,9 @@ class Driver:
         arrivals.seen(contributions, now=now)
         what = f"round {current.round} of {task.planned_rounds}: "
         if contributions < cohort.minimum:
-            return Wait(f"{what}{cohort.minimum} contributions, its minimum, however long that takes")
+            ended = "" if self._tokens is None else self._tokens.ended(task.signed, current.round)
+            short_of = f"{cohort.minimum} contributions, its minimum, however long that takes"
+            return Wait(what + (f"its token key {ended}" if ended else short_of))
         if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
             return None  # the clients of a session wait, and no further ones can join it
         seconds = cohort.round_seconds

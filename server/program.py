@@ -184,7 +184,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             issuer_ca = ca if config.issuer_ca is None else read_ca(config.issuer_ca)
             channel = undo.enter_context(connect(config.issuer_control, issuer_ca, identity=identity))
             issuer = IssuerClient(channel, config.issuer_control)
-        tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer)
+        tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer, clock=clock)
         board = Board(
             storage,
             distributor_address=config.distributor,
