@@ -150,10 +150,12 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         )
         undo.callback(watch(identity, log).close)
         state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
+        state.require_kept(DATABASE_FILE)
         key = _developer_key(state)
         token = _operator_token(state)
         storage = Storage(state.path(DATABASE_FILE), health=state.health, clock=clock)
         undo.callback(storage.close)
+        state.note_kept(DATABASE_FILE)
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
         public = undo.enter_context(connect(config.aggregator, ca))
         controls = [
