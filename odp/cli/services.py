@@ -337,6 +337,7 @@ def up(
     from odp.cli.processes import Services
     from odp.cli.supervising import Supervisor
     from odp.enclave.policy import EnclavePolicy
+    from odp.errors import OdpError
     from odp.transport.channel import parse_address
     from odp.transport.service import stop_event
 
@@ -379,6 +380,9 @@ def up(
         while not stop.wait(0.5):
             supervisor.look()
             if time.monotonic() - endorsed >= _ENDORSE_SECONDS:
-                services.pin_log()
                 endorsed = time.monotonic()
+                try:
+                    services.pin_log()
+                except OdpError as error:
+                    out.print(f"endorsements were not renewed: {error}", soft_wrap=True)
     out.print("stopped")
