@@ -343,17 +343,72 @@ def test_a_second_successor_is_refused_though_it_is_endorsed(make_world: Make) -
     for image in (NEW, OTHER):
         endorsers.endorse(image, world.policy)
     first = Upgrade(world, endorsers)
-    request = first.request()
-    world.settle(world.core.begin_hand_over(request))
+    first.run()
     second = Upgrade(world, endorsers, image=OTHER)
     with pytest.raises(PrivacyError, match="handed over"):
         second.run()
-    first.run()
     assert first.package is not None
     # The package of the first, replayed to the second: it is sealed to the first, over the nonce of the first.
     second.taking.draw_nonce()
     with pytest.raises(OdpError):
         second.taking.accept(first.package, endorsers.excerpt())
+
+
+@pytest.mark.parametrize("died", STEPS[2:])
+def test_r282_a_successor_that_never_takes_over_is_replaced_and_gets_nothing_afterwards(
+    make_world: Make, died: str
+) -> None:
+    """A version that cannot start, or that was withdrawn, must not take the budget with it."""
+    world, endorsers = _charged(make_world)
+    before = _spent(world.core, world)
+    for image in (NEW, OTHER):
+        endorsers.endorse(image, world.policy)
+    first, second = Upgrade(world, endorsers), Upgrade(world, endorsers, image=OTHER)
+
+    def kill(step: str) -> None:
+        if step == died:
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        first.run(kill)
+    if died == STEPS[-1]:
+        with pytest.raises(PrivacyError, match="handed over"):
+            second.run()
+        assert _spent(first.restart(), world) == before
+        return
+    world.restart()
+    assert _spent(second.run(), world) == before
+    _charges_nothing(world)
+    if first.stored:
+        with pytest.raises(StateError, match="rolled back"):
+            first.restart()
+    first.launch()
+    with pytest.raises(PrivacyError, match="handed over"):
+        first.run()
+    assert _spent(second.restart(), world) == before
+
+
+def test_r282_a_successor_that_has_the_key_gets_nothing_once_another_is_named(make_world: Make) -> None:
+    world, endorsers = _charged(make_world)
+    before = _spent(world.core, world)
+    for image in (NEW, OTHER):
+        endorsers.endorse(image, world.policy)
+    first, second = Upgrade(world, endorsers), Upgrade(world, endorsers, image=OTHER)
+
+    def stop(step: str) -> None:
+        if step == "the key was taken":
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        first.run(stop)
+    named = dict(world.records)
+    with pytest.raises(_Killed):
+        second.run(stop)
+    with pytest.raises(PrivacyError, match="was not handed over to this enclave"):
+        first.adopt(world.records)
+    with pytest.raises(StateError, match="handed over"):
+        first.adopt(named)
+    assert _spent(second.adopt(world.records), world) == before
 
 
 def test_of_two_processes_of_the_successor_one_goes_on(make_world: Make) -> None:
