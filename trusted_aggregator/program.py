@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 ROLE = "aggregator"
 # A hand-over comes with the hash of every entry of the log: a million of them.
-_CONTROL_LIMITS = Limits(request_bytes=2**25)
+_CONTROL_LIMITS = Limits(request_bytes=2**25, queued_bytes=2**26)
 
 
 @dataclass(frozen=True)
