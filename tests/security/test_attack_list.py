@@ -541,6 +541,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_hand_over.py::test_the_key_is_not_given_before_the_successor_is_named_in_force"),
         ("R271", "a second successor, a replayed package",
          "security/test_hand_over.py::test_a_second_successor_is_refused_though_it_is_endorsed"),
+        ("R282", "a successor that was replaced, with the key that it got before",
+         "security/test_hand_over.py::"
+         "test_r282_a_successor_that_has_the_key_gets_nothing_once_another_is_named"),
         ("R271", "two processes of the successor",
          "security/test_hand_over.py::test_of_two_processes_of_the_successor_one_goes_on"),
         ("R272", "death at each step", "security/test_hand_over.py::"
@@ -555,6 +558,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_contributed_before"),
         ("R276", "a log that hides a hand-over, or invents one",
          "transparency/test_hand_overs.py::test_every_lie_about_a_hand_over_is_named"),
+        ("R280", "charges by code that handed a population back",
+         "transparency/test_hand_overs.py::"
+         "test_r280_what_was_handed_back_is_no_longer_the_next_codes_to_charge_or_to_hand_over"),
     ],
     "backups": [
         ("R277", "an older ledger, or none",
