@@ -170,4 +170,6 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         # Taken for an empty one, it would let anybody found the populations anew.
-        raise StateError(f"{file} is damaged: restore it, or remove it and {_kept(file).name} to trust the next answer") from None
+        raise StateError(
+            f"{file} is damaged: restore it, or remove it and {_kept(file).name} to trust the next answer"
+        ) from None

@@ -16,9 +16,10 @@ is signed again every minute: it tells them, and the witnesses, that it still is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -211,12 +212,13 @@ class LogKeeper:
         """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
         self._take_up_endorsements()
         now = self._clock()
-        with self._lock:
-            due = not 0 <= now - self._signed < FRESH_SECONDS
-            if due:
-                self._log.sign_again(now=now)
-                self._signed = now
-        return self._cosign(again=due) or due
+        with self._asker() as mine:
+            with self._lock:
+                due = not 0 <= now - self._signed < FRESH_SECONDS
+                if due:
+                    self._log.sign_again(now=now)
+                    self._signed = now
+            return (mine and self._cosign(again=due)) or due
 
     def _take_up_endorsements(self) -> None:
         try:
@@ -239,6 +241,8 @@ class LogKeeper:
         """
         if charter is None:
             return None
+        with self._asker():
+            pass  # a device refuses what was appended until its witnesses have cosigned it
         with self._lock:
             size = self._log.size
             entries = (TaskEntry.of(task), ManifestEntry.of(model), CharterEntry.of(charter))
@@ -269,47 +273,53 @@ class LogKeeper:
         return log_pb2.Inclusion(index=index, hashes=packed(self._log.inclusion_proof(index, size)), entry=entry)
 
     def _append(self, entries: Sequence[bytes]) -> bool:
-        with self._lock:
-            before, now = self._log.size, self._clock()
-            self._log.append(entries, now=now)
-            if self._log.size == before:
-                return False
-            self._signed = now
-        self._cosign(again=True)
-        return True
+        with self._asker() as mine:
+            with self._lock:
+                before, now = self._log.size, self._clock()
+                self._log.append(entries, now=now)
+                if self._log.size == before:
+                    return False
+                self._signed = now
+            if mine:
+                self._cosign(again=True)
+            return True
+
+    @contextlib.contextmanager
+    def _asker(self) -> Iterator[bool]:
+        """Whether this thread may ask the witnesses; one that asks holds others up for ``_PATIENCE_SECONDS`` at most.
+
+        Without it, what is missing is left to the next ``keep_fresh``.
+        """
+        mine = self._asking.acquire(timeout=_PATIENCE_SECONDS)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._asking.release()
 
     def _cosign(self, *, again: bool) -> bool:
-        """Asks the witnesses for what is missing (``again``: all of them); one that failed is asked again later.
-
-        Where another thread asks them for longer, what is missing is left to the next ``keep_fresh``.
-        """
-        if not self._asking.acquire(timeout=_PATIENCE_SECONDS):
-            return False
+        """Asks the witnesses for what is missing (``again``: all of them); one that failed is asked again later."""
         changed = False
-        try:
-            for witness in self._witnesses:
-                newest = self._log.checkpoint
-                lately = 0 <= self._clock() - witness.failed < _ASK_AGAIN_SECONDS
-                if lately or not (again or witness.cosigned != newest):
-                    continue
-                try:
-                    changed = self._ask(witness, newest) or changed
-                except OdpError as error:
-                    witness.cosigned = None
-                    self._events.warning("witness_did_not_cosign", witness=witness.key.name, reason=str(error))
-                if witness.cosigned != newest:
-                    witness.failed = self._clock()
-        finally:
-            self._asking.release()
+        for witness in self._witnesses:
+            with self._lock:
+                note, newest = self._log.note, self._log.checkpoint
+            lately = 0 <= self._clock() - witness.failed < _ASK_AGAIN_SECONDS
+            if lately or not (again or witness.cosigned != newest):
+                continue
+            try:
+                changed = self._ask(witness, note, newest) or changed
+            except OdpError as error:
+                witness.cosigned = None
+                self._events.warning("witness_did_not_cosign", witness=witness.key.name, reason=str(error))
+            if witness.cosigned != newest:
+                witness.failed = self._clock()
         return changed
 
-    def _ask(self, witness: KnownWitness, newest: Checkpoint) -> bool:
+    def _ask(self, witness: KnownWitness, note: bytes, newest: Checkpoint) -> bool:
         # The witness says where it stands where that is not what was remembered: one more try.
         for _ in range(2):
             proof = self._log.consistency_proof(min(witness.size, newest.size), newest.size)
-            reply = witness.caller.add_checkpoint(
-                self._log.note, old_size=min(witness.size, newest.size), hashes=packed(proof)
-            )
+            reply = witness.caller.add_checkpoint(note, old_size=min(witness.size, newest.size), hashes=packed(proof))
             if reply.cosignature:
                 break
             if reply.size > newest.size:

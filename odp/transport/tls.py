@@ -214,9 +214,9 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
         )
     if now < begins:
         raise ConfigurationError(
-            f"the development CA in {folder} is valid from {utc(begins.timestamp())} on, and it is {utc(now.timestamp())} "
-            "here; check the clock. Where that was wrong when the CA was made, remove that folder, start again, and "
-            f"give devices and developers the new {CA_FILE}"
+            f"the development CA in {folder} is valid from {utc(begins.timestamp())} on, and it is "
+            f"{utc(now.timestamp())} here; check the clock. Where that was wrong when the CA was made, remove that "
+            f"folder, start again, and give devices and developers the new {CA_FILE}"
         )
     known: dict[str, Any] = {
         "files": {"certificate": state.path("tls.pem"), "key": state.path("tls.key"), "ca": folder / CA_FILE},
