@@ -16,7 +16,7 @@ from sqlcipher3 import dbapi2 as sqlcipher
 
 from device_runtime.keys import StoreKey
 from odp.errors import DataError, DiskFull, StateError, StoreDamaged
-from odp.transport.durability import WRITE_FAILED, Health, disk_failed
+from odp.transport.durability import Health, disk_failed
 
 #: What a constraint of a table refuses.
 IntegrityError = sqlcipher.IntegrityError
@@ -128,10 +128,10 @@ def errors(path: Path) -> Iterator[None]:
         reason = str(error).lower()
         if "malformed json" in reason:
             raise DataError(f"device store {path} holds an event that SQLite cannot read as JSON") from error
-        if error.sqlite_errorname == WRITE_FAILED or "full" in reason:
-            raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
         if error.sqlite_errorname.startswith("SQLITE_IOERR"):
             raise disk_failed(path, error.sqlite_errorname) from error
+        if "full" in reason:
+            raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
         if "locked" in reason or "busy" in reason:
             raise StateError(f"device store {path} is locked by another program; stop it") from error
         if "unable to open" in reason or "readonly" in reason:

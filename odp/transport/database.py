@@ -16,13 +16,15 @@ import sqlalchemy
 from sqlalchemy import event
 
 from odp.errors import DiskFull, StateError
-from odp.transport.durability import WRITE_FAILED, Health, disk_failed, read_from_disk, sync_folder
+from odp.transport.durability import Health, disk_failed, read_from_disk, sync_folder
 from odp.transport.private_files import make_private
 from odp.transport.state_folder import state_errors
 
 _BUSY_SECONDS = 30
 _EMPTYING_SECONDS = 1
 _MILLISECONDS = 1000
+# SQLite has another code for a disk without space alone: this is what it says of a quota, or a limit of a file's size.
+_WRITE_FAILED = "SQLITE_IOERR_WRITE"
 
 
 def open_database(path: Path, *, health: Health | None = None) -> sqlalchemy.Engine:
@@ -94,7 +96,7 @@ def database_errors(path: Path) -> Iterator[None]:
         reason, failed = str(error.orig).lower(), _failed(error.orig)
         if failed:
             raise disk_failed(path, failed) from error
-        if "full" in reason or _name(error.orig) == WRITE_FAILED:
+        if "full" in reason or _name(error.orig) == _WRITE_FAILED:
             raise DiskFull(f"database {path}: disk full; free some space and start again, nothing was lost") from error
         if "malformed" in reason or "not a database" in reason:
             raise StateError(f"database {path} is damaged ({error.orig}); restore it from a backup") from error
@@ -111,7 +113,7 @@ def _failed(error: object) -> str:
     A write that failed took its transaction with it, and nothing before: that is a quota, mostly, and not lost data.
     """
     name = _name(error)
-    return name if name.startswith("SQLITE_IOERR") and name != WRITE_FAILED else ""
+    return name if name.startswith("SQLITE_IOERR") and name != _WRITE_FAILED else ""
 
 
 def _name(error: object) -> str:

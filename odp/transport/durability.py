@@ -15,9 +15,6 @@ from pathlib import Path
 
 from odp.errors import DiskFailed, StateError
 
-#: SQLite's code for a quota, or a limit of a file's size; it has another one for a disk without space alone.
-WRITE_FAILED = "SQLITE_IOERR_WRITE"
-
 
 class Health:
     """Whether a disk still stores what it is given; of one program or one object. Thread-safe.

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import resource
 import signal
 import stat
 import struct
@@ -18,7 +17,7 @@ from device_runtime.limits import Limits
 from device_runtime.person import Person
 from device_runtime.schema import State
 from device_runtime.store import Store, store_path
-from odp.errors import DiskFull, PrivacyError, Refusal, StateError
+from odp.errors import PrivacyError, Refusal, StateError
 from odp.v1 import common_pb2
 
 
@@ -240,19 +239,6 @@ def test_damage_in_the_middle_of_a_file_is_named_too(path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(StateError, match=r"7\.sqlite is damaged"), Store.open(path) as store:
         store.ratings()
-
-
-def test_a_limit_of_a_files_size_is_a_full_disk_and_not_a_broken_one(path: Path) -> None:
-    with Store.open_or_create(path) as store:
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
-        try:
-            with pytest.raises(DiskFull, match="disk full; free some space, nothing was lost"):
-                store.fill(np.arange(5000), np.full(5000, 3.0), filled_from=b"x")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        store.fill(np.arange(500), np.full(500, 3.0), filled_from=b"x")
-        assert len(store.ratings().items) == 500
 
 
 def test_a_missing_store_and_a_store_of_another_version_say_so(path: Path) -> None:
