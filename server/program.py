@@ -11,13 +11,13 @@ from pathlib import Path
 
 import grpc
 
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey, check_public
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
 from odp.transport.certificates import watch
 from odp.transport.channel import connect, parse_address
 from odp.transport.limits import Limits

@@ -128,9 +128,9 @@ def reference_values(
 
     Digests and policies are computed from the installed code and the options, not asked from a running service.
     """
+    from odp.enclave.log_policy import LogPolicy
     from odp.enclave.policy import EnclavePolicy
     from odp.local.reference_values import write_reference_values
-    from odp.transparency.policy import LogPolicy
 
     policy = EnclavePolicy(
         role="aggregator",

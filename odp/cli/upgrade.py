@@ -128,9 +128,9 @@ def logged(
 
     Raises ServiceError where it does not hold one within ``seconds``; ConfigurationError where the file holds none.
     """
+    from odp.crypto.note import Note
     from odp.transparency.checkpoint import Checkpoint
     from odp.transparency.endorsements import EndorsementFile, open_endorsement
-    from odp.transparency.note import Note
     from odp.v1 import hand_over_pb2
 
     until = clock() + seconds

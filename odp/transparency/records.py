@@ -23,6 +23,7 @@ from odp.algorithms.release import charges_of, event_of, round_charges, sampling
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
@@ -50,7 +51,6 @@ from odp.transparency.entries import (
     WithdrawalEntry,
 )
 from odp.transparency.hand_overs import HandOvers, signer_of
-from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure
 from odp.v1 import common_pb2, population_pb2
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from odp.crypto.note import Kind
 from odp.enclave.reference_values import ReferenceValues
 from odp.local.processes import Child, Services
 from odp.transparency.checkpoint import check_age, verify_checkpoint
 from odp.transparency.key_file import note_key
-from odp.transparency.note import Kind
 from odp.transparency.sources import LogServer
 from odp.transport.channel import connect
 

@@ -22,15 +22,15 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.store.store import State
 from device_runtime.tasks.assignment import Work, open_assignment
 from device_runtime.tasks.charters import CharterMemory
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceUnavailable, TransparencyError
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import CharterEntry, ManifestEntry, PolicyEntry, TaskEntry
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard, packed
 from odp.transport.state_folder import StateFolder
 from odp.v1 import log_pb2, server_pb2

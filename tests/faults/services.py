@@ -22,6 +22,7 @@ from device_runtime.round.attempts import begin_attempt
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
 from distributor.model_store import ModelStore
+from odp.crypto.note import Kind, NoteKey
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
 from odp.enrolment.storage import Grant, KeyRecord
@@ -33,7 +34,6 @@ from odp.simulation.noise import NoNoise
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
 from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2

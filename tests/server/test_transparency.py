@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.audit import AuditReport, audit
@@ -17,8 +19,6 @@ from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Changed, EndorsementFile, endorse
 from odp.transparency.entries import EvidenceEntry, PolicyEntry, decode
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard
 from odp.transparency.sources import LogFolder
 from odp.transport.sweeping import DAY

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from transparency.world import NOW, LogWorld, filler
 
+from odp.crypto.note import Kind, NoteKey
 from odp.errors import StateError, TransparencyError
 from odp.transparency.client import MOST_WATCHED, PAGE, TILE, LogMemory, LogView
 from odp.transparency.merkle import leaf_hash
-from odp.transparency.note import Kind, NoteKey
 
 MONTH = 30.5 * 24 * 3600
 #: The end of the world's endorsements, in days.
