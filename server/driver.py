@@ -125,6 +125,8 @@ class Driver:
         self._published: dict[bytes, int] = {}
         # When a population was last seen to be this server's, on the monotonic clock.
         self._owned: dict[str, float] = {}
+        # Of the tasks whose signature and fields this process has verified.
+        self._definitions: dict[bytes, common_pb2.TaskDefinition] = {}
         self._arrivals: dict[bytes, Arrivals] = {}
         self._waits = Waits(clock=clock, monotonic=monotonic)
         self._threads = StepThreads()
@@ -162,7 +164,7 @@ class Driver:
         active, ending = self._storage.tasks(TaskState.ACTIVE), self._storage.tasks_to_abandon()
         known = {task.sha256 for task in (*active, *ending)}
         self._waits.keep(known)
-        for memory in (self._published, self._arrivals):
+        for memory in (self._published, self._arrivals, self._definitions):
             for sha256 in [sha256 for sha256 in list(memory) if sha256 not in known]:
                 memory.pop(sha256, None)
         steps = [(task, self._abandon) for task in ending] + [(task, self._advance) for task in reversed(active)]
@@ -293,7 +295,7 @@ class Driver:
 
     def _round_wait(self, task: TaskRecord, current: RoundRecord, contributions: int) -> Wait | None:
         """What an open round waits for; None where it is to be closed (``server/closing.py``)."""
-        cohort, now = open_task(task.signed).cohort, self._monotonic()
+        cohort, now = self._definition(task).cohort, self._monotonic()
         arrivals = self._arrivals.get(task.sha256)
         if arrivals is None or arrivals.round != current.round:
             arrivals = self._arrivals[task.sha256] = Arrivals(current.round, contributions, now)
@@ -332,7 +334,7 @@ class Driver:
             task_sha256=task.sha256,
             round=current.round,
             model_sha256=model_sha256(version.signed),
-            declared=self._algorithm(open_task(task.signed)).query(current.round).releases,
+            declared=self._algorithm(self._definition(task)).query(current.round).releases,
             signing_key=None if self._signing_key is None else self._signing_key(),
         )
         if self._keeper is not None:
@@ -354,7 +356,7 @@ class Driver:
 
     def _is_below_minimum(self, task: TaskRecord, current: RoundRecord) -> bool:
         contributions = self._aggregator.progress(task.sha256, current.round).contributions
-        return contributions < open_task(task.signed).cohort.minimum
+        return contributions < self._definition(task).cohort.minimum
 
     def _apply(self, task: TaskRecord, version: VersionRecord) -> bool:
         stored = self._storage.state_and_tables(task.sha256, version.version)
@@ -394,8 +396,14 @@ class Driver:
             self._log.event("task_abandoned", task=short(task.sha256), name=task.name)
         return True
 
+    def _definition(self, task: TaskRecord) -> common_pb2.TaskDefinition:
+        found = self._definitions.get(task.sha256)
+        if found is None:
+            found = self._definitions[task.sha256] = open_task(task.signed)
+        return found
+
     def _server(self, task: TaskRecord) -> Server:
-        definition = open_task(task.signed)
+        definition = self._definition(task)
         matrix = item_features_from(definition.model, self._storage.item_features(task.sha256))
         return self._algorithm(definition).server(item_features=matrix)
 

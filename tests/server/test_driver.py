@@ -11,8 +11,9 @@ import pytest
 
 from odp.algorithms.registry import algorithm_for
 from odp.models.item_features import item_features_sha256
-from odp.signed.task import model_sha256
+from odp.signed.task import model_sha256, open_task
 from odp.v1 import common_pb2
+from server import driver
 from server.releases import attested_signing_key, noisy_tensors
 from server.schema import RoundState, TaskState
 from server.storage import Storage
@@ -70,6 +71,21 @@ def test_public_features_reach_the_estimates_and_survive_a_restart(world: Any, d
         state = server.step(state, noisy_tensors(release))
     for table in server.broadcast(state).tables:
         np.testing.assert_array_equal(world.distributor.models[sha256, 3][table.name], table.rows)
+
+
+def test_a_task_is_verified_once_and_not_at_every_look(
+    world: Any, definition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified = []
+    monkeypatch.setattr(driver, "open_task", lambda signed: verified.append(signed) or open_task(signed))
+    world.submit(definition)
+    polling = world.driver()
+    world.run(polling)
+    for _ in range(5):
+        polling.step_once()
+    world.aggregator.contributions = GOAL
+    world.run(polling)
+    assert len(verified) == 1
 
 
 #: Dying around these is dying after the call before: nothing changes.
