@@ -38,6 +38,7 @@ from odp.errors import (
     StateError,
 )
 from odp.models.item_features import item_features_from
+from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
@@ -46,7 +47,6 @@ from server.board import Board
 from server.clients import Aggregator, Distributor
 from server.closing import Arrivals
 from server.populations import Populations
-from server.releases import ReleaseRefused, check_release, noisy_tensors
 from server.round_clock import RoundClock
 from server.schema import RoundState, TaskState
 from server.steps import StepThreads
@@ -329,7 +329,7 @@ class Driver:
             if error.code is grpc.StatusCode.FAILED_PRECONDITION and self._is_below_minimum(task, current):
                 raise _StaysOpen(str(error)) from error
             raise
-        release = check_release(
+        release = open_release(
             signed,
             task_sha256=task.sha256,
             round=current.round,

@@ -14,6 +14,7 @@ import grpc
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey, check_public
 from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import verify_fresh
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
@@ -34,7 +35,6 @@ from server.driver import Driver
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
-from server.releases import attested_signing_key
 from server.servicer import NAME, servicer
 from server.storage import Storage
 from server.tables import FOLDER as TABLE_FOLDER
@@ -203,7 +203,11 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             log=log,
             signing_key=None
             if reference_values is None
-            else lambda: attested_signing_key(aggregator, reference_values, clock=clock),
+            else lambda: (
+                verify_fresh(
+                    aggregator.evidence, role="aggregator", reference_values=reference_values, clock=clock
+                ).signing_key
+            ),
             keeper=keeper,
             populations=populations,
             tokens=tokens,

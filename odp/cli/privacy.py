@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -179,22 +178,9 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
 
 def _verified(connection: Connection, status: server_pb2.TaskStatus, state: Path) -> VerifiedEnclave:
     """The aggregator's enclave, by the reference values in the state folder: the report's word is the enclave's."""
-    import os
-
     from odp.enclave.reference_values import ReferenceValues
-    from odp.enclave.verifier import verify_evidence
 
-    nonce = os.urandom(32)
-    reply = connection.evidence(status.aggregator_address, nonce)
-    return verify_evidence(
-        token=reply.token,
-        policy=reply.policy,
-        event_log=reply.event_log,
-        nonce=nonce,
-        role="aggregator",
-        reference_values=ReferenceValues.load(state / "reference_values.json"),
-        now=time.time(),
-    )
+    return connection.attested_aggregator(status, ReferenceValues.load(state / "reference_values.json"))
 
 
 def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: VerifiedEnclave) -> Ledger:

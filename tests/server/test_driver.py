@@ -10,15 +10,20 @@ import numpy as np
 import pytest
 
 from odp.algorithms.registry import algorithm_for
+from odp.enclave.verifier import verify_fresh
 from odp.models.item_features import item_features_sha256
+from odp.signed.release import noisy_tensors
 from odp.signed.task import model_sha256, open_task
 from odp.v1 import common_pb2
 from server import driver
-from server.releases import attested_signing_key, noisy_tensors
 from server.schema import RoundState, TaskState
 from server.storage import Storage
 
 GOAL = 5
+
+
+def attested_key(evidence: Any, values: Any) -> bytes:
+    return verify_fresh(evidence, role="aggregator", reference_values=values, clock=time.time).signing_key
 
 
 def outcome(world: Any, sha256: bytes) -> tuple[TaskState, str]:
@@ -367,7 +372,7 @@ def test_a_release_that_the_attested_enclave_signed_is_applied(world: Any, defin
     world.aggregator.contributions = GOAL
     values = world.services.reference_values()
     client = world.services.aggregator_client
-    world.run(world.driver(signing_key=lambda: attested_signing_key(client, values, clock=time.time)))
+    world.run(world.driver(signing_key=lambda: attested_key(client.evidence, values)))
     assert outcome(world, sha256) == (TaskState.FINISHED, "")
 
 
@@ -387,7 +392,7 @@ def test_evidence_that_is_not_accepted_keeps_the_round_waiting_for_better_refere
     world.aggregator.contributions = GOAL
     values = world.services.reference_values(image="sha384:" + "cd" * 48)
     client = world.services.aggregator_client
-    world.run(world.driver(signing_key=lambda: attested_signing_key(client, values, clock=time.time)))
+    world.run(world.driver(signing_key=lambda: attested_key(client.evidence, values)))
     assert outcome(world, sha256) == (TaskState.ACTIVE, "")
     assert world.storage.round(sha256, 0).state is RoundState.OPEN
     assert "wrong_image" in world.lines.text
