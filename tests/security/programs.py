@@ -110,7 +110,7 @@ PROGRAMS = {
     ),
     "distributor": Program(
         _distributor, "DistributorService/Select", REFUSED,
-        ("DistributorService/Select", "DistributorService/Download", "RetrievalService/GetHint"),
+        ("DistributorService/Select", "DistributorService/Download", "RetrievalService/SelectPrivately"),
     ),
     "aggregator": Program(
         _aggregator, "AggregatorService/GetLedger", UNKNOWN,

@@ -60,10 +60,6 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R213", "a clock that was wrong together with the log's",
          "transparency/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
     ],
-    "retrieval by lattices": [
-        ("R214", "primal, dual and hybrid dual attack",
-         "crypto/pir/test_lwe_parameters.py::test_every_attack_on_our_parameters_costs_at_least_128_bits"),
-    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",
@@ -323,9 +319,6 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R171", "rounds that stay open for ever",
          "security/test_quotas.py::"
          "test_r171_a_round_that_nobody_asks_about_is_erased_uncharged_and_can_be_opened_anew"),
-        ("R172", "asking for many hints at once",
-         "distributor/test_quotas.py::"
-         "test_r172_many_that_ask_for_many_hints_cost_one_at_a_time_and_few_tables_in_memory"),
         ("R173", "a start that takes long",
          "security/test_quotas.py::test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_seconds"),
     ],
