@@ -19,7 +19,7 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from random import SystemRandom
 
-from device_runtime.host.counts import FILE, Statistics
+from device_runtime.host.counts import FILE, HostCounts
 from device_runtime.host.ending import Ending
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
@@ -153,7 +153,7 @@ class Fleet:
             participant, lambda device: Store.open(store_path(state.root, device), durable=durable),
             population=population,
         )  # fmt: skip
-        self.statistics = Statistics(population=population, devices=count, stored=state.read(FILE))
+        self.counts = HostCounts(population=population, devices=count, stored=state.read(FILE))
 
     def run(self) -> None:
         """Works until it is stopped, or finished.
@@ -182,7 +182,7 @@ class Fleet:
                 if self._housekeeping is not None:
                     self._housekeeping.step()
                 if pause is None:
-                    self.statistics.finish()
+                    self.counts.finish()
                     self._log.event("devices_finished", population=self._population)
                     break
                 if (pause > 0 and self._wait(self._ending.left(pause))) or self._ending.is_over():
@@ -215,7 +215,7 @@ class Fleet:
                 f"{self._state.root}; give them data first (--data)"
             )
         for key, (sent, refused) in counts.items():
-            self.statistics.recovered(key, sent, refused)
+            self.counts.recovered(key, sent, refused)
 
     def _step(self, pool: futures.Executor) -> float | None:
         """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
@@ -227,7 +227,7 @@ class Fleet:
         answer = self._participant.services.check_in(self._population, traffic)
         work = self._read(answer)
         if work is None:
-            self.statistics.waited(traffic)
+            self.counts.waited(traffic)
             self._recovered_from_outage()
             return self._idle(answer.retry)
         self._idle_answers, self._idle_since = 0, None
@@ -235,7 +235,7 @@ class Fleet:
             self._log.event("round_open", task=short(work.key[0]), round=work.round)
             self._check_ins.new_round()
         self._last = work
-        self.statistics.count(work.key, "", traffic, now=self._clock())
+        self.counts.count(work.key, "", traffic, now=self._clock())
         pending = self._roster.pending(work.key)
         if not pending:
             self._recovered_from_outage()
@@ -291,7 +291,7 @@ class Fleet:
     def _failed_for_all(self, error: OdpError) -> float:
         """One line for the whole host when a service stops being usable; seconds to pause."""
         if self._outage.failed(error):
-            self.statistics.outage()
+            self.counts.outage()
             self._log.warning("outage", reason=str(error))
         if self._outage.strangers >= _MOST_STRANGERS and not self._keep_running:
             self._write_statistics()
@@ -322,7 +322,7 @@ class Fleet:
                 return "" if result is None else self._settle(sweep, work, device, result)
 
             what = self._judged(sweep, (work,), device, outcome)
-            self.statistics.count(work.key, what, traffic, now=self._clock())
+            self.counts.count(work.key, what, traffic, now=self._clock())
 
         try:
             self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
@@ -360,9 +360,9 @@ class Fleet:
 
         what = self._judged(sweep, seen, device, take_part)
         if seen:
-            self.statistics.count(seen[0].key, what, traffic, now=self._clock())
+            self.counts.count(seen[0].key, what, traffic, now=self._clock())
         else:
-            self.statistics.waited(traffic)
+            self.counts.waited(traffic)
 
     def _settle(self, sweep: _Sweep, work: Work, device: int, outcome: Outcome) -> str:
         """Notes that a device has nothing left to do in a round; what that counts as."""
@@ -459,6 +459,6 @@ class Fleet:
         self._log.error("device_set_aside", device=device, reason=str(error))
 
     def _write_statistics(self) -> None:
-        content = self.statistics.take_changes()
+        content = self.counts.take_changes()
         if content is not None:
             self._state.write_atomically(FILE, content)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_runtime.host.counts import RoundStatistics
+from device_runtime.host.counts import RoundCounts
 from device_runtime.host.fleet import Fleet
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.provision import provision
@@ -132,9 +132,9 @@ class Running:
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
         self._thread.start()
 
-    def statistics(self) -> list[RoundStatistics]:
+    def statistics(self) -> list[RoundCounts]:
         """What was done so far, per round; the same numbers stand in ``stats.json`` of the state folder."""
-        return self._fleet.statistics.rounds()
+        return self._fleet.counts.rounds()
 
     def wait(self) -> None:
         """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Call from the main thread.

@@ -9,7 +9,7 @@ import typer
 
 from odp.cli.console import console, print_json, print_text
 
-app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, fetch and inspect data sets.", no_args_is_help=True)
 
 
 @app.command("list")

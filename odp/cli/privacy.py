@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from odp.privacy.ledger import Ledger
     from odp.v1 import server_pb2
 
-app = typer.Typer(help="Privacy reports of tasks, and plans before a task.", no_args_is_help=True)
+app = typer.Typer(help="Plan what a privacy budget buys, and report what was spent.", no_args_is_help=True)
 
 _LARGEST_LEDGER = 2**26
 

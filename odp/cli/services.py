@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 # How often `odp up` looks whether an endorsement is to be made again; the server looks into the file every hour.
 _ENDORSE_SECONDS = 86_400.0
 
-server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
-distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
+server_app = typer.Typer(help="Run the developer's server, which devices do not trust.", no_args_is_help=True)
+distributor_app = typer.Typer(help="Run the distributor, which gives devices the rows they need.", no_args_is_help=True)
 distributor_app.add_typer(helper.app, name="helper")
-aggregator_app = typer.Typer(help="The trusted aggregator: sums, charges, adds noise, signs.", no_args_is_help=True)
+aggregator_app = typer.Typer(
+    help="Run the aggregator, which sums, charges, adds noise and signs.", no_args_is_help=True
+)
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
 Certificate = Annotated[
@@ -333,7 +335,7 @@ def up(
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
-    """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
+    """Start all services on this machine; Ctrl-C stops them."""
     from odp.enclave.policy import EnclavePolicy
     from odp.local.processes import Services
     from odp.local.supervising import Supervisor
