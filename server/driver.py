@@ -20,6 +20,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import grpc
 
@@ -82,6 +83,26 @@ class _StaysOpen(OdpError):
     """The aggregator keeps the round open; nothing is wrong with the task."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parties:
+    """Whom the steps of a task involve.
+
+    Attributes:
+      distributor, aggregator: the control listeners of the two enclaves' hosts.
+      signing_key: gives the attested key of the aggregator's enclave; None: releases are not verified here.
+      keeper: logs what a task does before anything follows from it; None logs nothing.
+      populations: those of the tasks; None founds and checks nothing.
+      tokens: gives the token keys of rounds; None gives none.
+    """
+
+    distributor: Distributor
+    aggregator: Aggregator
+    signing_key: Callable[[], bytes] | None = None
+    keeper: LogKeeper | None = None
+    populations: Populations | None = None
+    tokens: TokenKeys | None = None
+
+
 class Driver:
     """Steps of the active tasks. ``step_once`` takes one of each; ``start`` does that again and again, in threads."""
 
@@ -90,33 +111,23 @@ class Driver:
         *,
         storage: Storage,
         board: Board,
-        distributor: Distributor,
-        aggregator: Aggregator,
+        parties: Parties,
         key: SigningKey,
         log: Log,
-        signing_key: Callable[[], bytes] | None = None,
-        keeper: LogKeeper | None = None,
-        populations: Populations | None = None,
-        tokens: TokenKeys | None = None,
         algorithm: Callable[[common_pb2.TaskDefinition], Algorithm] = algorithm_for,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here.
-
-        ``keeper`` logs what a task does before anything follows from it; None logs nothing. ``populations`` are those
-        of the tasks; None founds and checks nothing. ``tokens`` gives the token keys of rounds; None gives none.
-        """
         self._storage = storage
         self._board = board
-        self._distributor = distributor
-        self._aggregator = aggregator
+        self._distributor = parties.distributor
+        self._aggregator = parties.aggregator
         self._key = key
         self._log = log
-        self._signing_key = signing_key
-        self._keeper = keeper
-        self._populations = populations
-        self._tokens = tokens
+        self._signing_key = parties.signing_key
+        self._keeper = parties.keeper
+        self._populations = parties.populations
+        self._tokens = parties.tokens
         self._algorithm = algorithm
         self._clock = clock
         self._ages = RoundClock(clock=clock, monotonic=monotonic)

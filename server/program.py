@@ -31,7 +31,7 @@ from odp.transport.tls import identity_for, read_ca
 from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
-from server.driver import Driver
+from server.driver import Driver, Parties
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
@@ -194,13 +194,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             token_key=tokens.kept,
             issuer_address=config.issuer or "",
         )
-        driver = Driver(
-            storage=storage,
-            board=board,
+        parties = Parties(
             distributor=distributor,
             aggregator=aggregator,
-            key=key,
-            log=log,
             signing_key=None
             if reference_values is None
             else lambda: (
@@ -211,8 +207,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             keeper=keeper,
             populations=populations,
             tokens=tokens,
-            clock=clock,
         )
+        driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
         answering = servicer(
             storage=storage,
             board=board,

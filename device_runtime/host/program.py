@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_runtime.host.counts import RoundCounts
-from device_runtime.host.fleet import Fleet
+from device_runtime.host.fleet import Fleet, FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.provision import provision
 from device_runtime.host.scheduler import Scheduler
@@ -234,9 +234,18 @@ def start(
             jobs = Scheduler(
                 state.root / JOBS_FILE, clock=clock, told=lambda what, seconds: events.warning(what, seconds=seconds)
             )
-            fleet = Fleet(
-                state=state,
+            options = FleetOptions(
                 population=config.population,
+                devices=range(config.first, config.first + count),
+                threads=config.threads,
+                durable=config.durable,
+                until_finished=config.until_finished,
+                keep_running=config.keep_running,
+                end_after=config.end_after,
+            )
+            fleet = Fleet(
+                options,
+                state=state,
                 participant=Participant(
                     services=services,
                     enclaves=Enclaves(services, reference_values, clock=clock),
@@ -252,14 +261,7 @@ def start(
                     made_examples=made_examples,
                     clock=clock,
                 ),
-                first=config.first,
-                count=count,
-                threads=config.threads,
-                durable=config.durable,
-                until_finished=config.until_finished,
-                end_after=config.end_after,
                 jobs=jobs,
-                keep_running=config.keep_running,
                 housekeeping=Housekeeping(
                     state.root, config.retention, log=events, durable=config.durable, clock=clock
                 ),
