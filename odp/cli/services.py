@@ -337,13 +337,13 @@ def up(
 ) -> None:
     """Start all services on this machine; Ctrl-C stops them."""
     from odp.enclave.policy import EnclavePolicy
-    from odp.local.processes import Services
+    from odp.local.processes import AdmissionRule, ListenAddresses, Services
     from odp.local.supervising import Supervisor
     from odp.transport.channel import parse_address
     from odp.transport.service import stop_event
 
     host, port = parse_address(listen)
-    ports = (port, port + 1, port + 2) if port else (0, 0, 0)
+    ports = {"server": port, "distributor": port + 1, "aggregator": port + 2} if port else {}
     stop = stop_event()
     if with_parent:
         parent_watch(stop)
@@ -357,14 +357,12 @@ def up(
     out = console()
     services = Services(
         state,
-        listen=host,
-        ports=ports,
+        listen=ListenAddresses(host=host, **ports),
         policy=policy,
         select=cast("Selection", select),
         witnesses=witness,
         helper=with_helper,
-        admission=admission,
-        roster=roster,
+        admission=AdmissionRule(how=admission, roster=roster),
     )
     with services:
         for name, child in services.children.items():
