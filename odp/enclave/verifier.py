@@ -26,6 +26,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.crypto import jwt
@@ -43,7 +44,9 @@ from odp.enclave.evidence import (
 from odp.enclave.policy import ROLES, EnclavePolicy, Role
 from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.errors import AttestationError, ConfigurationError
-from odp.v1 import attestation_pb2
+
+if TYPE_CHECKING:
+    from odp.v1 import attestation_pb2
 
 # Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.
 CLOCK_SKEW_SECONDS = 60
