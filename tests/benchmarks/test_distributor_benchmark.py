@@ -43,6 +43,7 @@ def test_the_planners_choice_is_compared_with_the_best_that_was_measured() -> No
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_small_run_measures_every_way_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributor, "_DOWNLOADED", Shape(3_000, 128))
     figures = {figure.name: figure for figure in distributor.served(Plan((Shape(500, 8),), 0.1, 8, 1, full=False))}

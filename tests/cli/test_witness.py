@@ -17,6 +17,7 @@ from odp.transport.channel import connect
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.slow
 def test_services_that_name_a_witness_pin_it_and_have_their_log_cosigned(tmp_path: Path) -> None:
     root = tmp_path / "s"
     # The log's key exists before its server: the witness has to know it.

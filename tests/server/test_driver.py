@@ -136,6 +136,7 @@ class Mortal:
             raise Crash
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_at_any_call_is_followed_by_one_that_ends_the_task_the_same_way(
     world: Any, definition: Any
 ) -> None:

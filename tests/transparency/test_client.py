@@ -227,6 +227,7 @@ def endorsed(world: LogWorld, *, months: float) -> tuple[bytes, bytes, int, int]
     return withdrawal.encode(), withdrawal.leaf, int(world.clock() + months * MONTH), index
 
 
+@pytest.mark.slow
 def test_over_ten_years_of_monthly_endorsements_a_device_remembers_little_and_misses_no_withdrawal(
     world: LogWorld, tmp_path: Path
 ) -> None:
