@@ -5,7 +5,6 @@
     models/<model_sha256 hex>/task          serialized SignedTask
                               manifest      serialized SignedManifest
                               0000.f32 ..   the tables in the manifest's order
-                              hint          what devices download of a table that never changes, once it was made
     models/.incoming-*, .removed-*          leftovers of a killed program: deleted on start
 
 A folder gets its final name only when every byte of it is synced, and loses that name before its first file is
@@ -31,7 +30,7 @@ from google.protobuf.message import DecodeError
 from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.durability import Health, sync, sync_folder
 from odp.transport.private_files import make_folders, open_private
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.state_folder import state_errors
 from odp.v1 import common_pb2
 from odp.wire.blocks import BLOCK_BYTES
 
@@ -40,7 +39,6 @@ _INCOMING = ".incoming-"
 _REMOVED = ".removed-"
 _TASK = "task"
 _MANIFEST = "manifest"
-_HINT = "hint"
 _RESERVE_BYTES = 16 * 2**20
 _TOGETHER = 2**20 // BLOCK_BYTES
 
@@ -149,19 +147,6 @@ class ModelStore:
         """Remembers that somebody asked for a model; what cannot be written is forgotten: nothing else follows."""
         with contextlib.suppress(OSError):
             os.utime(self._folder(model) / _TASK, (now, now))
-
-    def hint(self, model: bytes) -> bytes | None:
-        """What ``keep_hint`` kept of a model; None where nothing was. Raises StateError where the disk fails."""
-        with state_errors(self._root):
-            try:
-                return (self._folder(model) / _HINT).read_bytes()
-            except FileNotFoundError:
-                return None
-
-    def keep_hint(self, model: bytes, hint: bytes) -> None:
-        """Keeps a hint beside its model, whole or not at all. Raises StateError where the model is gone."""
-        with self._health, state_errors(self._root):
-            write_atomically(self._folder(model) / _HINT, hint)
 
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
         """The tables' bytes one after the other, unverified, in pieces of at most ``size``.
