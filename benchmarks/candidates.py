@@ -15,13 +15,15 @@ import numpy as np
 import odp
 from benchmarks.harness import Figure, Limit, progress
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Client, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import Client, LocalRatings
 from odp.datasets import Ratings, Split, random_split
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.public_tables.candidates import STAMP, Candidates, candidate_tables, opened_buckets
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
 from odp.wire.encoding import Encoding
+from odp.wire.model import Slices
 
 BEST = 10
 _BUCKETS = (1, 2, 4, 8, 16)

@@ -22,7 +22,6 @@ from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, Table
 from odp.broadcast.terms import ENCLAVE, LWE, PIR
 from odp.crypto import SigningKey
 from odp.enclave.policy import EnclavePolicy
@@ -34,6 +33,7 @@ from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, t
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import manifest_for
 
 #: Rows that a device asks for.

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.seam import Broadcast
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
@@ -50,6 +49,7 @@ from odp.v1 import (
     table_pb2,
     table_pb2_grpc,
 )
+from odp.wire.model import Broadcast
 from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 import grpc
 
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import Broadcast, Server
+from odp.algorithms.seam import Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import (
@@ -41,6 +41,7 @@ from odp.models.item_features import item_features_from
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.wire.model import Broadcast
 from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
 from server.clients import Aggregator, Distributor

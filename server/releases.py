@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.seam import DeclaredRelease, Float64Array, NoisyTensors
+from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 from odp.crypto import domains
 from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import verify_evidence
 from odp.errors import OdpError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 from server.clients import Aggregator
 

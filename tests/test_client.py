@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import odp
-from odp.algorithms.seam import Broadcast, Table
 from odp.client import Connection, TaskHandle
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
@@ -20,6 +19,7 @@ from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import manifest_for, table_bytes
 
 TASK = odp.Task(

@@ -21,7 +21,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
-from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import LocalRatings, NoisyTensors
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
@@ -35,6 +35,7 @@ from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.statistics import Statistics
+from odp.numerics.arrays import Int64Array
 from odp.privacy import accounting
 from odp.privacy.events import Event
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
@@ -42,6 +43,7 @@ from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.wire.model import Broadcast, Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.records import SealedRecord, noise_key, release_key

@@ -24,11 +24,13 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
-from odp.algorithms.seam import Float32Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import keyed_entry, table_from_bytes
 
 

@@ -20,10 +20,11 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
+from odp.wire.model import Broadcast, Slices
 from odp.wire.tables import broadcast_from
 
 

@@ -18,8 +18,10 @@ import numpy as np
 from device_runtime.round.examples import examples
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, Work
-from odp.algorithms.seam import Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Slices
 
 _NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
 _NO_DATA = LocalRatings(_NO_KEYS, np.zeros(0, dtype=np.float64))

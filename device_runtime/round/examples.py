@@ -19,8 +19,9 @@ import numpy.typing as npt
 from device_runtime.store.database import Database
 from device_runtime.store.store import Store
 from odp.algorithms.events_query import AGGREGATES, EventsTerms, Filter
-from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings
+from odp.algorithms.seam import LocalRatings
 from odp.crypto import domains
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
 
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"

@@ -15,12 +15,12 @@ import numpy as np
 from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Model
-from odp.algorithms.seam import Float32Array, Int64Array
 from odp.broadcast.terms import LATTICE_KEYS
 from odp.crypto.pir import lwe
 from odp.crypto.pir.records import WrongRowsError
 from odp.crypto.pir.shape import Shape
 from odp.errors import ConfigurationError, ServiceError
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.v1 import common_pb2, retrieval_pb2
 from odp.wire.encoding import decoded_as_is, encoding_of
 from odp.wire.tables import entry_row_bytes, keyed_entry

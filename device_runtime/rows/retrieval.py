@@ -17,8 +17,9 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.rows.two_parties import TwoParties
 from device_runtime.rows.whole_model import WholeModel
 from device_runtime.tasks.assignment import Model, Work
-from odp.algorithms.seam import Int64Array, Slices
 from odp.broadcast.terms import ALL, ENCLAVE, PIR, method_of
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Slices
 
 
 class Retrieval(Protocol):

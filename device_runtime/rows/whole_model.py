@@ -11,8 +11,9 @@ from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Work
-from odp.algorithms.seam import Broadcast, Int64Array, Slices
 from odp.errors import ConfigurationError, ServiceError
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Broadcast, Slices
 from odp.wire.tables import broadcast_from
 
 # A round that is open, and the one before it for devices that are late.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odp.algorithms.seam import Client, DeclaredRelease, Float32Array, Population, Query, Server
+from odp.algorithms.seam import Client, DeclaredRelease, Population, Query, Server
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
 from odp.v1 import common_pb2
 
 

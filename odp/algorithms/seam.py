@@ -20,69 +20,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
-from odp.wire.encoding import Encoding
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.wire.model import Broadcast, Slices
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
-
-    ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.wire.encoding.rounded``).
-    """
-
-    name: str
-    rows: Float32Array
-    keyed: bool
-    encoding: Encoding = "float32"
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """Model version ``version``, trained on by the round of the same number. At most one table is keyed."""
-
-    version: int
-    tables: tuple[Table, ...]
-
-    @property
-    def keyed(self) -> Table:
-        """The keyed table. Raises StopIteration where the model has none."""
-        return next(table for table in self.tables if table.keyed)
-
-    @property
-    def dense(self) -> dict[str, Float32Array]:
-        """The dense tables by name."""
-        return {table.name: table.rows for table in self.tables if not table.keyed}
-
-    def with_rows(self, rows: Float32Array) -> Broadcast:
-        """The same with other rows in the keyed table."""
-        return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
-
-
-@dataclass(frozen=True)
-class Slices:
-    """What one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and ascending.
-
-    Shapes: keys int64 [k], rows float32 [k, width], dense by name.
-    """
-
-    version: int
-    keys: Int64Array
-    rows: Float32Array
-    dense: Mapping[str, Float32Array]
 
 
 @dataclass(frozen=True)

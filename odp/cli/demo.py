@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from odp.algorithms.seam import Broadcast
     from odp.cli.receipts import Receipts
     from odp.client import TaskHandle
     from odp.datasets import Split
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from odp.simulation.baselines import Baselines
     from odp.task import Task
     from odp.v1 import server_pb2
+    from odp.wire.model import Broadcast
 
 _SYNTHETIC = "synthetic:n_users=1200,n_items=120,ratings_per_user=40,seed=7"
 _POPULATION = "demo"

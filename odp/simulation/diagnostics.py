@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, DeclaredRelease, Float64Array, NoisyTensors
+from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.numerics.arrays import Float64Array
 from odp.task import Task
+from odp.wire.model import Broadcast
 
 _BUCKETS = 5
 

@@ -20,20 +20,11 @@ import numpy as np
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import (
-    Broadcast,
-    DeclaredRelease,
-    Float64Array,
-    Int64Array,
-    LocalRatings,
-    NoisyTensors,
-    Population,
-    Query,
-    Slices,
-)
+from odp.algorithms.seam import DeclaredRelease, LocalRatings, NoisyTensors, Population, Query
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
@@ -46,6 +37,7 @@ from odp.simulation.ranking import Ranking
 from odp.simulation.users import draw_users, user_seeds
 from odp.task import ImplicitData, RatingsData, Task, check_delta_for
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices
 
 if TYPE_CHECKING:
     from odp.models.statistics import Statistics

@@ -18,8 +18,8 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
-from odp.algorithms.seam import Broadcast, Float64Array
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
@@ -28,6 +28,7 @@ from odp.simulation.noise import SeededNoise, noised
 from odp.simulation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
 from odp.simulation.users import chosen_entries
 from odp.task import Task
+from odp.wire.model import Broadcast
 
 CUTOFFS = (20, 50)
 # Of the reference without privacy, chosen once on the validation part of Gowalla.

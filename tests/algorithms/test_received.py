@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import odp
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 ITEMS = 24
 DPAM, IMPLICIT = "dpam", "implicit"

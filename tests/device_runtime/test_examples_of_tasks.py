@@ -16,9 +16,9 @@ from device_runtime.round.examples import bucket_of, events, examples
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Slices
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 NOW = 1_000_000.0
 

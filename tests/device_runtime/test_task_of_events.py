@@ -14,8 +14,9 @@ from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
 from device_runtime.round.participation import Outcome
 from device_runtime.tasks.assignment import Work, open_assignment
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.errors import PrivacyError
+from odp.wire.model import Slices
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from distributor import enclave, header
 from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
-from odp.algorithms.seam import Broadcast, Table
 from odp.algorithms.statistics.config import Histogram
 from odp.algorithms.statistics.server import StatisticsServer
 from odp.crypto import HpkeKey, SignatureError, SigningKey
@@ -22,6 +21,7 @@ from odp.models.statistics import Statistics
 from odp.signed.task import open_task, sign_manifest, sign_task
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Table
 
 KEY = HpkeKey.generate()
 

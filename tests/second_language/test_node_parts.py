@@ -28,7 +28,7 @@ import odp
 from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.server import DpamServer
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import LocalRatings, NoisyTensors
 from odp.crypto import DecryptionError, HpkeKey, domains, seal
 from odp.enclave import chain
 from odp.enclave.chain import TCB_COMPONENTS
@@ -39,6 +39,7 @@ from odp.enclave.verifier import verify_evidence
 from odp.errors import AttestationError
 from odp.task import UserLevelDP
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices
 
 
 def test_what_python_seals_node_opens_and_what_node_seals_python_opens() -> None:

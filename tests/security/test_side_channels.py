@@ -10,22 +10,26 @@ import pytest
 from algorithms.tracing import traced, tracing
 
 from odp.algorithms.dpam import codec as ratings_codec
-from odp.algorithms.dpam import network, oblivious
 from odp.algorithms.dpam import query as ratings_query
+from odp.algorithms.factorization import codec as shared_codec
+from odp.algorithms.factorization import oblivious
+from odp.algorithms.factorization import query as shared_query
 from odp.algorithms.implicit import codec as implicit_codec
 from odp.algorithms.implicit import query as implicit_query
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.numerics import sorting_network as network
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2
+from odp.wire.model import Slices
 from trusted_aggregator.rounds import contribution_bytes
 
 Make = Callable[..., Any]
 ITEMS, PLACES = 60, 8
-MODULES = (ratings_codec, implicit_codec, ratings_query, implicit_query, oblivious, network)
+MODULES = (ratings_codec, implicit_codec, shared_codec, ratings_query, implicit_query, shared_query, oblivious, network)
 
 #: devices that an observer would like to tell apart
 DEVICES = {

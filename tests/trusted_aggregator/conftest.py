@@ -13,7 +13,7 @@ import pytest
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import LocalRatings, NoisyTensors
 from odp.algorithms.statistics.config import Histogram
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import is_large, seal_segments
@@ -34,6 +34,7 @@ from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, 
 from odp.simulation.noise import NoNoise
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Charged

@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.dpam.subset import places
-from odp.algorithms.seam import Float64Array, Int64Array
+from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def quantise(grid: Grid, entries: Entries, *, round: int, seeds: npt.NDArray[np.
     with np.errstate(over="ignore"):
         length = np.sqrt(np.bincount(entries.user, weights=np.square(entries.value), minlength=users))
     shrink = np.minimum(1.0, grid.clip / np.maximum(length, grid.clip))[entries.user]
-    uniform = (places(seeds[entries.user], round, entries.place) >> np.uint64(11)) * 2.0**-53
+    uniform = (round_hashes(seeds[entries.user], round, entries.place) >> np.uint64(11)) * 2.0**-53
     steps = np.floor(entries.value * shrink / grid.step + uniform)
     # Sums of integers below 2^53 are exact in float64, in any order.
     squares = np.bincount(entries.user, weights=np.square(steps), minlength=users)

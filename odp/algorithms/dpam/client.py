@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.alternating import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.dpam import codec, received, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
-from odp.algorithms.seam import Float32Array, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
+from odp.algorithms.seam import LocalRatings
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 
 class DpamClient(OwnItems):
@@ -33,7 +35,7 @@ class DpamClient(OwnItems):
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
-        return codec.encode(self._terms, round, codec.no_contributions(self._terms, round))[0]
+        return codec.empty_payload(self._terms, round)
 
     def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's bias and row, float64 [1 + rank], little-endian.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
-from odp.algorithms.alternating import check_clips, check_ridges
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
+from odp.algorithms.factorization.terms import check_clips, check_ridges
 from odp.errors import ConfigurationError
 from odp.wire.encoding import Encoding, number_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
-from odp.algorithms.alternating import check_clips, check_ridges
+from odp.algorithms.factorization.terms import check_clips, check_ridges
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:

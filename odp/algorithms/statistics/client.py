@@ -7,11 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.dense.grid import encode, quantise
-from odp.algorithms.seam import Float32Array, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.algorithms.statistics.terms import Terms
 from odp.algorithms.statistics.userside import Records, vectors
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 
 class StatisticsClient:

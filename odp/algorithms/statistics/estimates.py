@@ -15,8 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from odp.algorithms.seam import Float64Array
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array
 
 CONFIDENCE = 0.95
 

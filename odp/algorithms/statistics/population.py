@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import quantise
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.algorithms.statistics.userside import Records, vectors
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from odp.algorithms.seam import Broadcast, Float64Array, NoisyTensors, Table
+from odp.algorithms.seam import NoisyTensors
 from odp.algorithms.statistics.terms import RELEASE, ROUND, ROUNDS, TABLE, Terms
 from odp.errors import ConfigurationError, StateError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Table
 
 
 class StatisticsServer:

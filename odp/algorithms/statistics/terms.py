@@ -16,8 +16,8 @@ from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Grid
 from odp.algorithms.dense.secagg import check_size
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
-from odp.algorithms.seam import Float64Array
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2, statistics_pb2
 
 ROUND = 0

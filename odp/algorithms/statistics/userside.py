@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import Entries
-from odp.algorithms.seam import Float64Array, Int64Array
 from odp.algorithms.statistics.terms import HistogramPart, MeanPart, Part, Terms
+from odp.numerics.arrays import Float64Array, Int64Array
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ from typing import TypeVar
 from device_runtime import PinnedAddresses, Services
 from device_runtime.network.services import Traffic
 from device_runtime.tasks.assignment import Work
-from odp.algorithms.seam import Client, Float32Array, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import Client, LocalRatings
 from odp.errors import ServiceUnavailable
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.simulation.fleet.plan import Act, Character, Point
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, distributor_pb2, server_pb2
+from odp.wire.model import Slices
 
 #: Of a payload of the right length, these bytes break every bound: items that no catalogue has, weights beyond one.
 _OUT_OF_BOUNDS = b"\x01"

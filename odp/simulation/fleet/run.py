@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast
 from odp.client import TaskHandle, connect
 from odp.crypto.segments import is_large
 from odp.datasets import Ratings, load
@@ -32,6 +31,7 @@ from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2
+from odp.wire.model import Broadcast
 from odp.wire.tables import table_bytes
 
 _POPULATION = "fleet"

@@ -11,11 +11,13 @@ import pytest
 
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.client import DpamClient
-from odp.algorithms.dpam.subset import hash_order, places
 from odp.algorithms.dpam.terms import Terms
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.factorization.subset import hash_order
+from odp.algorithms.seam import LocalRatings
+from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -56,7 +58,7 @@ def test_the_chosen_items_change_with_the_round_and_are_uniform() -> None:
 
 
 def test_the_hash_of_a_device_never_collides() -> None:
-    assert len(np.unique(places(np.array([7], dtype=np.uint64), 3, np.arange(100_000)))) == 100_000
+    assert len(np.unique(round_hashes(np.array([7], dtype=np.uint64), 3, np.arange(100_000)))) == 100_000
 
 
 def test_local_parameters_minimise_the_ridge_loss(define: Define) -> None:

@@ -13,10 +13,11 @@ from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, LocalRatings, Slices, Table
+from odp.algorithms.seam import LocalRatings
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices, Table
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

@@ -7,8 +7,9 @@ import pytest
 
 from device_runtime.inference.recommend import DownloadedModel, download_model, predict, recommend
 from device_runtime.tasks.charters import CharterMemory
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import LocalRatings
 from odp.errors import ConfigurationError, ServiceError
+from odp.wire.model import Slices
 
 COUNTS = [30, 1, 0, 500, 60, 40]
 

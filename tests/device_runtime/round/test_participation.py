@@ -18,7 +18,6 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import AssignmentReader, Work, open_assignment
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges
-from odp.algorithms.seam import Slices
 from odp.crypto import domains
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.signing import SignatureError, SigningKey
@@ -33,6 +32,7 @@ from odp.errors import (
 from odp.privacy.accounting import epsilon
 from odp.signed.task import sign_manifest, sign_task, task_sha256
 from odp.v1 import aggregator_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
 from tests.device_runtime.conftest import signed_refusal
 

@@ -25,7 +25,6 @@ from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService, distributor_servicer
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.seam import Broadcast, Table
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
@@ -39,6 +38,7 @@ from odp.transport.tls import development_identity
 from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 from odp.wire.blocks import BLOCK_BYTES
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import manifest_for
 
 ROWS, WIDTH = 20_011, 32  # 2.4 chunks, 39.1 blocks

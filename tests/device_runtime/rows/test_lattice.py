@@ -29,7 +29,6 @@ from device_runtime.tasks.assignment import Model, open_model
 from distributor import enclave_process, static_tables
 from distributor.model_store import ModelStore
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast
 from odp.broadcast.terms import LATTICE_KEYS
 from odp.crypto.signing import SigningKey
 from odp.enclave.in_thread import InThread
@@ -38,6 +37,7 @@ from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
+from odp.wire.model import Broadcast
 from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 150

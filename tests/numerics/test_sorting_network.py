@@ -8,7 +8,7 @@ from algorithms.tracing import traced, tracing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import network
+from odp.numerics import sorting_network as network
 
 
 @settings(max_examples=60, deadline=None)

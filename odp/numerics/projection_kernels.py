@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from odp.algorithms.dpam.tiles import LANES, Writer
+from odp.numerics.tiles import LANES, Writer
 
 _BISECTIONS = 20
 _REFINEMENTS = 3

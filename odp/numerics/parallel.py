@@ -7,13 +7,12 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.seam import Int64Array
+from odp.numerics.arrays import Int64Array
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -76,12 +75,3 @@ def ranges(bounds: Int64Array, most: int) -> Iterator[tuple[int, int]]:
         end = min(max(end, start + 1), parts)
         yield start, end
         start = end
-
-
-def machine_code() -> ModuleType | None:
-    """``kernels``, or None where numba is not installed: numpy then does the same, several times slower."""
-    try:
-        from odp.algorithms.dpam import kernels
-    except ImportError:
-        return None
-    return kernels

@@ -12,10 +12,8 @@ Source: Batcher 1968 (bitonic sort); Goodrich 2011 (arXiv 1103.5102), order-pres
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-UInt64Array = npt.NDArray[np.uint64]
-Int64Array = npt.NDArray[np.int64]
+from odp.numerics.arrays import Int64Array, UInt64Array
 
 # Below this distance, one call per offset is faster than rows of so few elements.
 _SHORT = 16
