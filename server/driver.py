@@ -23,8 +23,8 @@ from collections.abc import Callable
 
 import grpc
 
-from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import Server
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Algorithm, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import (

@@ -21,7 +21,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
-from odp.algorithms.seam import LocalRatings, NoisyTensors
+from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
@@ -247,7 +247,8 @@ class _Rehearsal:
         items = np.arange(3)
         rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
         slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
-        payload, _ = self._algorithm.client().contribute(slices, LocalRatings(items, np.ones(3)), round=number, seed=1)
+        own = self._algorithm.data_of(LocalRows(items, np.ones(3)))
+        payload, _ = self._algorithm.client().contribute(slices, own, round=number, seed=1)
         vector = b""
         if self._core.masked_bytes(self._sha256, number):
             halves = mask(payload, info=domains.masked_vector_info(self._sha256, number))

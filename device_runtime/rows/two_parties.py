@@ -113,7 +113,7 @@ class TwoParties:
         expected = (
             entry.rows,
             entry_row_bytes(entry),
-            model.definition.dpam.slices_per_device,
+            model.rows_per_request,
             model.model_sha256,
             entry.sha256,
         )

@@ -191,13 +191,13 @@ def _watch(
     """Follows the task on a live table. Raises ServiceError when a program ends or the task fails."""
     from rich.live import Live
 
-    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.registry import algorithm_for, recommender_for
     from odp.algorithms.release import event_of
     from odp.datasets import merge
     from odp.simulation.baselines import rmse
     from odp.v1 import common_pb2, server_pb2
 
-    population = algorithm_for(task.definition()).population()
+    population = recommender_for(task.definition()).population()
     history = merge(split.train, split.validation)
     server = algorithm_for(task.definition()).server()
     before = server.broadcast(server.start())

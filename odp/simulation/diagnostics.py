@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.numerics.arrays import Float64Array
@@ -137,7 +137,7 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
       DataError: sizes do not fit the task.
     """
     definition = task.definition()
-    population = algorithm_for(definition).population()
+    population = recommender_for(definition).population()
     history = merge(split.train, split.validation)
     squares = (population.predict(model, history, split.test) - split.test.values) ** 2
     train = split.train

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import DeclaredRelease, LocalRatings, NoisyTensors, Population, Query
+from odp.algorithms.seam import DeclaredRelease, LocalRows, NoisyTensors, Query, RecommenderPopulation
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
@@ -110,8 +110,9 @@ class RunResult:
         table = self.model.keyed.rows
         everything = Slices(self.model.version, np.arange(len(table)), table, self.model.dense)
         unseen = np.setdiff1d(np.arange(len(table)), items)
-        client = algorithm_for(self.task.definition()).client()
-        scores = client.predict(everything, LocalRatings(items.astype(np.int64), values.astype(np.float64)), unseen)
+        algorithm = recommender_for(self.task.definition())
+        rows = LocalRows(items.astype(np.int64), values.astype(np.float64))
+        scores = algorithm.client().predict(everything, algorithm.data_of(rows), unseen)
         best = np.argsort(-scores, kind="stable")[:count]
         return [(int(unseen[index]), float(scores[index])) for index in best]
 
@@ -201,7 +202,7 @@ def simulate(
     split = population if isinstance(population, Split) else random_split(population, seed=seed)
     check_population(task, split.train)
     definition = task.definition()
-    algorithm = algorithm_for(definition)
+    algorithm = recommender_for(definition)
     sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
@@ -280,7 +281,9 @@ def simulate(
     )
 
 
-def _quality(task: Task, population: Population, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+def _quality(
+    task: Task, population: RecommenderPopulation, model: Broadcast, split: Split, history: Ratings
+) -> dict[str, float]:
     """The figures of a round, by field of ``RoundResult``."""
     if not isinstance(task.data, ImplicitData):
         return {

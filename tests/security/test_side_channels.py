@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
+from own_rows import own_rows
 
 from odp.algorithms.dpam import codec as ratings_codec
 from odp.algorithms.dpam import query as ratings_query
@@ -18,7 +19,6 @@ from odp.algorithms.implicit import codec as implicit_codec
 from odp.algorithms.implicit import query as implicit_query
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import LocalRatings
 from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import sorting_network as network
@@ -59,7 +59,7 @@ def _algorithm(kind: str) -> Algorithm:
 
 def _payload(algorithm: Algorithm, kind: str, round: int, items: np.ndarray) -> bytes:
     generator = np.random.default_rng(len(items))
-    data = LocalRatings(items.astype(np.int64), generator.uniform(1, 5, len(items)))
+    data = own_rows(items.astype(np.int64), generator.uniform(1, 5, len(items)))
     client = algorithm.client()
     keys = client.keys(data, round=round, seed=5)
     width = {name: columns for name, _, columns, _ in algorithm.tables}

@@ -13,7 +13,7 @@ import pytest
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalRatings, NoisyTensors
+from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.algorithms.statistics.config import Histogram
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import is_large, seal_segments
@@ -139,7 +139,7 @@ class World:
     def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
         random = np.random.default_rng([device, seed])
         items = np.sort(random.choice(ITEMS, size=4, replace=False)).astype(np.int64)
-        data = LocalRatings(items, random.integers(1, 6, size=4).astype(np.float64))
+        data = self.algorithm.data_of(LocalRows(items, random.integers(1, 6, size=4).astype(np.float64)))
         broadcast = self.broadcasts[round]
         slices = Slices(round, items, broadcast.keyed.rows[items], broadcast.dense)
         return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
@@ -310,7 +310,7 @@ class StatisticsWorld(World):
     def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
         items = np.array([device, self.bins - 1], dtype=np.int64)
         slices = Slices(round, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
-        data = LocalRatings(items, np.ones(2))
+        data = self.algorithm.data_of(LocalRows(items, np.ones(2)))
         return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
 
     def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from odp.algorithms.factorization.subset import hash_order
 from odp.algorithms.factorization.terms import CommonTerms
-from odp.algorithms.seam import LocalRatings
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import DataError
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.model import Slices
@@ -23,6 +23,10 @@ def within(rows: Float32Array, low: npt.NDArray[np.float64], high: npt.NDArray[n
     return found
 
 
+#: The one table that devices read, by the name that clients get it under.
+ROWS = "rows"
+
+
 class OwnItems:
     """The part of a device's client that deals with its own items.
 
@@ -32,25 +36,29 @@ class OwnItems:
     """
 
     def __init__(self, terms: CommonTerms, *, values: tuple[float, float] | None = None) -> None:
-        self._items = terms.items
+        self._n_items = terms.items
         self._most = terms.slices_per_device
         self._values = values
 
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+    def items(self, data: LocalData) -> Int64Array:
+        """The device's items, whether or not the model has them."""
+        return data[ROWS].items
+
+    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """The device's own items, int64 ascending; where there are more than slices_per_device, a random subset.
 
         The items that the device contributes in this round are always among them.
         """
         return np.sort(self._in_order(data, round=round, seed=seed).items[: self._most])
 
-    def _in_order(self, data: LocalRatings, *, round: int, seed: int) -> LocalRatings:
+    def _in_order(self, data: LocalData, *, round: int, seed: int) -> LocalRows:
         """The device's usable rows in the order of use: the first ones are contributed."""
         own = self._usable(data)
         order = hash_order(seed, round, own.items)
-        return LocalRatings(own.items[order], own.values[order])
+        return LocalRows(own.items[order], own.values[order])
 
-    def _usable(self, data: LocalRatings) -> LocalRatings:
-        return data.within(items=self._items, values=self._values)
+    def _usable(self, data: LocalData) -> LocalRows:
+        return data[ROWS].within(items=self._n_items, values=self._values)
 
 
 def find_slices(slices: Slices, items: Int64Array) -> tuple[npt.NDArray[np.bool_], Int64Array]:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.dense.grid import encode, quantise
-from odp.algorithms.seam import LocalRatings
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.algorithms.statistics.terms import Terms
 from odp.algorithms.statistics.userside import Records, vectors
-from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
 
@@ -34,23 +33,18 @@ class StatisticsClient:
         self._terms.check_round(round)
         return bytes(self._terms.grid.payload_bytes)
 
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """None: int64 [0]."""
         return np.zeros(0, dtype=np.int64)
 
-    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without records contributes zeros, as if it were absent."""
         self._terms.check_round(round)
-        own = {name: _records(rows) for name, rows in data.of_queries.items()}
         seeds = np.array([seed], dtype=np.uint64)
-        found = vectors(self._terms, _records(data), of_parts=own)
+        found = vectors(self._terms, {name: _records(rows) for name, rows in data.items()})
         entries = quantise(self._terms.grid, found, round=round, seeds=seeds)
         return encode(self._terms.grid, entries), b""
 
-    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
-        """Raises ConfigurationError: statistics train no model."""
-        raise ConfigurationError("the task asks for statistics: there is no model that could predict anything")
 
-
-def _records(data: LocalRatings) -> Records:
+def _records(data: LocalRows) -> Records:
     return Records(np.zeros(len(data.items), dtype=np.int64), data.items, data.values, users=1)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from odp.algorithms.dense.grid import quantise
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.algorithms.statistics.userside import Records, vectors
-from odp.errors import ConfigurationError, DataError
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.errors import DataError
+from odp.numerics.arrays import Int64Array
 from odp.v1 import common_pb2
 from odp.wire.model import Broadcast
 
@@ -60,13 +60,10 @@ class StatisticsPopulation:
                 ratings.values[rows].astype(np.float64),
                 users,
             )
-            entries = quantise(grid, vectors(self._terms, records), round=round, seeds=seeds[start : start + users])
+            own = dict.fromkeys((part.name for part in self._terms.parts), records)
+            entries = quantise(grid, vectors(self._terms, own), round=round, seeds=seeds[start : start + users])
             # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
             total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)
             if progress is not None:
                 progress(start + users)
         return {RELEASE: total}
-
-    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
-        """Raises ConfigurationError: statistics train no model."""
-        raise ConfigurationError("the task asks for statistics: there is no model that could predict anything")

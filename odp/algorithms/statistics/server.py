@@ -43,10 +43,6 @@ class StatisticsServer:
             raise ConfigurationError(f"Expected round={release.round!r} to be {ROUND}, and to be applied once")
         return release.tensors[RELEASE].astype("<f8").tobytes()
 
-    def counts(self, state: bytes) -> Float64Array:
-        """Nothing, float64 [0]: there are no items."""
-        return np.zeros(0)
-
     def _values(self, state: bytes) -> Float64Array | None:
         if not state:
             return None

@@ -26,13 +26,12 @@ class Records:
     users: int
 
 
-def vectors(terms: Terms, records: Records, *, of_parts: Mapping[str, Records] | None = None) -> Entries:
+def vectors(terms: Terms, records: Mapping[str, Records]) -> Entries:
     """The entries of every user's vector, in data units, within the bounds of their parts up to float rounding.
 
-    ``of_parts`` are the rows of queries, by name, that read others than ``records``.
+    ``records`` are the rows of each query, by its name.
     """
-    own = of_parts or {}
-    found = [_part(part, own.get(part.name, records)) for part in terms.parts]
+    found = [_part(part, records[part.name]) for part in terms.parts]
     return Entries(
         np.concatenate([entries.user for entries in found]),
         np.concatenate([entries.place for entries in found]),

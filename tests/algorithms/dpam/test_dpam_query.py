@@ -10,13 +10,14 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_rows import own_rows
 
 from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.query import DpamQuery, planned_releases, query_for
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.factorization.codec import NO_ITEM, WEIGHT_UNITS
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import DeclaredRelease, LocalRatings, SampledQuery
+from odp.algorithms.seam import DeclaredRelease, SampledQuery
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
@@ -87,7 +88,7 @@ def test_removing_a_user_never_moves_a_release_by_more_than_its_sensitivity(
     definition = define(items=ITEMS, places=PLACES, weighting=weighting, **clips)
     generator = np.random.default_rng(seed)
     items = np.sort(generator.permutation(ITEMS)[:size]).astype(np.int64)
-    data = LocalRatings(items, generator.uniform(1, 5, size))
+    data = own_rows(items, generator.uniform(1, 5, size))
     rows = generator.normal(size=(ITEMS, 5)) * scale
     rows[:, 0] = generator.integers(-5, 50, ITEMS)
     rows[:, 2] = generator.uniform(0.1, 1, ITEMS)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_rows import own_rows
 
 from odp.algorithms.factorization.codec import Contributions
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.population import ImplicitPopulation
 from odp.algorithms.implicit.terms import Terms
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalRatings
+from odp.algorithms.seam import LocalData
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.v1 import common_pb2
@@ -37,9 +38,9 @@ def slices_for(model: Broadcast, keys: np.ndarray) -> Slices:
     return Slices(model.version, keys, model.keyed.rows[keys], model.dense)
 
 
-def local(events: Ratings, user: int) -> LocalRatings:
+def local(events: Ratings, user: int) -> LocalData:
     items, values = events.user(user)
-    return LocalRatings(items.astype(np.int64), values.astype(np.float64))
+    return own_rows(items.astype(np.int64), values.astype(np.float64))
 
 
 @settings(max_examples=25, deadline=None)

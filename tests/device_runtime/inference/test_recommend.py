@@ -7,7 +7,8 @@ import pytest
 
 from device_runtime.inference.recommend import DownloadedModel, download_model, predict, recommend
 from device_runtime.tasks.charters import CharterMemory
-from odp.algorithms.seam import LocalRatings
+from odp.algorithms.factorization.slices import ROWS
+from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ServiceError
 from odp.wire.model import Slices
 
@@ -37,7 +38,7 @@ def fetch(world: Any) -> DownloadedModel:
     return download_model(services, offer, charters=CharterMemory())
 
 
-def direct(world: Any, data: LocalRatings, items: np.ndarray) -> np.ndarray:
+def direct(world: Any, data: LocalData, items: np.ndarray) -> np.ndarray:
     broadcast = world.distributor.broadcast
     everything = Slices(broadcast.version, np.arange(len(broadcast.keyed.rows)), broadcast.keyed.rows, broadcast.dense)
     return world.algorithm.client().predict(everything, data, items)
@@ -48,10 +49,10 @@ def test_recommendations_equal_a_direct_computation_and_leave_out_the_history(tr
     downloaded = fetch(trained)
     with trained.store(device) as store:
         found = recommend(store, downloaded, k=25)
-        data = store.ratings()
-    assert not set(found.items.tolist()) & set(data.items.tolist())
-    rest = np.setdiff1d(np.arange(600), data.items)
-    scores = direct(trained, data, rest)
+        rows = store.ratings()
+    assert not set(found.items.tolist()) & set(rows.items.tolist())
+    rest = np.setdiff1d(np.arange(600), rows.items)
+    scores = direct(trained, {ROWS: rows}, rest)
     order = np.lexsort((rest, -scores))[:25]
     assert found.items.tolist() == rest[order].tolist()
     np.testing.assert_array_equal(found.scores, scores[order])
