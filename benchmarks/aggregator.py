@@ -86,8 +86,9 @@ def run(quick: bool) -> list[Figure]:
 def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefinition:
     """The task that contributions are for."""
     from odp.algorithms.dpam.config import DPAM
+    from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.task import Cohort, Task, UserLevelDP
 
     return Task(
         name="benchmark",

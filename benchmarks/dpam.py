@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.dpam_data import ML_1M, ML_20M, MOST, SMALL, Shape, made, made_in_folder, plain_items, plain_sums
 from benchmarks.harness import Figure, Limit, progress
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.population import DpamPopulation, machine_code
 from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND
 from odp.algorithms.registry import algorithm_for
@@ -35,7 +36,7 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import parallel
 from odp.simulation.engine import noisy_release
 from odp.simulation.users import user_seeds
-from odp.task import RatingsData, Task, UserLevelDP
+from odp.task import Task, UserLevelDP
 from odp.v1 import common_pb2
 
 _GIB = 2.0**30

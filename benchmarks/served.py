@@ -21,6 +21,7 @@ from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.registry import algorithm_for
 from odp.broadcast.terms import ENCLAVE, LWE, PIR
 from odp.crypto import SigningKey
@@ -30,7 +31,7 @@ from odp.local.processes import Child
 from odp.local.reference_values import write_reference_values
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
 from odp.wire.model import Broadcast, Table

@@ -13,14 +13,16 @@ import numpy as np
 
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.statistics.config import Histogram, Mean
+from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.events import Events
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.models.statistics import Statistics
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization}
 _TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM}

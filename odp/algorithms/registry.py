@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
+from types import MappingProxyType, ModuleType
 
-from odp.algorithms.seam import Algorithm, Recommender
+from odp.algorithms.seam import Algorithm, Inquiry, Recommender
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
-#: Training -> its package, whose module ``algorithm`` has the class ``TaskAlgorithm``.
-PACKAGES: Mapping[str, str] = MappingProxyType(
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm: its package (its module ``algorithm`` has the class ``TaskAlgorithm``), and what developers write.
+
+    ``training`` is a class of the package's module ``config``, for an ``odp.Task``; ``question`` one of its module
+    ``task``, a task of its own. One of them is empty.
+    """
+
+    package: str
+    training: str = ""
+    question: str = ""
+
+
+#: Every algorithm by its training. The first one is what an ``odp.Task`` is trained by unless it says otherwise.
+TABLE: Mapping[str, Entry] = MappingProxyType(
     {
-        "dpam": "odp.algorithms.dpam",
-        "implicit_dpam": "odp.algorithms.implicit",
-        "statistics": "odp.algorithms.statistics",
+        "dpam": Entry("odp.algorithms.dpam", training="DPAM"),
+        "implicit_dpam": Entry("odp.algorithms.implicit", training="ImplicitDPAM"),
+        "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
     }
 )
 
 
+def part_of(training: str, module: str) -> ModuleType:
+    """A module of the package of an algorithm."""
+    return importlib.import_module(f"{TABLE[training].package}.{module}")
+
+
 def training_of(definition: common_pb2.TaskDefinition) -> str | None:
-    """The name of a definition's training in ``PACKAGES``; another name, or None, where there is no such algorithm.
+    """The name of a definition's training in ``TABLE``; another name, or None, where there is no such algorithm.
 
     Signed definitions write ``implicit_dpam`` as ``dpam`` over implicit data. This is the one place that knows it.
     """
@@ -37,11 +57,11 @@ def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
       ConfigurationError: the training is missing, or of an algorithm that this version does not know.
     """
     training = training_of(definition)
-    if training is None or training not in PACKAGES:
+    if training is None or training not in TABLE:
         raise ConfigurationError(
-            f"Expected training={training!r} of task {definition.name!r} to be one of {', '.join(PACKAGES)}"
+            f"Expected training={training!r} of task {definition.name!r} to be one of {', '.join(TABLE)}"
         )
-    algorithm: Algorithm = importlib.import_module(f"{PACKAGES[training]}.algorithm").TaskAlgorithm(definition)
+    algorithm: Algorithm = part_of(training, "algorithm").TaskAlgorithm(definition)
     return algorithm
 
 
@@ -56,4 +76,16 @@ def recommender_for(definition: common_pb2.TaskDefinition) -> Recommender:
         raise ConfigurationError(
             f"task {definition.name!r} asks for {training_of(definition)}: it has no model to predict with"
         )
+    return algorithm
+
+
+def inquiry_for(definition: common_pb2.TaskDefinition) -> Inquiry:
+    """The algorithm of a task that asks a question.
+
+    Raises:
+      ConfigurationError: as ``algorithm_for``, or the task trains a model.
+    """
+    algorithm = algorithm_for(definition)
+    if not isinstance(algorithm, Inquiry):
+        raise ConfigurationError(f"task {definition.name!r} trains a model; it has no results to show")
     return algorithm

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,10 @@ from odp.wire.encoding import Encoding
 from odp.wire.model import Broadcast, Slices
 
 if TYPE_CHECKING:
-    from odp.datasets.ratings import Ratings
+    from pathlib import Path
+
+    from odp.datasets.ratings import Ratings, Split
+    from odp.simulation.ranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -384,6 +387,66 @@ class RecommenderPopulation(Population, Protocol):
         ...
 
 
+class Evaluation(Protocol):
+    """How good a model is on data that the researcher owns, in the algorithm's own figures: not a private release."""
+
+    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+        """Those after a round, by field of ``odp.simulation.engine.RoundResult``; ``history`` is all but the tests."""
+        ...
+
+    def ranking(self, model: Broadcast, history: Ratings, targets: Ratings) -> Ranking | None:
+        """How the model ranks ``targets``; None of a model that ranks nothing, and without targets."""
+        ...
+
+
+class Answers(Protocol):
+    """What a question released, in its own units, with intervals for the noise."""
+
+    @property
+    def contributions(self) -> int:
+        """Devices that took part."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """What it cost each of them at ``delta``; infinite without noise."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """As in the budget."""
+        ...
+
+    def to_json(self, confidence: float = ...) -> dict[str, object]:
+        """Plain values."""
+        ...
+
+    def lines(self, confidence: float, exact: Self | None = None) -> Iterator[object]:
+        """What a terminal shows (text and tables of rich), beside ``exact`` of a simulation."""
+        ...
+
+    def draw(self, path: str | Path, *, exact: Self | None = None, confidence: float = ...) -> None:
+        """Saves a picture. Raises DataError where it cannot."""
+        ...
+
+
+class Inquiry(Algorithm):
+    """The capability of algorithms that answer a question in one round of dense contributions, and train no model."""
+
+    dense = True
+    reads_model = False
+
+    @abc.abstractmethod
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> Answers:
+        """The answers in the released values, by release name; without noise, intervals have no width.
+
+        Raises:
+          ConfigurationError: ``released`` are not what the task releases.
+        """
+
+
 class Recommender(Algorithm):
     """The capability of algorithms whose model scores items for a person, and whose keyed table has a row per item."""
 
@@ -398,3 +461,7 @@ class Recommender(Algorithm):
     @abc.abstractmethod
     def population(self) -> RecommenderPopulation:
         """As ``Algorithm.population``."""
+
+    @abc.abstractmethod
+    def evaluation(self) -> Evaluation:
+        """Its own figures, for simulations."""

@@ -423,8 +423,8 @@ def _finish(
 
 def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
+    from odp.algorithms.dpam.diagnostics import diagnose
     from odp.privacy.events import Event, from_json
-    from odp.simulation.diagnostics import diagnose
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import run_record
 

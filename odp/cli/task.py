@@ -222,10 +222,10 @@ def results(
 
     Where the state folder has reference values, the release is checked to be the attested aggregator's.
     """
-    from odp.cli.statistics import show_results
+    from odp.cli.answers import show_results
 
     with open_connection(server, state) as connection:
-        found = connection.statistics(find_task(connection, task))
+        found = connection.results(find_task(connection, task))
     show_results(found, picture=picture, confidence=confidence, json=json)
 
 

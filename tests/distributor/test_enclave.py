@@ -14,10 +14,10 @@ from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from odp.algorithms.statistics.config import Histogram
 from odp.algorithms.statistics.server import StatisticsServer
+from odp.algorithms.statistics.task import Statistics
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.enclave.policy import SELECTIONS
 from odp.errors import ConfigurationError, StateError
-from odp.models.statistics import Statistics
 from odp.signed.task import open_task, sign_manifest, sign_task
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2

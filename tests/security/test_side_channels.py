@@ -12,17 +12,19 @@ from own_rows import own_rows
 
 from odp.algorithms.dpam import codec as ratings_codec
 from odp.algorithms.dpam import query as ratings_query
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.factorization import codec as shared_codec
 from odp.algorithms.factorization import oblivious
 from odp.algorithms.factorization import query as shared_query
 from odp.algorithms.implicit import codec as implicit_codec
 from odp.algorithms.implicit import query as implicit_query
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import sorting_network as network
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2
 from odp.wire.model import Slices
 from trusted_aggregator.rounds import contribution_bytes

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
 from odp.crypto import SigningKey
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import launcher
@@ -26,7 +27,7 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger_entry import ReleaseState
 from odp.signed.task import open_task
-from odp.task import Cohort, ImplicitData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator import enclave_process

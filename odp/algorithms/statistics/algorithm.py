@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from google.protobuf.message import Message
 
-from odp.algorithms.seam import Algorithm, Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
-from odp.algorithms.statistics.terms import TABLE, Terms
+from odp.algorithms.seam import (
+    Answers,
+    Client,
+    DeclaredRelease,
+    Inquiry,
+    LocalTable,
+    ModelTable,
+    Population,
+    Query,
+    Server,
+)
+from odp.algorithms.statistics.terms import RELEASE, TABLE, Terms
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array
+from odp.numerics.arrays import Float32Array, Float64Array
 
 _OWN = frozenset({"ratings", "events"})
 
 
-class TaskAlgorithm(Algorithm):
-    """``odp.algorithms.seam.Algorithm`` of tasks that ask for statistics: one round, and no model that devices read."""
-
-    dense = True
-    reads_model = False
+class TaskAlgorithm(Inquiry):
+    """``odp.algorithms.seam.Inquiry`` of tasks that ask for statistics."""
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
@@ -62,3 +70,10 @@ class TaskAlgorithm(Algorithm):
         from odp.algorithms.statistics.population import StatisticsPopulation
 
         return StatisticsPopulation(self.definition)
+
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> Answers:
+        from odp.algorithms.statistics.results import results_of
+
+        return results_of(self.definition, released[RELEASE], contributions=contributions, epsilon=epsilon, noisy=noisy)

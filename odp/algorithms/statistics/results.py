@@ -66,6 +66,12 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
         title = f"{self.contributions:,} devices, {cost}, δ = {self.delta:g}; intervals at {confidence:.0%}"
         draw(self, Path(path), title=title, exact=exact or {}, confidence=confidence)
 
+    def lines(self, confidence: float, exact: Results | None = None) -> Iterator[object]:
+        """What a terminal shows."""
+        from odp.algorithms.statistics.printing import lines
+
+        return lines(self, exact, confidence)
+
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
         return {

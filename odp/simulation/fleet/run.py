@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.registry import algorithm_for
 from odp.client import TaskHandle, connect
 from odp.crypto.segments import is_large
@@ -27,7 +28,7 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.simulation.fleet.plan import Plan
 from odp.simulation.fleet.scenario import Scenario, load_scenario
 from odp.simulation.fleet.worker import PROGRESS_FILE, TASK_FILE, Shard
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2

@@ -28,6 +28,7 @@ from odp.simulation.noise import SeededNoise, noised
 from odp.simulation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
 from odp.simulation.users import chosen_entries
 from odp.task import Task
+from odp.v1 import common_pb2
 from odp.wire.model import Broadcast
 
 CUTOFFS = (20, 50)
@@ -37,6 +38,8 @@ _IALS_RIDGE = 3.0
 _IALS_STEPS = 10
 # Per count: rounded noise needs a grid well below its standard deviation.
 _UNITS = 2**10
+# A round is scored on so many users at most; the finished model on all.
+_USERS_PER_ROUND = 4096
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,36 @@ class RankingBaselines:
         return {"dp_popularity": self.dp_popularity.to_json(), "ials_ceiling": self.ials_ceiling.to_json()}
 
 
-def rank_model(
-    task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = CUTOFFS
-) -> Ranking:
-    """How a model of ``task`` ranks ``targets``, each user's row solved on its ``history``.
+class RankingEvaluation:
+    """``odp.algorithms.seam.Evaluation``: how the items that a user has not shown are ranked."""
 
-    Users need not have taken part in training. Cutoffs beyond the catalogue are left out.
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._population = ImplicitPopulation(definition)
 
-    Raises:
-      DataError: sizes do not fit, or there are no targets.
-    """
-    population = ImplicitPopulation(task.definition())
-    scores = factor_scores(population.user_rows(model, history), item_rows(model))
-    return evaluate(scores, history, targets, cutoffs=within(cutoffs, targets))
+    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+        """Recall and NDCG at 20 on the validation items of some users; the RMSEs are NaN."""
+        users = sampled(split.train, _USERS_PER_ROUND)
+        targets = split.validation.select_users(users)
+        found = self.ranking(model, split.train.select_users(users), targets, cutoffs=(20,))
+        quality = {"validation_rmse": math.nan, "test_rmse": math.nan}
+        if found is not None:
+            (quality["validation_recall"],), (quality["validation_ndcg"],) = found.recall.values(), found.ndcg.values()
+        return quality
+
+    def ranking(
+        self, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = CUTOFFS
+    ) -> Ranking | None:
+        """Each user's row is solved on its ``history``; users need not have taken part in training.
+
+        Cutoffs beyond the catalogue are left out.
+
+        Raises:
+          DataError: sizes do not fit.
+        """
+        if not targets.n_ratings:
+            return None
+        scores = factor_scores(self._population.user_rows(model, history), item_rows(model))
+        return evaluate(scores, history, targets, cutoffs=within(cutoffs, targets))
 
 
 def within(cutoffs: tuple[int, ...], targets: Ratings) -> tuple[int, ...]:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from odp.cli.console import console
 
 if TYPE_CHECKING:
+    from odp.datasets import Ratings
     from odp.simulation.ranking import Ranking
     from odp.task import Task
 
 
-def simulate_ranking(
+def simulate(
     task: Task,
     data: str,
+    ratings: Ratings,
     *,
     seed: int,
     noise: bool,
@@ -31,19 +33,19 @@ def simulate_ranking(
     """
     from rich.table import Table
 
+    from odp.algorithms.implicit.diagnostics import diagnose_ranking
+    from odp.algorithms.implicit.evaluation import ranking_baselines, strong_generalisation, training_split
     from odp.cli.comparison import spending_table
-    from odp.datasets import Split, load, load_split
+    from odp.datasets import Split, load_split
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
-    from odp.simulation.implicit import ranking_baselines, strong_generalisation, training_split
     from odp.simulation.inputs import SIMULATION, notes, sampling_note
     from odp.simulation.ranking import strong_split
-    from odp.simulation.ranking_diagnostics import diagnose_ranking
     from odp.simulation.record import run_record, write_record
     from odp.simulation.spending import spending
 
     out = console()
-    strong = None if held_out is None else strong_split(load(data), held_out=held_out, seed=seed)
+    strong = None if held_out is None else strong_split(ratings, held_out=held_out, seed=seed)
     split = load_split(data, seed=seed) if strong is None else training_split(strong)
     said = [SIMULATION, *notes(split.train), *sampling_note(task)]
     if not noise:

@@ -8,22 +8,18 @@ nobody could compute on a real population. What the releases themselves tell abo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.algorithms.registry import recommender_for
-from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.numerics.arrays import Float64Array
+from odp.simulation.fifths import fifths
 from odp.task import Task
 from odp.wire.model import Broadcast
-
-_BUCKETS = 5
 
 
 @dataclass(frozen=True)
@@ -68,68 +64,6 @@ class Diagnostics:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class NoisyTotals:
-    """What one released tensor tells as a whole.
-
-    Attributes:
-      round, name: of the release.
-      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed); of the
-        Gramian of all users its trace.
-      std: of the noise in that sum.
-      mean_square_row: mean of the users' squared row norms, weighted as in the sums; near ``row_clip`` squared most
-        rows were clipped. Only of Gram matrices with a constant, and of the Gramian of all users; None elsewhere.
-    """
-
-    round: int
-    name: str
-    total: float
-    std: float
-    mean_square_row: float | None
-
-
-def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
-    """Sums of a round's releases: post-processing, so they cost no privacy."""
-    found = []
-    implicit = any(release.name == "gramian" for release in releases)
-    for release in releases:
-        if release.name == "gramian":
-            found.append(_gramian_totals(tensors, release))
-            continue
-        values = tensors.tensors[release.name].reshape(release.shape[0], -1)
-        first = float(values[:, 0].sum())
-        square = None
-        if release.name == "gram" and not implicit:
-            width = (math.isqrt(8 * values.shape[1] + 1) - 1) // 2
-            rows, columns = np.triu_indices(width)
-            diagonal = values[:, rows == columns].sum(axis=0)
-            square = float(diagonal[1:].sum() / diagonal[0]) if diagonal[0] > 0 else None
-        found.append(
-            NoisyTotals(
-                round=tensors.round,
-                name=release.name,
-                total=first,
-                std=float(release.column_std[0]) * math.sqrt(release.shape[0]),
-                mean_square_row=square,
-            )
-        )
-    return tuple(found)
-
-
-def _gramian_totals(tensors: NoisyTensors, release: DeclaredRelease) -> NoisyTotals:
-    packed = tensors.tensors[release.name].ravel()
-    rows, columns = np.triu_indices((math.isqrt(8 * len(packed) + 1) - 1) // 2)
-    diagonal = rows == columns
-    trace = float(packed[diagonal].sum())
-    return NoisyTotals(
-        round=tensors.round,
-        name=release.name,
-        total=trace,
-        std=math.sqrt(float((release.column_std[diagonal] ** 2).sum())),
-        mean_square_row=trace / max(tensors.contributions, 1),
-    )
-
-
 def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
     """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
 
@@ -160,17 +94,6 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
             users_shortened=float((mean_squares > together**2).mean()) if train.n_users else 0.0,
         ),
     )
-
-
-def fifths(sizes: Float64Array) -> Iterator[npt.NDArray[np.bool_]]:
-    """Members cut by size into at most five parts of about the same number, smallest first; equal sizes stay together.
-
-    Each part is a mask bool [len(sizes)]; none is empty.
-    """
-    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
-    place = np.searchsorted(edges[1:-1], sizes, side="left")
-    for number in np.unique(place):
-        yield place == number
 
 
 def _share(count: float, ratings: Ratings) -> float:
