@@ -11,8 +11,9 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.statistics.estimates import CONFIDENCE, HistogramResult, MeanResult
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.picture import draw
-from odp.algorithms.statistics.terms import HistogramPart, MeanPart, Part, Terms
+from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2

@@ -1,4 +1,4 @@
-"""Statistics on one device: its vector. Imports numpy alone."""
+"""A vector on one device. Imports numpy alone."""
 
 from __future__ import annotations
 
@@ -7,30 +7,24 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.dense.grid import encode, quantise
+from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.algorithms.seam import LocalData, LocalRows
-from odp.algorithms.statistics.terms import Terms
-from odp.algorithms.statistics.userside import Records, vectors
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.v1 import common_pb2
 from odp.wire.model import Slices
 
 
-class StatisticsClient:
-    """``odp.algorithms.seam.Client`` of one task; it needs no slices and keeps no local parameters.
+class VectorClient:
+    """``odp.algorithms.seam.Client`` of one task; it needs no slices and keeps no local parameters."""
 
-    Raises:
-      ConfigurationError: the definition is no valid statistics task.
-    """
-
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._terms = Terms.of(definition)
+    def __init__(self, terms: VectorTerms) -> None:
+        self._terms = terms
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Returns: a device uses no model."""
 
     def empty(self, round: int) -> bytes:
         """Zeros."""
-        self._terms.check_round(round)
+        check_round(round)
         return bytes(self._terms.grid.payload_bytes)
 
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
@@ -39,10 +33,9 @@ class StatisticsClient:
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without records contributes zeros, as if it were absent."""
-        self._terms.check_round(round)
-        seeds = np.array([seed], dtype=np.uint64)
-        found = vectors(self._terms, {name: _records(rows) for name, rows in data.items()})
-        entries = quantise(self._terms.grid, found, round=round, seeds=seeds)
+        check_round(round)
+        found = self._terms.vectors({name: _records(rows) for name, rows in data.items()})
+        entries = quantise(self._terms.grid, found, round=round, seeds=np.array([seed], dtype=np.uint64))
         return encode(self._terms.grid, entries), b""
 
 

@@ -1,4 +1,4 @@
-"""``StatisticsClient`` for many users at once: the sums of their payloads, without the payloads."""
+"""``VectorClient`` for many users at once: the sums of their payloads, without the payloads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import quantise
-from odp.algorithms.statistics.terms import RELEASE, Terms
-from odp.algorithms.statistics.userside import Records, vectors
+from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
-from odp.v1 import common_pb2
 from odp.wire.model import Broadcast
 
 if TYPE_CHECKING:
@@ -22,15 +20,17 @@ if TYPE_CHECKING:
 _USERS = 2**14  # users per block: bounds memory
 
 
-class StatisticsPopulation:
-    """``odp.algorithms.seam.Population`` of one task.
+class VectorPopulation:
+    """``odp.algorithms.seam.Population`` of one task; all its local tables hold a user's ratings.
 
-    Raises:
-      ConfigurationError: the definition is no valid statistics task.
+    Args:
+      name: of the release.
+      terms: of the task.
     """
 
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._terms = Terms.of(definition)
+    def __init__(self, name: str, terms: VectorTerms) -> None:
+        self._name = name
+        self._terms = terms
 
     def contribute(
         self,
@@ -46,7 +46,7 @@ class StatisticsPopulation:
         Raises:
           DataError: there is not one seed per user.
         """
-        self._terms.check_round(round)
+        check_round(round)
         if len(seeds) != ratings.n_users:
             raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
         grid = self._terms.grid
@@ -60,10 +60,10 @@ class StatisticsPopulation:
                 ratings.values[rows].astype(np.float64),
                 users,
             )
-            own = dict.fromkeys((part.name for part in self._terms.parts), records)
-            entries = quantise(grid, vectors(self._terms, own), round=round, seeds=seeds[start : start + users])
+            own = dict.fromkeys(self._terms.reads, records)
+            entries = quantise(grid, self._terms.vectors(own), round=round, seeds=seeds[start : start + users])
             # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
             total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)
             if progress is not None:
                 progress(start + users)
-        return {RELEASE: total}
+        return {self._name: total}

@@ -1,28 +1,29 @@
-"""Statistics at the server: before the round nothing, after it the released numbers, for whoever asks."""
+"""The server's half of a question: before the round nothing, after it the released numbers, for whoever asks."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from odp.algorithms.dense.records import ROUND
 from odp.algorithms.seam import NoisyTensors
-from odp.algorithms.statistics.terms import RELEASE, ROUND, ROUNDS, TABLE, Terms
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float64Array
-from odp.v1 import common_pb2
 from odp.wire.model import Broadcast, Table
 
 
-class StatisticsServer:
+class VectorServer:
     """``odp.algorithms.seam.Server`` of one task. The state is empty, then the released float64 [size].
 
-    Raises:
-      ConfigurationError: the definition is no valid statistics task.
+    Args:
+      name: of the release, and of the model's table.
+      size: numbers of it.
     """
 
-    rounds = ROUNDS
+    rounds = 1
 
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._size = Terms.of(definition).grid.size
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._size = size
 
     def start(self) -> bytes:
         """Nothing."""
@@ -35,13 +36,13 @@ class StatisticsServer:
         """
         values = self._values(state)
         rows = np.zeros((self._size, 1), dtype=np.float32) if values is None else values[:, None].astype(np.float32)
-        return Broadcast(0 if values is None else ROUNDS, (Table(TABLE, rows, keyed=False),))
+        return Broadcast(0 if values is None else self.rounds, (Table(self._name, rows, keyed=False),))
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The released numbers. Raises ConfigurationError where the task had its round already."""
         if state or release.round != ROUND:
             raise ConfigurationError(f"Expected round={release.round!r} to be {ROUND}, and to be applied once")
-        return release.tensors[RELEASE].astype("<f8").tobytes()
+        return release.tensors[self._name].astype("<f8").tobytes()
 
     def _values(self, state: bytes) -> Float64Array | None:
         if not state:
