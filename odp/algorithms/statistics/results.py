@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.statistics.estimates import CONFIDENCE, HistogramResult, MeanResult
+from odp.algorithms.dense.quantile import CONFIDENCE
+from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.picture import draw
 from odp.algorithms.statistics.terms import Terms
@@ -100,10 +101,7 @@ def results_of(
     terms = Terms.of(definition)
     if released.shape != (terms.grid.size,):
         raise ConfigurationError(f"Expected {terms.grid.size} released numbers (got {list(released.shape)})")
-    std = terms.grid.noise_std if noisy else 0.0
-    if terms.grid.sharers:
-        # Every contribution brings a share; ``noise_std`` is of the fewest honest ones.
-        std *= math.sqrt(max(1.0, contributions / terms.grid.sharers))
+    std = terms.grid.std_of(contributions) if noisy else 0.0
     found = {part.name: _result(part, released[part.place] / part.scale, std / part.scale) for part in terms.parts}
     return Results(found, contributions, epsilon, definition.privacy.delta)
 

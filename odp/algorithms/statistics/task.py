@@ -60,12 +60,6 @@ class Statistics(Question):
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
         definition, privacy = self.unresolved(), self.privacy
-        resolved = resolve(
-            self.queries,
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            goal=definition.cohort.goal,
-            sharers=definition.cohort.secagg.sharers,
-        )
+        resolved = resolve(self.queries, epsilon=privacy.epsilon, delta=privacy.delta, cohort=definition.cohort)
         definition.statistics.CopyFrom(resolved)
         return definition
