@@ -268,7 +268,7 @@ class Participant:
         identity = store.identity()
         own = self.own_data(store, work, seed=identity.seed)
         slices = without_rows(work)
-        if model.read:
+        if model.reads_model:
             slices, distributor = self._fetch(work, own.keys, distributor, logged, traffic)
             require_trainable(work, slices)
         self.gate.after_data(store, model.terms)

@@ -58,7 +58,7 @@ class Model:
         return any(table.keyed for table in self.manifest.tables)
 
     @property
-    def read(self) -> bool:
+    def reads_model(self) -> bool:
         """Whether devices fetch anything of the model before they contribute."""
         return algorithm_for(self.definition).reads_model
 
