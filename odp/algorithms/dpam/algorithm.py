@@ -42,12 +42,11 @@ class TaskAlgorithm(Factorization):
         items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
         return items, ModelTable(GLOBALS_TABLE, 1, GLOBALS_WIDTH, False)
 
-    def check_for_devices(self) -> None:
+    def _check_data(self) -> None:
         data = self.definition.data
         _validate.within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
         if not data.low < data.high:
             raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
-        super().check_for_devices()
 
     def check(self) -> None:
         Terms.of(self.definition)

@@ -26,5 +26,9 @@ class Factorization(Recommender):
         model, privacy = self.definition.model, self.definition.privacy
         integer(low=1, high=MOST_ITEMS, items=model.items)
         integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
+        self._check_data()
         integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
         self.check()
+
+    def _check_data(self) -> None:
+        """Raises ConfigurationError for a declared range of values beyond the limits."""
