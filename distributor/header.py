@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import algorithm_for, training_of
 from odp.errors import ConfigurationError
 from odp.public_tables.table import check_entries, is_table, open_published
 from odp.signed.task import model_sha256, open_manifest, task_sha256
@@ -63,7 +63,10 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
         given = sum(table.keyed for table in manifest.tables)
         expected = sum(table.keyed for table in algorithm_for(definition).tables)
         if given != expected:
-            raise ConfigurationError(f"Expected exactly {expected} keyed tables in the manifest (got {given})")
+            what = "one" if expected else "none"
+            raise ConfigurationError(
+                f"Expected keyed tables in the manifest: {what} for {training_of(definition)} (got {given})"
+            )
     header = ModelHeader(
         model_sha256=model_sha256(signed_manifest),
         task_sha256=task_sha256(signed_task),

@@ -38,8 +38,7 @@ from odp.wire.model import Broadcast, Slices
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from odp.datasets.ratings import Ratings, Split
-    from odp.simulation.ranking import Ranking
+    from odp.datasets.ratings import Ratings
 
 
 @dataclass(frozen=True)
@@ -387,18 +386,6 @@ class RecommenderPopulation(Population, Protocol):
         ...
 
 
-class Evaluation(Protocol):
-    """How good a model is on data that the researcher owns, in the algorithm's own figures: not a private release."""
-
-    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
-        """Those after a round, by field of ``odp.simulation.engine.RoundResult``; ``history`` is all but the tests."""
-        ...
-
-    def ranking(self, model: Broadcast, history: Ratings, targets: Ratings) -> Ranking | None:
-        """How the model ranks ``targets``; None of a model that ranks nothing, and without targets."""
-        ...
-
-
 class Answers(Protocol):
     """What a question released, in its own units, with intervals for the noise."""
 
@@ -461,7 +448,3 @@ class Recommender(Algorithm):
     @abc.abstractmethod
     def population(self) -> RecommenderPopulation:
         """As ``Algorithm.population``."""
-
-    @abc.abstractmethod
-    def evaluation(self) -> Evaluation:
-        """Its own figures, for simulations."""

@@ -359,8 +359,8 @@ def _finish(
 
     from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
-    from odp.cli.comparison import comparison_table, draw_progress
     from odp.simulation.baselines import baselines
+    from odp.simulation.comparison import comparison_table, draw_progress
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import write_record
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from odp.cli.console import print_json
+from odp.cli.console import console, print_json
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
+    import rich.console
+
     from odp.datasets import Ratings
     from odp.task import Question, Task
 
@@ -31,8 +33,9 @@ class Console(Protocol):
         checkpoint: Path | None,
         held_out: int | None,
         output: Path | None,
+        out: rich.console.Console,
     ) -> dict[str, Any]:
-        """Runs the task on the data set ``data``, prints its own figures, and writes the record into ``output``.
+        """Runs the task on the data set ``data``, prints its figures to ``out`` and writes the record into ``output``.
 
         Returns:
           what ``--json`` prints.
@@ -108,6 +111,7 @@ def simulate(
         checkpoint=checkpoint,
         held_out=held_out,
         output=output,
+        out=console(),
     )
     if json:
         print_json(plain(summary))

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from odp.algorithms.registry import recommender_for
+from odp.algorithms.registry import part_of, recommender_for, training_of
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import DeclaredRelease, LocalRows, NoisyTensors, Query
 from odp.datasets.ratings import Ratings, Split, merge
@@ -44,6 +44,21 @@ if TYPE_CHECKING:
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
+
+
+class Evaluation(Protocol):
+    """The class ``TaskEvaluation`` of an algorithm's module ``evaluation``, made of a definition.
+
+    How good a model is on data that the researcher owns, in the algorithm's own figures: not a private release.
+    """
+
+    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+        """Those after a round, by field of ``RoundResult``; ``history`` is all but the tests."""
+        ...
+
+    def ranking(self, model: Broadcast, history: Ratings, targets: Ratings) -> Ranking | None:
+        """How the model ranks ``targets``; None of a model that ranks nothing, and without targets."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -209,7 +224,7 @@ def simulate(
     history = merge(split.train, split.validation)
 
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
-    evaluation = algorithm.evaluation()
+    evaluation: Evaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
     state = server.start()
     rounds: list[RoundResult] = []
     told: list[NoisyTotals] = []

@@ -9,7 +9,6 @@ from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.seam import (
     DeclaredRelease,
-    Evaluation,
     LocalTable,
     ModelTable,
     Query,
@@ -75,8 +74,3 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.dpam.population import DpamPopulation
 
         return DpamPopulation(self.definition)
-
-    def evaluation(self) -> Evaluation:
-        from odp.algorithms.dpam.evaluation import RatingEvaluation
-
-        return RatingEvaluation(self.definition)

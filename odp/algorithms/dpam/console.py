@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odp.cli.console import console
-
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from odp.datasets import Ratings
     from odp.task import Task
 
@@ -24,6 +24,7 @@ def simulate(
     checkpoint: Path | None,
     held_out: int | None,
     output: Path | None,
+    out: Console,
 ) -> dict[str, Any]:
     """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,17 +32,16 @@ def simulate(
 
     from odp.algorithms.dpam.diagnostics import diagnose
     from odp.algorithms.dpam.signal import weak_signal
-    from odp.cli.comparison import comparison_table, spending_table
     from odp.datasets import random_split
     from odp.errors import ConfigurationError
     from odp.simulation.baselines import baselines as compute
+    from odp.simulation.comparison import comparison_table, spending_table
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.inputs import SIMULATION, notes, sampling_note
     from odp.simulation.record import run_record, write_record
     from odp.simulation.spending import spending
 
-    out = console()
     if held_out is not None:
         raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
     split = random_split(ratings, seed=seed)

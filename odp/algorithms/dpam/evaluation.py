@@ -10,8 +10,8 @@ from odp.v1 import common_pb2
 from odp.wire.model import Broadcast
 
 
-class RatingEvaluation:
-    """``odp.algorithms.seam.Evaluation``: root mean square errors of predicted ratings."""
+class TaskEvaluation:
+    """``odp.simulation.engine.Evaluation``: root mean square errors of predicted ratings."""
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = DpamPopulation(definition)

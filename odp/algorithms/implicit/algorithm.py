@@ -8,7 +8,6 @@ from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import GRAMIAN_TABLE, ITEMS_TABLE, Terms
 from odp.algorithms.seam import (
     DeclaredRelease,
-    Evaluation,
     LocalTable,
     ModelTable,
     Query,
@@ -64,8 +63,3 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.implicit.population import ImplicitPopulation
 
         return ImplicitPopulation(self.definition)
-
-    def evaluation(self) -> Evaluation:
-        from odp.algorithms.implicit.evaluation import RankingEvaluation
-
-        return RankingEvaluation(self.definition)

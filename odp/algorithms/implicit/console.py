@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odp.cli.console import console
-
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from odp.datasets import Ratings
     from odp.simulation.ranking import Ranking
     from odp.task import Task
@@ -25,6 +25,7 @@ def simulate(
     checkpoint: Path | None,
     held_out: int | None,
     output: Path | None,
+    out: Console,
 ) -> dict[str, Any]:
     """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints.
 
@@ -35,8 +36,8 @@ def simulate(
 
     from odp.algorithms.implicit.diagnostics import diagnose_ranking
     from odp.algorithms.implicit.evaluation import ranking_baselines, strong_generalisation, training_split
-    from odp.cli.comparison import spending_table
     from odp.datasets import Split, load_split
+    from odp.simulation.comparison import spending_table
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.inputs import SIMULATION, notes, sampling_note
@@ -44,7 +45,6 @@ def simulate(
     from odp.simulation.record import run_record, write_record
     from odp.simulation.spending import spending
 
-    out = console()
     strong = None if held_out is None else strong_split(ratings, held_out=held_out, seed=seed)
     split = load_split(data, seed=seed) if strong is None else training_split(strong)
     said = [SIMULATION, *notes(split.train), *sampling_note(task)]

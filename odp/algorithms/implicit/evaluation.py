@@ -54,8 +54,8 @@ class RankingBaselines:
         return {"dp_popularity": self.dp_popularity.to_json(), "ials_ceiling": self.ials_ceiling.to_json()}
 
 
-class RankingEvaluation:
-    """``odp.algorithms.seam.Evaluation``: how the items that a user has not shown are ranked."""
+class TaskEvaluation:
+    """``odp.simulation.engine.Evaluation``: how the items that a user has not shown are ranked."""
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = ImplicitPopulation(definition)

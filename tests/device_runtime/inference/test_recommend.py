@@ -68,7 +68,9 @@ def test_predictions_are_the_clients_and_items_out_of_range_are_refused(trained:
     downloaded = fetch(trained)
     with trained.store(0) as store:
         items = np.array([5, 0, 599])
-        np.testing.assert_array_equal(predict(store, downloaded, items), direct(trained, store.ratings(), items))
+        np.testing.assert_array_equal(
+            predict(store, downloaded, items), direct(trained, {ROWS: store.ratings()}, items)
+        )
         for wrong in ([600], [-1]):
             with pytest.raises(ConfigurationError, match="0 to 599"):
                 predict(store, downloaded, wrong)

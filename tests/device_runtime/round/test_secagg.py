@@ -298,7 +298,8 @@ def test_the_error_of_a_sum_is_that_of_everybodys_shares(tmp_path: Path) -> None
     for path in table.paths:
         with Store.open(path) as store:
             slices = Slices(0, nothing, np.zeros((0, 0), dtype=np.float32), {})
-            payload, _ = model.client.contribute(slices, store.ratings(), round=0, seed=store.identity().seed)
+            own = algorithm_for(model.definition).data_of(store.ratings())
+            payload, _ = model.client.contribute(slices, own, round=0, seed=store.identity().seed)
             truth += np.frombuffer(payload, "<i4")
     error = (table.host.finish() - truth) / (table.grid.share_std * np.sqrt(DEVICES))
     assert truth.any()
