@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
+    from odp.algorithms.quantiles.task import Quantiles
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
     from odp.broadcast.config import Broadcast
@@ -57,6 +58,7 @@ _HOME = {
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
+    "Quantiles": "odp.algorithms.quantiles.task",
     "RatingsData": "odp.algorithms.dpam.data",
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",
@@ -94,6 +96,7 @@ __all__ = [
     "Mean",
     "OdpError",
     "PrivacyError",
+    "Quantiles",
     "Ratings",
     "RatingsData",
     "RunResult",

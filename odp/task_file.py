@@ -16,6 +16,7 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.quantiles.task import Quantiles
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
@@ -65,6 +66,8 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
+    if "quantiles" in content:
+        return _parse_quantiles(content, where=where, text=text)
     if "queries" in content:
         return _parse_statistics(content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
@@ -92,6 +95,28 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Ques
         name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
     }
     return _question(Statistics, {"queries": queries}, content, where=where, text=text)
+
+
+def _parse_quantiles(content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, "quantiles", where=where, text=text)
+    own = _own_fields(Quantiles)
+    line, given = _line_of(text, "quantiles", None), content["quantiles"]
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{where}:{line}: Expected [quantiles] to be a table of keys")
+    _check_keys(given, own, where=where, text=text, section="quantiles")
+    values = dict(given)
+    try:
+        if isinstance(values.get("events"), dict):
+            values["events"] = Events(**values["events"])
+        return _question(Quantiles, values, content, where=where, text=text)
+    except TypeError as error:
+        raise ConfigurationError(f"{where}:{line}: [quantiles] holds a wrong value, or lacks low or high") from error
+
+
+def _own_fields(kind: type[Question]) -> list[str]:
+    """The fields of a question beside those that all have."""
+    common = {field.name for field in dataclasses.fields(Question)}
+    return [field.name for field in dataclasses.fields(kind) if field.name not in common]
 
 
 def _check_question(content: dict[str, Any], section: str, *, where: str, text: str) -> None:
@@ -130,6 +155,9 @@ def render_task(task: Task | Question) -> str:
     if isinstance(task, Statistics):
         parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
         parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
+    elif isinstance(task, Quantiles):
+        parts = [("quantiles", task, {"quantiles": Quantiles})]
+        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
     else:
         parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
     for section, part, kinds in parts:
@@ -141,6 +169,8 @@ def render_task(task: Task | Question) -> str:
             value = getattr(part, field.name)
             if value is None and field.name == "events":
                 continue  # the data are a table's rows
+            if isinstance(part, Question) and field.name not in _own_fields(type(part)):
+                continue  # they stand in sections of their own
             if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
                 continue
             if isinstance(value, np.ndarray):
