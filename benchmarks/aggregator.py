@@ -33,7 +33,6 @@ from benchmarks.harness import Figure, Limit, progress
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
-from odp.algorithms.dpam import parallel
 from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Query
@@ -45,6 +44,7 @@ from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ServiceError
 from odp.local.processes import Child
 from odp.local.reference_values import write_reference_values
+from odp.numerics import parallel
 from odp.signed.task import open_task, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
 
@@ -86,8 +86,9 @@ def run(quick: bool) -> list[Figure]:
 def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefinition:
     """The task that contributions are for."""
     from odp.algorithms.dpam.config import DPAM
+    from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.task import Cohort, Task, UserLevelDP
 
     return Task(
         name="benchmark",

@@ -14,14 +14,16 @@ import numpy as np
 
 import odp
 from benchmarks.harness import Figure, Limit, progress
-from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Client, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import LocalData, LocalRows, Recommender, RecommenderClient
 from odp.datasets import Ratings, Split, random_split
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.public_tables.candidates import STAMP, Candidates, candidate_tables, opened_buckets
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
 from odp.wire.encoding import Encoding
+from odp.wire.model import Slices
 
 BEST = 10
 _BUCKETS = (1, 2, 4, 8, 16)
@@ -75,12 +77,13 @@ def accuracy(split: Split, seeds: tuple[int, ...]) -> tuple[RunResult, list[Figu
 def recalls(result: RunResult, history: Ratings, kind: str, *, users: int) -> list[Figure]:
     """Recall of the ten best items, and bytes, for several numbers of buckets."""
     items, width = result.model.keyed.rows.shape
-    client = algorithm_for(result.task.definition()).client()
+    algorithm = recommender_for(result.task.definition())
+    client = algorithm.client()
     everything = Slices(
         result.model.version, np.arange(items, dtype=np.int64), result.model.keyed.rows, result.model.dense
     )
     chosen = [user for user in range(min(users, history.n_users)) if history.counts()[user]]
-    data = [_local(history, user) for user in chosen]
+    data = [_local(algorithm, history, user) for user in chosen]
     best = [_best(client, everything, one, np.arange(items, dtype=np.int64)) for one in data]
     whole = items * width * 4
     label = f"{history.name}, {kind}"
@@ -112,18 +115,19 @@ def _published_in(training: object, encoding: Encoding) -> odp.DPAM:
     return dataclasses.replace(training, items_encoding=encoding)
 
 
-def _local(history: Ratings, user: int) -> LocalRatings:
+def _local(algorithm: Recommender, history: Ratings, user: int) -> LocalData:
     items, values = history.user(user)
-    return LocalRatings(np.asarray(items, dtype=np.int64), np.asarray(values, dtype=np.float64))
+    rows = LocalRows(np.asarray(items, dtype=np.int64), np.asarray(values, dtype=np.float64))
+    return algorithm.data_of(rows)
 
 
-def _best(client: Client, slices: Slices, data: LocalRatings, items: Int64Array) -> Int64Array:
-    new = np.setdiff1d(items, data.items)
+def _best(client: RecommenderClient, slices: Slices, data: LocalData, items: Int64Array) -> Int64Array:
+    new = np.setdiff1d(items, client.items(data))
     scores: Float64Array = client.predict(slices, data, new)
     return new[np.argsort(-scores, kind="stable")[:BEST]]
 
 
-def _fetched(client: Client, everything: Slices, data: LocalRatings, made: Candidates) -> Int64Array:
+def _fetched(client: RecommenderClient, everything: Slices, data: LocalData, made: Candidates) -> Int64Array:
     """The best items of the buckets that a device would fetch."""
     items, width = everything.rows.shape
     numbers = items + np.arange(len(made.centroids.rows), dtype=np.int64)

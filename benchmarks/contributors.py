@@ -30,6 +30,7 @@ from benchmarks.bare_grpc import METHOD
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import COUNTS_ROUND, Terms
+from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.crypto import domains, seal
 from odp.crypto.blind_rsa import SALT_BYTES
 from odp.errors import ServiceError
@@ -85,14 +86,14 @@ def payloads(terms: Terms, round: int, count: int, *, seed: int) -> list[bytes]:
     generator = np.random.default_rng(seed)
     start, stride = generator.integers(0, _PRIME, (count, 1)), generator.integers(1, _PRIME, (count, 1))
     items = (start + stride * np.arange(terms.max_items)) % _PRIME
-    weights = np.full(items.shape, 1 if round == COUNTS_ROUND else int(codec.WEIGHT_UNITS / 2 / terms.max_items**0.5))
+    weights = np.full(items.shape, 1 if round == COUNTS_ROUND else int(WEIGHT_UNITS / 2 / terms.max_items**0.5))
     most = 0
     if round != COUNTS_ROUND:
         most = math.isqrt(codec.vector_limit(terms, round) // (terms.max_items * int(weights[0, 0]) ** 2))
     most = min(most, codec.TARGET_UNITS)
     targets = generator.integers(-most, most + 1, items.shape)
     rank = terms.rank_of(round)
-    bound = int(codec.ROW_UNITS / 2 / max(1, rank) ** 0.5 / terms.full_row_bound)
+    bound = int(ROW_UNITS / 2 / max(1, rank) ** 0.5 / terms.full_row_bound)
     rows = generator.integers(-bound, bound + 1, (count, rank))
     given = Contributions(rows, items, weights, np.asarray(targets, dtype=np.int64))
     return codec.encode(terms, round, given)

@@ -129,8 +129,9 @@ def _signals() -> Iterator[threading.Event]:
 
 def _task(chosen: Plan, *, items: int, low: float, high: float) -> Task:
     from odp.algorithms.dpam.config import DPAM
+    from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, RatingsData, Task, UserLevelDP
+    from odp.task import Cohort, Task, UserLevelDP
 
     return Task(
         name=_POPULATION,

@@ -30,6 +30,7 @@ from odp.algorithms.dense.grid import NUMBER
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram
+from odp.algorithms.statistics.task import Statistics
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.segments import open_segments, seal_segments
@@ -39,7 +40,6 @@ from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ServiceError
 from odp.local.processes import ODP, Child
 from odp.local.reference_values import write_reference_values
-from odp.models.statistics import Statistics
 from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
 from odp.task import MASKED, Cohort, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2

@@ -35,6 +35,7 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.tasks.assignment import AssignmentReader, Work
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.client import TaskHandle, connect
 from odp.datasets import Ratings
 from odp.enclave.policy import EnclavePolicy
@@ -43,7 +44,7 @@ from odp.errors import ServiceError
 from odp.local.processes import ODP, Child
 from odp.local.processes import Services as Programs
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import server_pb2
 
 _POPULATION = "benchmark"

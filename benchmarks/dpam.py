@@ -24,18 +24,19 @@ import numpy as np
 
 from benchmarks.dpam_data import ML_1M, ML_20M, MOST, SMALL, Shape, made, made_in_folder, plain_items, plain_sums
 from benchmarks.harness import Figure, Limit, progress
-from odp.algorithms.dpam import parallel
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.population import DpamPopulation
+from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.population import DpamPopulation, machine_code
 from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.numerics import parallel
 from odp.simulation.engine import noisy_release
 from odp.simulation.users import user_seeds
-from odp.task import RatingsData, Task, UserLevelDP
+from odp.task import Task, UserLevelDP
 from odp.v1 import common_pb2
 
 _GIB = 2.0**30
@@ -61,7 +62,7 @@ class Sweep:
 
 def run(quick: bool) -> list[Figure]:
     """Sweeps at the shapes of ML-1M and ML-20M, a plain loop, ``implicit``; without the large ones in quick mode."""
-    if parallel.machine_code() is None:
+    if machine_code() is None:
         raise ConfigurationError(
             "Expected numba: pip install 'odp[bench]'; without it the simulator is several times slower"
         )

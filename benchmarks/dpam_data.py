@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import parallel
-from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings
+from odp.numerics import parallel
+from odp.numerics.arrays import Float64Array
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from benchmarks.harness import Figure, Limit
 from benchmarks.scanning import MEMORY_BYTES, Shape, best
-from odp.algorithms.dpam import parallel
 from odp.crypto import pir
 from odp.crypto.pir import dpf, scanning
+from odp.numerics import parallel
 
 _GIGA, _MILLI = 1e9, 1e3
 _BATCH = 8

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from benchmarks.harness import Figure, Limit
 from distributor.enclave import BATCH
 from distributor.scan import ScannedTable
-from odp.algorithms.dpam import parallel
+from odp.numerics import parallel
 
 _GIGA, _MILLI = 1e9, 1e3
 #: Beyond the caches of a processor.

@@ -21,7 +21,7 @@ from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.seam import Broadcast, Table
+from odp.algorithms.dpam.data import RatingsData
 from odp.broadcast.terms import ENCLAVE, PIR
 from odp.crypto import SigningKey
 from odp.enclave.policy import EnclavePolicy
@@ -30,9 +30,10 @@ from odp.local.processes import Child
 from odp.local.reference_values import write_reference_values
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import manifest_for
 
 #: Rows that a device asks for.

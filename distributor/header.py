@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import algorithm_for, training_of
 from odp.errors import ConfigurationError
 from odp.public_tables.table import check_entries, is_table, open_published
 from odp.signed.task import model_sha256, open_manifest, task_sha256
@@ -42,7 +42,7 @@ class ModelHeader:
     def slices(self) -> int:
         """Rows of one request."""
         task = self.task
-        return int(task.table.rows_per_request if is_table(task) else task.dpam.slices_per_device)
+        return int(task.table.rows_per_request if is_table(task) else algorithm_for(task).rows_per_request or 0)
 
 
 def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> ModelHeader:
@@ -51,17 +51,22 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
     Host and enclave run the same check: the host to refuse early, the enclave because it trusts no host.
 
     Raises SignatureError where a signature is not the developer's, and ConfigurationError where a field is out of its
-    range, the manifest is of another task or its tables are not those that the task works with (statistics have no
-    keyed table, every other task has one), where the tables together exceed 1 GiB, or where a reply to Select would
+    range, the manifest is of another task or has another number of keyed tables than the task works with,
+    where the tables together exceed 1 GiB, or where a reply to Select would
     not fit one message.
     """
     definition = open_published(signed_task)
     manifest = open_manifest(signed_manifest, task=signed_task, developer_key=definition.developer_key)
-    keyed = sum(table.keyed for table in manifest.tables)
     if is_table(definition):
         check_entries(definition, manifest)
-    elif keyed != (0 if algorithm_for(definition).statistics else 1):
-        raise ConfigurationError(f"Expected exactly one keyed table in the manifest, none for statistics (got {keyed})")
+    else:
+        given = sum(table.keyed for table in manifest.tables)
+        expected = sum(table.keyed for table in algorithm_for(definition).tables)
+        if given != expected:
+            what = "one" if expected else "none"
+            raise ConfigurationError(
+                f"Expected keyed tables in the manifest: {what} for {training_of(definition)} (got {given})"
+            )
     header = ModelHeader(
         model_sha256=model_sha256(signed_manifest),
         task_sha256=task_sha256(signed_task),

@@ -95,7 +95,7 @@ class Shares:
         dense = tuple(content for entry, content in zip(header.manifest.tables, data, strict=True) if not entry.keyed)
         database = two_server.Database.of(
             written_rows(keyed, written[keyed.name]),
-            keys=header.task.dpam.slices_per_device,
+            keys=header.slices,
             seed=model,
             table_sha256=keyed.sha256,
         )

@@ -65,7 +65,7 @@ def main() -> None:
         days.save(given.save)
     answer = odp.simulate(question(), days, seed=1)
 
-    hours, minutes = answer.statistics.histogram("hours"), answer.statistics.mean("minutes")
+    hours, minutes = answer.results.histogram("hours"), answer.results.mean("minutes")
     low, high = hours.interval()
     print(f"{PEOPLE} people, ε = {answer.epsilon:.4f} for all three questions together")
     for hour, count in enumerate(hours.counts):
@@ -73,7 +73,7 @@ def main() -> None:
         print(f"{hour:02d}:00 {count:6.0f} people ({low[hour]:5.0f} to {high[hour]:5.0f}) {bar}")
     least, most = minutes.interval()
     print(f"an hour with music has {minutes.value:.1f} minutes of it ({least:.1f} to {most:.1f})")
-    half = answer.statistics.histogram("session").quantile(0.5)
+    half = answer.results.histogram("session").quantile(0.5)
     print(f"half of the hours have less than {half.value:.0f} minutes ({half.low:.0f} to {half.high:.0f})")
     answer.draw(given.picture)
     print("picture:", given.picture)

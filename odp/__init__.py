@@ -26,18 +26,21 @@ from odp.errors import (
 if TYPE_CHECKING:
     from device_runtime.sdk import Device
     from odp.algorithms.dpam.config import DPAM
+    from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.implicit.config import ImplicitDPAM
+    from odp.algorithms.implicit.data import ImplicitData
+    from odp.algorithms.quantiles.task import Quantiles
     from odp.algorithms.statistics.config import Histogram, Mean
+    from odp.algorithms.statistics.task import Statistics
     from odp.broadcast.config import Broadcast
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.isolated import IsolatedService
     from odp.models.events import Events
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.models.statistics import Statistics
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
-    from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+    from odp.task import Cohort, Task, UserLevelDP
     from odp.task_file import load_task
 
 __version__ = "0.1.0"
@@ -50,14 +53,15 @@ _HOME = {
     "Connection": "odp.client",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
-    "ImplicitData": "odp.task",
+    "ImplicitData": "odp.algorithms.implicit.data",
     "IsolatedService": "odp.isolated",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
-    "RatingsData": "odp.task",
+    "Quantiles": "odp.algorithms.quantiles.task",
+    "RatingsData": "odp.algorithms.dpam.data",
     "RunResult": "odp.simulation.engine",
-    "Statistics": "odp.models.statistics",
+    "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
     # The one name here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
@@ -92,6 +96,7 @@ __all__ = [
     "Mean",
     "OdpError",
     "PrivacyError",
+    "Quantiles",
     "Ratings",
     "RatingsData",
     "RunResult",

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast
+from odp.algorithms.registry import inquiry_for
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -46,11 +45,12 @@ from odp.v1 import (
     table_pb2,
     table_pb2_grpc,
 )
+from odp.wire.model import Broadcast
 from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
-    from odp.algorithms.statistics.results import Results
-    from odp.models.statistics import Statistics
+    from odp.algorithms.seam import Answers
+    from odp.task import Question
 
 _REFERENCE_VALUES = "reference_values.json"
 _FINAL = (
@@ -70,7 +70,7 @@ def connect(
       ca: PEM file of the CA that the server's certificate descends from; overrides ``state``.
       token: The operator's token; overrides ``state``.
 
-    Where ``state`` has reference values, the results of statistics are checked against them.
+    Where ``state`` has reference values, the results of questions are checked against them.
 
     Raises ConfigurationError where CA or token are neither given nor found.
     """
@@ -122,12 +122,12 @@ class TaskHandle:
         """The newest published model, fetched whole from the distributor and checked against its signed manifest."""
         return self.connection.model(self.status())
 
-    def statistics(self, reference_values: ReferenceValues | None = None) -> Results:
-        """What a finished statistics task released, in the units of its queries, with intervals.
+    def results(self, reference_values: ReferenceValues | None = None) -> Answers:
+        """What a finished question, such as an ``odp.Statistics``, released, in its own units, with intervals.
 
-        As ``Connection.statistics``.
+        As ``Connection.results``.
         """
-        return self.connection.statistics(self.status(), reference_values)
+        return self.connection.results(self.status(), reference_values)
 
     def cancel(self) -> None:
         """Ends the task: what was contributed to open rounds is erased, nothing more is released. Idempotent."""
@@ -146,7 +146,7 @@ class Connection:
         self._stub = server_pb2_grpc.ServerServiceStub(self._channel)
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
-    def submit(self, task: Task | Statistics) -> TaskHandle:
+    def submit(self, task: Task | Question) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         features = b""
         if isinstance(task, Task) and task.model.features is not None:
@@ -238,7 +238,7 @@ class Connection:
                 tables[entry.name] = _joined(replies, entry)
         return broadcast_from(manifest, tables)
 
-    def statistics(self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None) -> Results:
+    def results(self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None) -> Answers:
         """The answers in a status: the release that the attested aggregator signed.
 
         ``reference_values`` default to those of the state folder that ``connect`` was given. Without any, the server's
@@ -252,7 +252,7 @@ class Connection:
         pins = reference_values
         if pins is None and self._reference_values is not None:
             pins = ReferenceValues.load(self._reference_values)
-        signed = _release_of_statistics(status)
+        signed = _release_of_question(status)
         return _answers(status, signed, None if pins is None else self.attested_aggregator(status, pins).signing_key)
 
     def attested_aggregator(
@@ -360,30 +360,26 @@ def _publish_parts(table: Table) -> Iterator[table_pb2.PublishTableRequest]:
         yield table_pb2.PublishTableRequest(chunk=content[start : start + channel.CHUNK_BYTES])
 
 
-def _release_of_statistics(status: server_pb2.TaskStatus) -> common_pb2.SignedRelease:
+def _release_of_question(status: server_pb2.TaskStatus) -> common_pb2.SignedRelease:
     definition = open_task(status.task)
-    if definition.WhichOneof("training") != "statistics":
-        raise ConfigurationError(f"task {definition.name!r} trains a model; it has no statistics")
+    inquiry_for(definition)
     if not (status.rounds and status.rounds[0].release.release):
         raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its round")
     return status.rounds[0].release
 
 
-def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, signing_key: bytes | None) -> Results:
-    from odp.algorithms.statistics.results import results_of
-    from odp.algorithms.statistics.terms import RELEASE, ROUND
-
-    definition = open_task(status.task)
+def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, signing_key: bytes | None) -> Answers:
+    algorithm = inquiry_for(open_task(status.task))
     release = open_release(
         signed,
         task_sha256=task_sha256(status.task),
-        round=ROUND,
+        round=0,
         model_sha256=None,
-        declared=algorithm_for(definition).query(ROUND).releases,
+        declared=algorithm.query(0).releases,
         signing_key=signing_key,
     )
-    values = noisy_tensors(release).tensors[RELEASE]
-    return results_of(definition, values, contributions=release.contributions, epsilon=release.epsilon_spent)
+    values = noisy_tensors(release).tensors
+    return algorithm.answers(values, contributions=release.contributions, epsilon=release.epsilon_spent)
 
 
 def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:

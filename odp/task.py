@@ -19,21 +19,19 @@ Everything is frozen and checked when it is constructed, so a Task that exists c
 
 from __future__ import annotations
 
+import abc
 import math
 import re
 from dataclasses import dataclass, field
 
 from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import sampling_of
+from odp.algorithms.choices import Training, TrainingData, default_training, trainings
+from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.broadcast.config import Broadcast
 from odp.crypto.secure_aggregation.parameters import LARGEST_COHORT, Threat
 from odp.crypto.secure_aggregation.terms import THREATS
 from odp.crypto.secure_aggregation.terms import resolve as resolve_secagg
 from odp.errors import ConfigurationError, PrivacyError
-from odp.models.events import Events, table_of
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
@@ -41,8 +39,6 @@ from odp.v1 import common_pb2, secagg_terms_pb2
 
 FULL = "full"
 ENCLAVE_POISSON = "enclave_poisson"
-
-_RATINGS_TABLE, _IMPLICIT_TABLE = "ratings", "events"
 
 ENCLAVE = "enclave"
 MASKED = "masked"
@@ -56,63 +52,6 @@ _FRACTION = 0.1
 _ITEMS_PER_USER = 300
 # The cap of a draw is loose enough for so many rounds; no algorithm has more, and a loose cap is free (rule P14).
 _MOST_ROUNDS = 10_000
-
-
-@strict_keywords
-@dataclass(frozen=True)
-class RatingsData:
-    """Explicit ratings of items in the device's local store.
-
-    Attributes:
-      table: Name of the local table of (item, value).
-      low, high: Declared range; a device refuses a value outside of it, and clamps one that is made of events.
-      events: Makes the ratings of events instead, as the task says: see ``odp.Events``; without a table.
-    """
-
-    table: str = _RATINGS_TABLE
-    low: float = 1.0
-    high: float = 5.0
-    events: Events | None = None
-
-    def __post_init__(self) -> None:
-        table_of(self.table, self.events, default=_RATINGS_TABLE)
-        within(low=-1e6, high=1e6, data_low=self.low, data_high=self.high)
-        if not self.low < self.high:
-            raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
-
-    def to_proto(self) -> common_pb2.RatingsData:
-        """The wire form."""
-        table = table_of(self.table, self.events, default=_RATINGS_TABLE)
-        found = common_pb2.RatingsData(table=table, low=self.low, high=self.high)
-        if self.events is not None:
-            found.events.CopyFrom(self.events.to_proto(aggregate="count" if self.events.value is None else "last"))
-        return found
-
-
-@strict_keywords
-@dataclass(frozen=True)
-class ImplicitData:
-    """Items that the device saw, used or bought, in its local store: no opinions, so every item counts once.
-
-    It goes with ``training=odp.ImplicitDPAM()``.
-
-    Attributes:
-      table: Name of the local table of items.
-      events: Takes the items of events instead, as the task says: see ``odp.Events``; without value and aggregate.
-    """
-
-    table: str = _IMPLICIT_TABLE
-    events: Events | None = None
-
-    def __post_init__(self) -> None:
-        table_of(self.table, self.events, default=_IMPLICIT_TABLE)
-
-    def to_proto(self) -> common_pb2.ImplicitData:
-        """The wire form."""
-        found = common_pb2.ImplicitData(table=table_of(self.table, self.events, default=_IMPLICIT_TABLE))
-        if self.events is not None:
-            found.events.CopyFrom(self.events.to_proto(aggregate=""))
-        return found
 
 
 @strict_keywords
@@ -294,9 +233,9 @@ class Task:
 
     name: str
     model: MatrixFactorization
-    data: RatingsData | ImplicitData
+    data: TrainingData
     privacy: UserLevelDP
-    training: DPAM | ImplicitDPAM = field(default_factory=DPAM)
+    training: Training = field(default_factory=default_training)
     cohort: Cohort = field(default_factory=Cohort)
     population: str = ""
     broadcast: Broadcast = field(default_factory=Broadcast)
@@ -306,11 +245,12 @@ class Task:
         if self.population == "":
             object.__setattr__(self, "population", self.name)
         identifier(population=self.population)
+        known = tuple(trainings().values())
         kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
             ("model", (MatrixFactorization,)),
-            ("data", (RatingsData, ImplicitData)),
+            ("data", tuple(training.data for training in known)),
             ("privacy", (UserLevelDP,)),
-            ("training", (DPAM, ImplicitDPAM)),
+            ("training", known),
             ("cohort", (Cohort,)),
             ("broadcast", (Broadcast,)),
         )
@@ -319,10 +259,11 @@ class Task:
             if not isinstance(value, valid):
                 names = " or ".join(f"odp.{kind.__name__}" for kind in valid)
                 raise ConfigurationError(f"Expected {name} to be an {names}, got a {type(value).__name__}")
-        if isinstance(self.data, ImplicitData) != isinstance(self.training, ImplicitDPAM):
+        if not isinstance(self.data, self.training.data):
+            pairs = ", ".join(f"odp.{kind.__name__} with odp.{kind.data.__name__}" for kind in known)
             raise ConfigurationError(
-                f"Expected training to go with data: odp.DPAM with odp.RatingsData, odp.ImplicitDPAM with "
-                f"odp.ImplicitData (got {type(self.training).__name__} with {type(self.data).__name__})"
+                f"Expected training to go with data: {pairs} "
+                f"(got {type(self.training).__name__} with {type(self.data).__name__})"
             )
         if self.model.rank > self.model.items:
             raise ConfigurationError(f"Expected rank={self.model.rank} to be at most items={self.model.items}")
@@ -331,9 +272,10 @@ class Task:
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
             )
         if self.cohort.aggregation != ENCLAVE:
+            dense = " or ".join(sorted(f"odp.{kind.__name__}" for kind in questions().values()))
             raise ConfigurationError(
-                f"Expected aggregation={self.cohort.aggregation!r} with odp.Statistics alone: the enclave has to open "
-                "the sparse contributions of a model"
+                f"Expected aggregation={self.cohort.aggregation!r} with {dense} alone: the enclave has to open the "
+                "sparse contributions of a model"
             )
         check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
@@ -348,21 +290,72 @@ class Task:
             privacy=self.privacy.to_proto(self.model.items),
             cohort=self.cohort.to_proto(self.privacy.delta),
         )
-        if isinstance(self.data, RatingsData):
-            definition.data.CopyFrom(self.data.to_proto())
-        else:
-            definition.implicit.CopyFrom(self.data.to_proto())
-        if isinstance(self.training, DPAM):
-            resolved = self.training.resolve(
-                definition.model, definition.data, definition.privacy, sampling_of(definition)
-            )
-        else:
-            resolved = self.training.resolve(definition.model, definition.privacy, sampling_of(definition))
-        definition.dpam.CopyFrom(resolved)
+        self.data.write(definition)
+        self.training.write(definition)
         terms = self.broadcast.resolve(definition)
         if terms is not None:
             definition.broadcast.CopyFrom(terms)
         return definition
+
+
+@strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class Question(abc.ABC):
+    """What a population is asked in one round, without training anything; ``odp.Statistics`` is one.
+
+    Attributes:
+      name: For people: [a-z0-9_.-], at most 64 characters.
+      privacy: Budget of the whole question; it has no ``max_items_per_user``, since a question bounds a user itself.
+      cohort: Whom the round needs.
+      population: Devices enrol in a population; its tasks share one privacy ledger. Default: the task's name.
+
+    Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
+    """
+
+    name: str
+    privacy: UserLevelDP
+    cohort: Cohort = field(default_factory=Cohort)
+    population: str = ""
+
+    def __post_init__(self) -> None:
+        identifier(name=self.name)
+        if self.population == "":
+            object.__setattr__(self, "population", self.name)
+        identifier(population=self.population)
+        for kind, value in ((UserLevelDP, self.privacy), (Cohort, self.cohort)):
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"Expected an odp.{kind.__name__}, got a {type(value).__name__}")
+        if self.privacy.max_items_per_user is not None:
+            raise ConfigurationError(
+                f"Expected no max_items_per_user={self.privacy.max_items_per_user}: "
+                "each query bounds a user by its own clip or max_records"
+            )
+        if self.privacy.epsilon == math.inf:
+            raise ConfigurationError(
+                "Expected epsilon to be finite; odp.simulate(.., noise=False) shows answers without noise"
+            )
+        if self.cohort.sampling != FULL:
+            raise ConfigurationError(
+                f"Expected no sampling={self.cohort.sampling!r} with odp.{type(self).__name__}: in one round, every "
+                "contribution that is left out costs accuracy and buys nothing"
+            )
+        check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
+        algorithm_for(self.definition()).check()
+
+    @abc.abstractmethod
+    def definition(self) -> common_pb2.TaskDefinition:
+        """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
+
+    def unresolved(self) -> common_pb2.TaskDefinition:
+        """The definition without the question itself."""
+        privacy = common_pb2.PrivacyTerms(epsilon=self.privacy.epsilon, delta=self.privacy.delta)
+        cohort = self.cohort.to_proto(self.privacy.delta)
+        return common_pb2.TaskDefinition(name=self.name, population=self.population, privacy=privacy, cohort=cohort)
+
+
+def questions() -> dict[str, type[Question]]:
+    """What can be asked, by the name of the training."""
+    return {name: getattr(part_of(name, "task"), entry.question) for name, entry in TABLE.items() if entry.question}
 
 
 def check_delta_for(delta: float, users: int) -> None:

@@ -13,14 +13,17 @@ import numpy as np
 
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.quantiles.task import Quantiles
 from odp.algorithms.statistics.config import Histogram, Mean
+from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.events import Events
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.models.statistics import Statistics
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Question, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization}
 _TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM}
@@ -34,10 +37,11 @@ _SECTIONS: dict[str, dict[str, type]] = {
 }
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
+_QUESTION_SECTIONS = ("privacy", "cohort")
 _LARGEST = 2**20
 
 
-def load_task(path: str | Path) -> Task | Statistics:
+def load_task(path: str | Path) -> Task | Question:
     """Reads a task file; one with ``[queries.NAME]`` asks for statistics.
 
     Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError.
@@ -56,12 +60,14 @@ def load_task(path: str | Path) -> Task | Statistics:
     return parse_task(text, where=str(source))
 
 
-def parse_task(text: str, *, where: str = "task.toml") -> Task | Statistics:
+def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
     """The task of a TOML text; ``where`` stands in messages."""
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
+    if "quantiles" in content:
+        return _parse_quantiles(content, where=where, text=text)
     if "queries" in content:
         return _parse_statistics(content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
@@ -79,10 +85,8 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Statistics:
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
-def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Statistics:
-    sections = ("privacy", "cohort")
-    _check_keys(content, ["name", "population", "queries", *sections], where=where, text=text, section="")
-    _require(content, ("name", "privacy"), where=where)
+def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, "queries", where=where, text=text)
     asked = content["queries"]
     if not isinstance(asked, dict) or not asked:
         line = _line_of(text, "queries", None)
@@ -90,13 +94,46 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Stat
     queries = {
         name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
     }
+    return _question(Statistics, {"queries": queries}, content, where=where, text=text)
+
+
+def _parse_quantiles(content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, "quantiles", where=where, text=text)
+    own = _own_fields(Quantiles)
+    line, given = _line_of(text, "quantiles", None), content["quantiles"]
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{where}:{line}: Expected [quantiles] to be a table of keys")
+    _check_keys(given, own, where=where, text=text, section="quantiles")
+    values = dict(given)
+    try:
+        if isinstance(values.get("events"), dict):
+            values["events"] = Events(**values["events"])
+        return _question(Quantiles, values, content, where=where, text=text)
+    except TypeError as error:
+        raise ConfigurationError(f"{where}:{line}: [quantiles] holds a wrong value, or lacks low or high") from error
+
+
+def _own_fields(kind: type[Question]) -> list[str]:
+    """The fields of a question beside those that all have."""
+    common = {field.name for field in dataclasses.fields(Question)}
+    return [field.name for field in dataclasses.fields(kind) if field.name not in common]
+
+
+def _check_question(content: dict[str, Any], section: str, *, where: str, text: str) -> None:
+    valid = ["name", "population", section, *_QUESTION_SECTIONS]
+    _check_keys(content, valid, where=where, text=text, section="")
+    _require(content, ("name", "privacy"), where=where)
+
+
+def _question(kind: type[Question], own: dict[str, Any], content: dict[str, Any], *, where: str, text: str) -> Question:
+    """A question of its ``own`` fields and of the sections that all questions have."""
     parts = {
         section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
-        for section in sections
+        for section in _QUESTION_SECTIONS
         if section in content
     }
     try:
-        return Statistics(name=content["name"], population=content.get("population", ""), queries=queries, **parts)
+        return kind(name=content["name"], population=content.get("population", ""), **own, **parts)
     except (ConfigurationError, PrivacyError) as error:
         place = _named_in(str(error), parts)
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
@@ -108,7 +145,7 @@ def _require(content: dict[str, Any], names: tuple[str, ...], *, where: str) -> 
             raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
 
 
-def render_task(task: Task | Statistics) -> str:
+def render_task(task: Task | Question) -> str:
     """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task.
 
     Item features are named by their hash in a comment: save them to a .npy file and name that.
@@ -117,7 +154,10 @@ def render_task(task: Task | Statistics) -> str:
     parts: list[tuple[str, Any, dict[str, type]]]
     if isinstance(task, Statistics):
         parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
-        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in ("privacy", "cohort")]
+        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
+    elif isinstance(task, Quantiles):
+        parts = [("quantiles", task, {"quantiles": Quantiles})]
+        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
     else:
         parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
     for section, part, kinds in parts:
@@ -129,7 +169,9 @@ def render_task(task: Task | Statistics) -> str:
             value = getattr(part, field.name)
             if value is None and field.name == "events":
                 continue  # the data are a table's rows
-            if not field.init or (isinstance(task, Statistics) and field.name == "max_items_per_user"):
+            if isinstance(part, Question) and field.name not in _own_fields(type(part)):
+                continue  # they stand in sections of their own
+            if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
                 continue
             if isinstance(value, np.ndarray):
                 lines.append(

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import Broadcast, Server
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Algorithm, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.errors import (
@@ -43,6 +43,7 @@ from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.wire.model import Broadcast
 from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
 from server.clients import Aggregator, Distributor

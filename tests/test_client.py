@@ -12,7 +12,6 @@ import pytest
 
 import odp
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, Table
 from odp.client import Connection, TaskHandle
 from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, SigningKey
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
@@ -21,6 +20,7 @@ from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import manifest_for, table_bytes
 
 TASK = odp.Task(

@@ -22,7 +22,6 @@ from device_runtime.rows.retrieval import Retrievals, SealedRows
 from device_runtime.tasks.assignment import Work, open_model
 from distributor import enclave_process
 from distributor.helper_program import HelperConfig, helper_key, start_helper
-from odp.algorithms.seam import Slices
 from odp.enclave.in_thread import InThread
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
@@ -34,6 +33,7 @@ from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.v1 import broadcast_pb2, distributor_pb2_grpc, retrieval_pb2_grpc
 from odp.wire.encoding import Encoding, rounded
+from odp.wire.model import Slices
 
 SECONDS = 20.0
 IMAGE = "sha384:" + "0" * 96

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import DeclaredRelease, Int64Array, Sum
+from odp.algorithms.seam import DeclaredRelease, Sum
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES, MaskedSum
 from odp.errors import ConfigurationError, ContributionRefused, PrivacyError, Refusal, StateError
+from odp.numerics.arrays import Int64Array
 
 _NUMBER = np.dtype("<i8")
 # As the enclave's own sums.

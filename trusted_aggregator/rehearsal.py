@@ -17,12 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
 from cryptography.hazmat.primitives.hashes import SHA384
 
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.algorithms.release import round_charges, sampling_of
-from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensors, Slices
-from odp.algorithms.statistics.config import Histogram, Mean
+from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
 from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
@@ -33,24 +30,22 @@ from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
 from odp.enclave.rehearsal import RehearsalGuest
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import StateError
-from odp.models.matrix_factorization import MatrixFactorization
-from odp.models.statistics import Statistics
+from odp.numerics.arrays import Int64Array
 from odp.privacy import accounting
 from odp.privacy.events import Event
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
-from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.wire.model import Broadcast, Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.records import SealedRecord, noise_key, release_key
 
-_ITEMS = 6
 # Fewest of a session of SecAgg+.
 _CLIENTS = 3
 # So many that a contribution is sealed in segments.
-_LARGE_BINS = SEGMENT_BYTES // 4 + 1
+_LARGE = SEGMENT_BYTES // 4 + 1
 
 
 class _NoNoise:
@@ -78,20 +73,16 @@ def rehearse_full_participation() -> None:
 def rehearse_sampling() -> None:
     """Runs the tasks whose contributions are drawn: their accountant takes longer to load than all the rest."""
     issuer, unsampled = _Issuer(), _unsampled()
-    sampled = [_sampled(definition) for definition in unsampled if definition.HasField("model")]
+    sampled = [_sampled(definition) for definition in unsampled if not algorithm_for(definition).dense]
     for definition in sampled:
         _Rehearsal(definition, "oblivious", issuer).run()
     _account((*unsampled, *sampled))
 
 
 def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
-    return (
-        _model(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
-        _model(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
-        _statistics(bins=_ITEMS),
-        _statistics(bins=_LARGE_BINS),
-        _statistics(bins=_ITEMS, aggregation=MASKED),
-        _statistics(bins=_ITEMS, aggregation=SECAGG, clients=_CLIENTS),
+    rehearsals = (part_of(training, "rehearsal") for training in TABLE)
+    return tuple(
+        definition for rehearsal in rehearsals for definition in rehearsal.aggregated(clients=_CLIENTS, large=_LARGE)
     )
 
 
@@ -105,37 +96,12 @@ def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
         accounting.epsilon(pair, delta=1e-6)
 
 
-def _model(*, data: RatingsData | ImplicitData, training: DPAM | ImplicitDPAM) -> common_pb2.TaskDefinition:
-    return Task(
-        name="rehearsal",
-        model=MatrixFactorization(items=_ITEMS, rank=2),
-        data=data,
-        privacy=UserLevelDP(epsilon=0.5, delta=1e-6, max_items_per_user=3),
-        training=training,
-        cohort=Cohort(minimum=1, goal=1),
-    ).definition()
-
-
 def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
     """The same task with the same noise, which is more than its draw needs: to find out how much less takes seconds."""
     definition = common_pb2.TaskDefinition()
     definition.CopyFrom(unsampled)
     definition.cohort.enclave_poisson.CopyFrom(common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2))
     return definition
-
-
-def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> common_pb2.TaskDefinition:
-    return Statistics(
-        name="rehearsal",
-        queries={
-            "items": Histogram(bins=bins),
-            "values": Histogram(low=0, high=2, bins=2, counts="records", clip=2.0),
-            "shares": Histogram(edges=(0.0, 1.0, 2.0), counts="shares"),
-            "mean": Mean(low=0, high=2),
-        },
-        privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
-        cohort=Cohort(minimum=clients, goal=clients, aggregation=aggregation),
-    ).definition()
 
 
 class _Issuer:
@@ -245,7 +211,8 @@ class _Rehearsal:
         items = np.arange(3)
         rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
         slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
-        payload, _ = self._algorithm.client().contribute(slices, LocalRatings(items, np.ones(3)), round=number, seed=1)
+        own = self._algorithm.data_of(LocalRows(items, np.ones(3)))
+        payload, _ = self._algorithm.client().contribute(slices, own, round=number, seed=1)
         vector = b""
         if self._core.masked_bytes(self._sha256, number):
             halves = mask(payload, info=domains.masked_vector_info(self._sha256, number))

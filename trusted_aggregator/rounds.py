@@ -21,13 +21,14 @@ from google.protobuf.message import DecodeError
 
 from odp import _validate
 from odp.algorithms.release import draw_noise
-from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, SampledQuery, Sum
+from odp.algorithms.seam import DeclaredRelease, Query, SampledQuery, Sum
 from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.crypto.secure_aggregation.masked import SEED_BYTES as MASK_SEED_BYTES
 from odp.crypto.secure_aggregation.masked import MaskedSum, unmasked
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
+from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2

@@ -23,7 +23,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from odp.algorithms.seam import Int64Array
+from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
 
 SEED_BYTES = 32

@@ -34,10 +34,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from odp.algorithms.seam import DeclaredRelease, Int64Array
+from odp.algorithms.seam import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
 from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
+from odp.numerics.arrays import Int64Array
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.charter import Charter, open_charter
 from odp.v1 import common_pb2, population_pb2

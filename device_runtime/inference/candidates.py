@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_runtime.inference.recommend import Recommendation, offered_model
+from device_runtime.inference.recommend import Recommendation, offered_model, predicting
 from device_runtime.network.services import Traffic
 from device_runtime.round.contribution import own_data
 from device_runtime.rows.downloads import fetch_table
@@ -24,11 +24,14 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
-from odp.algorithms.seam import Float32Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import keyed_entry, table_from_bytes
 
 
@@ -66,8 +69,7 @@ def find_candidates(
       ServiceUnavailable: nobody answers.
     """
     model = offered_model(offer, charters=charters, log=log, population=population)
-    if not model.keyed:
-        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
+    recommender_for(model.definition)
     developer = model.definition.developer_key
     centroids, buckets = (lookup.find(name, developer_key=developer) for name in table_names(model.definition.name))
     data = fetch_table(
@@ -111,11 +113,11 @@ def recommend_candidates(
     _validate.integer(low=1, high=2**31, k=k)
     traffic = Traffic() if traffic is None else traffic
     model = found.model
-    seed = store.identity().seed
+    seed, client = store.identity().seed, predicting(model)
     own = own_data(store, model, round=model.manifest.version, seed=seed, now=clock())
     rated = lookup.rows(
         found.distributor, model.model_sha256, model.manifest, own.keys,
-        count=model.definition.dpam.slices_per_device, traffic=traffic,
+        count=model.rows_per_request, traffic=traffic,
     )  # fmt: skip
     try:
         model.client.check_model(rated.dense)
@@ -127,21 +129,21 @@ def recommend_candidates(
         items, item_rows = opened_buckets(rows[current], found.centroids.shape[1])
     except ConfigurationError as error:
         raise ServiceError(f"the candidates cannot be used: {error}") from error
-    new = (items < model.definition.model.items) & ~np.isin(items, own.rows.items)
+    new = (items < model.definition.model.items) & ~np.isin(items, client.items(own.rows))
     slices = _with_rows(rated, items, item_rows)
     candidates = items[new]
-    scores = model.client.predict(slices, own.rows, candidates)
+    scores = client.predict(slices, own.rows, candidates)
     best = np.argsort(-scores, kind="stable")[:k]
     return Recommendation(candidates[best], scores[best])
 
 
-def _best_clusters(found: CandidateModel, data: LocalRatings, rated: Slices) -> Int64Array:
+def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:
     """The clusters whose centroid, taken for an item, the device would like best."""
     count = min(found.buckets.opened.rows_per_request, len(found.centroids))
     # Numbers beyond the items: no rating is one of them.
     numbers = found.model.definition.model.items + np.arange(len(found.centroids), dtype=np.int64)
     try:
-        scores = found.model.client.predict(_with_rows(rated, numbers, found.centroids), data, numbers)
+        scores = predicting(found.model).predict(_with_rows(rated, numbers, found.centroids), data, numbers)
     except Exception:  # whatever it is, it follows from the data: the request is made all the same
         return np.arange(count, dtype=np.int64)
     return np.argsort(-scores, kind="stable")[:count]

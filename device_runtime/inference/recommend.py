@@ -20,10 +20,13 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array, Slices
+from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import RecommenderClient
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
+from odp.wire.model import Broadcast, Slices
 from odp.wire.tables import broadcast_from
 
 
@@ -98,8 +101,7 @@ def download_model(
     """
     model = offered_model(offer, charters=charters, log=log, population=population)
     distributor = offer.distributor_address
-    if not model.keyed:
-        raise ConfigurationError(f"task {model.definition.name!r} asks for statistics: it has no model to predict with")
+    recommender_for(model.definition)
     tables = {
         entry.name: services.download(distributor, model.model_sha256, entry)
         if cache is None
@@ -110,6 +112,13 @@ def download_model(
         return DownloadedModel(model, broadcast_from(model.manifest, tables))
     except ConfigurationError as error:
         raise ServiceError(f"the distributor at {distributor} sent a wrong model: {error}") from error
+
+
+def predicting(model: Model) -> RecommenderClient:
+    """The client of a model that scores items. Raises ConfigurationError for one that does not."""
+    if not isinstance(model.client, RecommenderClient):
+        raise ConfigurationError(f"task {model.definition.name!r} has no model to predict with")
+    return model.client
 
 
 def predict(
@@ -130,7 +139,7 @@ def predict(
     if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
         raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
     data = examples(store, definition, now=clock())
-    return downloaded.model.client.predict(downloaded.slices, data, wanted)
+    return predicting(downloaded.model).predict(downloaded.slices, data, wanted)
 
 
 def recommend(
@@ -147,7 +156,8 @@ def recommend(
     _validate.integer(low=1, high=2**31, k=k)
     definition = downloaded.model.definition
     data = examples(store, definition, now=clock())
-    candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), data.items, assume_unique=True)
-    scores = downloaded.model.client.predict(downloaded.slices, data, candidates)
+    client = predicting(downloaded.model)
+    candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), client.items(data), assume_unique=True)
+    scores = client.predict(downloaded.slices, data, candidates)
     best = np.argsort(-scores, kind="stable")[:k]
     return Recommendation(candidates[best], scores[best])

@@ -18,11 +18,13 @@ import numpy as np
 from device_runtime.round.examples import examples
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, Work
-from odp.algorithms.seam import Int64Array, LocalRatings, Slices
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Slices
 
 _NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
-_NO_DATA = LocalRatings(_NO_KEYS, np.zeros(0, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class OwnData:
     ``usable`` is False where they could not be read as the task asks.
     """
 
-    rows: LocalRatings = field(repr=False)
+    rows: LocalData = field(repr=False)
     keys: Int64Array = field(repr=False)
     usable: bool
 
@@ -58,7 +60,8 @@ def own_data(store: Store, model: Model, *, round: int, seed: int, now: float) -
     except StateError:
         raise
     except Exception:  # whatever it is, it follows from the data
-        return OwnData(_NO_DATA, _NO_KEYS, usable=False)
+        nothing = LocalRows(_NO_KEYS, np.zeros(0, dtype=np.float64))
+        return OwnData(algorithm_for(model.definition).data_of(nothing), _NO_KEYS, usable=False)
     return OwnData(rows, keys, usable=True)
 
 

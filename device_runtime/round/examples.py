@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,55 +17,45 @@ import numpy.typing as npt
 
 from device_runtime.store.database import Database
 from device_runtime.store.store import Store
-from odp.algorithms.events_query import AGGREGATES, EventsTerms, Filter
-from odp.algorithms.seam import Float64Array, Int64Array, LocalRatings
+from odp.algorithms.events_query import EventsTerms, Filter
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.crypto import domains
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
 
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"
 _NUMBERS = "('integer', 'real')"
 _SQL = {"==": "=", "!=": "<>", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
-_EMPTY = LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+_EMPTY = LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
 
 
-def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float) -> LocalRatings:
-    """What the device trains on, or counts, for a task whose definition was checked; any items and any values.
+def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float) -> LocalData:
+    """What a task's algorithm declared that it reads, for a definition that was checked; any items and any values.
 
     ``now`` is in seconds since the epoch.
 
     Raises:
       StateError: the store cannot be read.
     """
-    if definition.WhichOneof("training") == "statistics":
-        parts = _parts(definition)
-        own = {name: events(store, asked, now=now) for name, asked in parts.items() if asked is not None}
-        return replace(store.ratings() if len(own) < len(parts) else _EMPTY, of_queries=own)
-    asked = _asked(definition)
-    return store.ratings() if asked is None else events(store, asked, now=now)
+    own: LocalRows | None = None
+    found: dict[str, LocalRows] = {}
+    for declared in algorithm_for(definition).local_data:
+        if declared.events is not None:
+            found[declared.name] = events(store, declared.events, now=now)
+            continue
+        own = store.ratings() if own is None else own
+        found[declared.name] = own
+    return found
 
 
 def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> bool:
     """Whether a task, whose definition was checked, reads events of a type of a service."""
-    statistics = definition.WhichOneof("training") == "statistics"
-    found = _parts(definition).values() if statistics else (_asked(definition),)
-    return any(one is not None and (one.service, one.type) == (service, type) for one in found)
+    asked = (declared.events for declared in algorithm_for(definition).local_data)
+    return any(one is not None and (one.service, one.type) == (service, type) for one in asked)
 
 
-def _parts(definition: common_pb2.TaskDefinition) -> dict[str, EventsTerms | None]:
-    """The questions of a task of statistics by name, with what each reads of events."""
-    from odp.algorithms.statistics.terms import Terms
-
-    return {part.name: part.events for part in Terms.of(definition).parts}
-
-
-def _asked(definition: common_pb2.TaskDefinition) -> EventsTerms | None:
-    """What a task of another kind reads of events."""
-    if definition.WhichOneof("local_data") == "implicit":
-        return EventsTerms.of(definition.implicit, aggregates=("",))
-    return EventsTerms.of(definition.data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
-
-
-def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRatings:
+def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
     """The rows that a query of events gives: by item ascending and distinct, or for "each" in the order of the events.
 
     Values are 1 per event where the query names no column for them, and are not clamped. A sum that is not finite gives
@@ -83,7 +72,7 @@ def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRating
     items, known = _items(asked, columns[1:])
     items, values = items[known], values[known]
     if asked.aggregate == "each":
-        return LocalRatings(items, values)
+        return LocalRows(items, values)
     return _aggregated(items, values, asked.aggregate)
 
 
@@ -170,7 +159,7 @@ def bucket_of(columns: Sequence[str], buckets: int) -> int:
     return int.from_bytes(digest.digest()[:8], "little") % buckets
 
 
-def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> LocalRatings:
+def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> LocalRows:
     found: Float64Array
     distinct, place, count = np.unique(items, return_inverse=True, return_counts=True)
     size = len(distinct)
@@ -190,4 +179,4 @@ def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> Loca
             if aggregate == "mean":
                 found = found / count
     known = np.isfinite(found)
-    return LocalRatings(distinct[known], found[known])
+    return LocalRows(distinct[known], found[known])

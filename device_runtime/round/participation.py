@@ -53,15 +53,16 @@ from device_runtime.store.schema import Identity, Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.charters import CharterMemory, require_in_force
-from odp.algorithms.seam import Int64Array, Slices
 from odp.crypto import domains, hpke, segments
 from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
+from odp.numerics.arrays import Int64Array
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, secagg_terms_pb2
+from odp.wire.model import Slices
 
 #: What takes longer to compute is not used.
 COMPUTE_SECONDS = 600.0
@@ -267,7 +268,7 @@ class Participant:
         identity = store.identity()
         own = self.own_data(store, work, seed=identity.seed)
         slices = without_rows(work)
-        if model.keyed:
+        if model.reads_model:
             slices, distributor = self._fetch(work, own.keys, distributor, logged, traffic)
             require_trainable(work, slices)
         self.gate.after_data(store, model.terms)

@@ -42,7 +42,6 @@ from device_runtime.tasks.assignment import Work
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import draw_share, secagg_config
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Int64Array
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
@@ -53,6 +52,7 @@ from odp.errors import (
     ServiceError,
     StateError,
 )
+from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.noise_source import NoiseSource
 from odp.v1 import secagg_service_pb2 as wire
 

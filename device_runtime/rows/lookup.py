@@ -18,11 +18,12 @@ from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.sealed_select import Asked, select_sealed
 from odp import _validate
-from odp.algorithms.seam import Float32Array, Int64Array, Slices
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.public_tables.table import OpenedTable, open_version
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 
 @dataclass(frozen=True)

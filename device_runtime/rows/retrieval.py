@@ -17,8 +17,9 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.rows.two_parties import TwoParties
 from device_runtime.rows.whole_model import WholeModel
 from device_runtime.tasks.assignment import Model, Work
-from odp.algorithms.seam import Int64Array, Slices
 from odp.broadcast.terms import ALL, ENCLAVE, PIR, method_of
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Slices
 
 
 class Retrieval(Protocol):
@@ -60,8 +61,8 @@ class Retrievals:
             self.two_parties.require_pinned(model.definition.broadcast.helper_key)
 
     def of(self, model: Model) -> Retrieval:
-        """The method of a task that does not ask the enclave (``asks_enclave``)."""
-        return self.whole if method_of(model.definition) == ALL else self.two_parties
+        """The method of a task that does not ask the enclave (``asks_enclave``); models without rows travel whole."""
+        return self.whole if not model.keyed or method_of(model.definition) == ALL else self.two_parties
 
 
 def asks_enclave(model: Model) -> bool:
@@ -92,7 +93,7 @@ class SealedRows:
         Raises, besides: AttestationError where the enclave's new evidence is refused.
         """
         model = work.model
-        asked = Asked(work.distributor, model.model_sha256, model.manifest, model.definition.dpam.slices_per_device)
+        asked = Asked(work.distributor, model.model_sha256, model.manifest, model.rows_per_request)
         found, self.checked = select_sealed(
             self._services,
             asked,

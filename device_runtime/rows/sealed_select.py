@@ -16,10 +16,11 @@ from google.protobuf.message import DecodeError
 
 from device_runtime.network.enclaves import Checked
 from device_runtime.network.services import Services, Traffic
-from odp.algorithms.seam import Int64Array, Slices
 from odp.crypto import domains, hpke
 from odp.errors import ConfigurationError, ServiceError
+from odp.numerics.arrays import Int64Array
 from odp.v1 import common_pb2, distributor_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
 
 _REPLY_KEY_BYTES = 32

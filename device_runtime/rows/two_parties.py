@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from device_runtime.network.services import Services, Traffic
 from device_runtime.tasks.assignment import Work
-from odp.algorithms.seam import Int64Array, Slices
 from odp.crypto import domains, hpke
 from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
 from odp.errors import AttestationError, ConfigurationError, ServiceError
+from odp.numerics.arrays import Int64Array
 from odp.v1 import common_pb2, distributor_pb2, retrieval_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import entry_row_bytes, keyed_entry, slices_from
 
 # A round that is open, and those of late devices.
@@ -112,7 +113,7 @@ class TwoParties:
         expected = (
             entry.rows,
             entry_row_bytes(entry),
-            model.definition.dpam.slices_per_device,
+            model.rows_per_request,
             model.model_sha256,
             entry.sha256,
         )

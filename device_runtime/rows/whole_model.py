@@ -11,8 +11,9 @@ from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Work
-from odp.algorithms.seam import Broadcast, Int64Array, Slices
 from odp.errors import ConfigurationError, ServiceError
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Broadcast, Slices
 from odp.wire.tables import broadcast_from
 
 # A round that is open, and the one before it for devices that are late.
@@ -43,9 +44,10 @@ class WholeModel:
         Raises as ``device_runtime.rows.retrieval.Retrieval``.
         """
         broadcast = self._model(work, traffic)
-        if len(keys) and keys[-1] >= len(broadcast.keyed.rows):
+        table = broadcast.keyed.rows if work.model.keyed else np.zeros((0, 0), dtype=np.float32)
+        if len(keys) and keys[-1] >= len(table):
             raise ServiceError(f"the model of round {work.round} lacks rows that its task asks for")
-        rows = broadcast.keyed.rows[keys]
+        rows = table[keys]
         return Slices(broadcast.version, np.asarray(keys, dtype=np.int64), rows, broadcast.dense)
 
     def _model(self, work: Work, traffic: Traffic) -> Broadcast:

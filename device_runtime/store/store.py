@@ -44,7 +44,7 @@ from device_runtime.store.schema import (
     State,
     participation_of,
 )
-from odp.algorithms.seam import LocalRatings
+from odp.algorithms.seam import LocalRows
 from odp.errors import OdpError, Refusal, StateError
 from odp.transport.private_files import make_folders, make_private
 from odp.v1 import common_pb2
@@ -165,14 +165,14 @@ class Store(Database):
             raise StateError(f"device store {self.path} is damaged: its identity is missing; restore it from a backup")
         return Identity(device_id=row[0], secret=row[1], seed=int.from_bytes(row[2], "little"))
 
-    def ratings(self) -> LocalRatings:
+    def ratings(self) -> LocalRows:
         """The device's data: distinct items, ascending."""
         with errors(self.path):
             rows = self._connection.execute("SELECT item, value FROM ratings ORDER BY item").fetchall()
         if not rows:
-            return LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+            return LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
         items, values = zip(*rows, strict=True)
-        return LocalRatings(np.array(items, dtype=np.int64), np.array(values, dtype=np.float64))
+        return LocalRows(np.array(items, dtype=np.int64), np.array(values, dtype=np.float64))
 
     def fill(self, items: npt.NDArray[np.integer], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:
         """Gives an empty store its ratings; ``filled_from`` (a hash) says which data they are.

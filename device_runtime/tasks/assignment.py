@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
-from odp.algorithms.events_query import TABLE_PREFIX
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client, Query
 from odp.crypto.secure_aggregation.terms import is_secagg
@@ -28,9 +27,6 @@ from odp.v1 import common_pb2, enrolment_pb2, log_pb2, server_pb2
 
 # What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
 _MOST_REMEMBERED = 16
-_DEVICE_TABLE = "ratings"
-# The same rows of the store, read for their items alone.
-_EVENTS_TABLE = "events"
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,16 @@ class Model:
     def keyed(self) -> bool:
         """Whether devices fetch rows of the model before they contribute."""
         return any(table.keyed for table in self.manifest.tables)
+
+    @property
+    def reads_model(self) -> bool:
+        """Whether devices fetch anything of the model before they contribute."""
+        return algorithm_for(self.definition).reads_model
+
+    @property
+    def rows_per_request(self) -> int:
+        """Rows that every device asks for; 0 without a keyed table."""
+        return algorithm_for(self.definition).rows_per_request or 0
 
 
 @dataclass(frozen=True)
@@ -118,19 +124,17 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
     opened = open_manifest(manifest, task=task, developer_key=definition.developer_key)
     algorithm = algorithm_for(definition)
     for keyed, what in ((True, "keyed table of the model"), (False, "dense tables")):
-        expected = [table[:3] for table in algorithm.tables if table[3] == keyed]
+        expected = [table[:3] for table in algorithm.tables if table.keyed == keyed]
         given = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
         if given != expected:
             raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(given)}")
-    own = {_EVENTS_TABLE} if algorithm.implicit else {_DEVICE_TABLE}
-    if algorithm.statistics:
-        own = {_DEVICE_TABLE, _EVENTS_TABLE}
-    # Tables of events come with a query that says what they are made of; it was checked with the task.
-    of_events = {table for table in algorithm.local_tables if table.startswith(TABLE_PREFIX)}
-    for named in sorted(algorithm.local_tables - own - of_events):
-        raise ConfigurationError(
-            f"Expected table={named!r} to be {' or '.join(map(repr, sorted(own)))}, the devices' own"
-        )
+    for declared in sorted(algorithm.local_data, key=lambda table: table.table):
+        # Tables of events come with a query that says what they are made of; it was checked with the task.
+        if declared.events is None and declared.table not in declared.own:
+            raise ConfigurationError(
+                f"Expected table={declared.table!r} to be {' or '.join(map(repr, sorted(declared.own)))}, the devices'"
+                " own"
+            )
     terms = TaskTerms.of(definition, task_sha256(task))
     queries = tuple(algorithm.query(number) for number in range(len(terms.rounds)))
     payloads = [query.payload_bytes for query in queries]

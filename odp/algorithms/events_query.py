@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.seam import Float64Array
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import events_query_pb2
 
 #: The events of a service are its table ``events.SERVICE``.

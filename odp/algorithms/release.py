@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from odp.algorithms.seam import DeclaredRelease, Float64Array, Int64Array, Query
+from odp.algorithms.seam import DeclaredRelease, Query
 from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import PrivacyError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise

@@ -18,97 +18,79 @@ Everything that a query declares follows from the task definition alone: an encl
 
 from __future__ import annotations
 
+import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import Message
 
+from odp.algorithms.events_query import EventsTerms
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.v1 import common_pb2
 from odp.wire.encoding import Encoding
+from odp.wire.model import Broadcast, Slices
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from odp.datasets.ratings import Ratings
 
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
-class Table:
-    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
-
-    ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.wire.encoding.rounded``).
-    """
-
-    name: str
-    rows: Float32Array
-    keyed: bool
-    encoding: Encoding = "float32"
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """Model version ``version``, trained on by the round of the same number. At most one table is keyed."""
-
-    version: int
-    tables: tuple[Table, ...]
-
-    @property
-    def keyed(self) -> Table:
-        """The keyed table. Raises StopIteration where the model has none."""
-        return next(table for table in self.tables if table.keyed)
-
-    @property
-    def dense(self) -> dict[str, Float32Array]:
-        """The dense tables by name."""
-        return {table.name: table.rows for table in self.tables if not table.keyed}
-
-    def with_rows(self, rows: Float32Array) -> Broadcast:
-        """The same with other rows in the keyed table."""
-        return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
-
-
-@dataclass(frozen=True)
-class Slices:
-    """What one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and ascending.
-
-    Shapes: keys int64 [k], rows float32 [k, width], dense by name.
-    """
-
-    version: int
-    keys: Int64Array
-    rows: Float32Array
-    dense: Mapping[str, Float32Array]
-
-
-@dataclass(frozen=True)
-class LocalRatings:
-    """One device's own data: distinct ``items`` int64 [k] ascending, ``values`` float64 [k], both of any size.
+class LocalRows:
+    """Rows of one local table as typed columns: ``items`` int64 [k], ``values`` float64 [k], both of any size.
 
     A task's client leaves out what it cannot use, and refuses nothing (``within``).
-
-    ``of_queries`` are the rows of those queries of a statistics task that read a table of their own, by the query's
-    name; their items need not be distinct.
     """
 
     items: Int64Array
     values: Float64Array
-    of_queries: Mapping[str, LocalRatings] = field(default_factory=dict)
 
-    def within(self, *, items: int, values: tuple[float, float] | None = None) -> LocalRatings:
+    def within(self, *, items: int, values: tuple[float, float] | None = None) -> LocalRows:
         """Rows whose items are from 0 to ``items`` - 1.
 
         With a range of ``values``, those that are not finite are left out, and others are clamped to it.
         """
         known = (self.items >= 0) & (self.items < items)
         if values is None:
-            return LocalRatings(self.items[known], self.values[known])
+            return LocalRows(self.items[known], self.values[known])
         known &= np.isfinite(self.values)
-        return LocalRatings(self.items[known], np.clip(self.values[known], *values))
+        return LocalRows(self.items[known], np.clip(self.values[known], *values))
+
+
+#: One device's own data: the rows of each table that its algorithm declared, by ``LocalTable.name``.
+LocalData = Mapping[str, LocalRows]
+
+
+@dataclass(frozen=True)
+class LocalTable:
+    """A table of the device's store that an algorithm reads, and how it reads it.
+
+    Attributes:
+      name: under which the rows reach the client.
+      table: of the store, as the definition names it: one of ``own``, or ``events.SERVICE`` with ``events``.
+      own: the tables of (item, value) that the algorithm can read.
+      events: how rows are made of a service's events; None for a table of (item, value).
+    """
+
+    name: str
+    table: str
+    own: frozenset[str]
+    events: EventsTerms | None
+
+
+class ModelTable(NamedTuple):
+    """A declared table of the model: float numbers [rows, width]; keyed ones are asked for by row."""
+
+    name: str
+    rows: int
+    width: int
+    keyed: bool
 
 
 @dataclass(frozen=True)
@@ -243,10 +225,6 @@ class Server(Protocol):
         """The next state; post-processing of the release, so it costs no privacy."""
         ...
 
-    def counts(self, state: bytes) -> Float64Array:
-        """Popularity of the items, float64 [m] at least 0, estimated from the noisy counts; 1 before them."""
-        ...
-
 
 class Client(Protocol):
     """The device's half. ``seed`` is the device's own random 64-bit number: it decides which of its items take part.
@@ -264,19 +242,15 @@ class Client(Protocol):
         """The payload of a device without data: of the declared length, accepted, and zero in every sum."""
         ...
 
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them.
 
         Not asked where the model has no keyed table.
         """
         ...
 
-    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload of the declared length, new local parameters); the latter never leave the device."""
-        ...
-
-    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
-        """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
         ...
 
 
@@ -298,6 +272,179 @@ class Population(Protocol):
         """
         ...
 
+
+class Algorithm(abc.ABC):
+    """The algorithm of one task: what every party asks of it, instead of its kind.
+
+    Each member imports the module of its own party alone, so that a device never loads the server's code. A member
+    raises ConfigurationError for an invalid definition.
+    """
+
+    #: Whether a contribution is one vector on a grid, which masks can hide and to which devices can add noise.
+    dense: ClassVar[bool] = False
+    #: Whether devices need the model before they contribute.
+    reads_model: ClassVar[bool] = True
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self.definition = definition
+
+    @property
+    @abc.abstractmethod
+    def local_data(self) -> tuple[LocalTable, ...]:
+        """What a device's contribution is made of."""
+
+    def data_of(self, rows: LocalRows) -> LocalData:
+        """The data of a device whose tables all hold ``rows``, as those of a data set's user do."""
+        return dict.fromkeys((declared.name for declared in self.local_data), rows)
+
+    @property
+    @abc.abstractmethod
+    def tables(self) -> tuple[ModelTable, ...]:
+        """Every table of the model, in the order of the manifest. At most one is keyed."""
+
+    @property
+    def rows_per_request(self) -> int | None:
+        """Rows of the keyed table that every device asks for in a round, whatever it holds; None without one."""
+        return None
+
+    @property
+    def local_tables(self) -> frozenset[str]:
+        """The tables of a device's store that its contribution is made of."""
+        return frozenset(declared.table for declared in self.local_data)
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the rows of the keyed table are written."""
+        return "float32"
+
+    @property
+    def resolved(self) -> Message:
+        """The numbers that the developer's choices became, as a message of the definition."""
+        return cast("Message", getattr(self.definition, str(self.definition.WhichOneof("training"))))
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raises ConfigurationError naming the first number of the definition that is missing or out of range."""
+
+    def check_for_devices(self) -> None:
+        """``check``, and the limits of tasks that are sent to devices."""
+        self.check()
+
+    @abc.abstractmethod
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        """The server's half, with the public matrix that the definition names by its hash, if it names one."""
+
+    @abc.abstractmethod
+    def client(self) -> Client:
+        """The device's half."""
+
+    @abc.abstractmethod
+    def query(self, round: int) -> Query:
+        """The declared query of a round. Raises ConfigurationError where the task has no such round."""
+
+    def planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        """The releases of every round, in order: what the ledger is charged if all rounds run."""
+        try:
+            return self._planned_releases()
+        except OverflowError:
+            raise ConfigurationError("Expected clips and bounds that make releases of finite numbers") from None
+
+    @abc.abstractmethod
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]: ...
+
+    @abc.abstractmethod
+    def population(self) -> Population:
+        """The client for many users at once."""
+
+
+@runtime_checkable
+class RecommenderClient(Client, Protocol):
+    """A client that can predict."""
+
+    def items(self, data: LocalData) -> Int64Array:
+        """The items that the person has, int64: nobody recommends them again."""
+        ...
+
+    def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
+        """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
+        ...
+
+
+class RecommenderServer(Server, Protocol):
+    """A server whose model knows how often items are used."""
+
+    def counts(self, state: bytes) -> Float64Array:
+        """Popularity of the items, float64 [m] at least 0, estimated from the noisy counts; 1 before them."""
+        ...
+
+
+class RecommenderPopulation(Population, Protocol):
+    """A population whose users can predict."""
+
     def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings] for every entry of ``targets``, personalised on ``history``."""
         ...
+
+
+class Answers(Protocol):
+    """What a question released, in its own units, with intervals for the noise."""
+
+    @property
+    def contributions(self) -> int:
+        """Devices that took part."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """What it cost each of them at ``delta``; infinite without noise."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """As in the budget."""
+        ...
+
+    def to_json(self, confidence: float = ...) -> dict[str, object]:
+        """Plain values."""
+        ...
+
+    def lines(self, confidence: float, exact: Self | None = None) -> Iterator[object]:
+        """What a terminal shows (text and tables of rich), beside ``exact`` of a simulation."""
+        ...
+
+    def draw(self, path: str | Path, *, exact: Self | None = None, confidence: float = ...) -> None:
+        """Saves a picture. Raises DataError where it cannot."""
+        ...
+
+
+class Inquiry(Algorithm):
+    """The capability of algorithms that answer a question in one round of dense contributions, and train no model."""
+
+    dense = True
+    reads_model = False
+
+    @abc.abstractmethod
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> Answers:
+        """The answers in the released values, by release name; without noise, intervals have no width.
+
+        Raises:
+          ConfigurationError: ``released`` are not what the task releases.
+        """
+
+
+class Recommender(Algorithm):
+    """The capability of algorithms whose model scores items for a person, and whose keyed table has a row per item."""
+
+    @abc.abstractmethod
+    def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
+        """As ``Algorithm.server``."""
+
+    @abc.abstractmethod
+    def client(self) -> RecommenderClient:
+        """As ``Algorithm.client``."""
+
+    @abc.abstractmethod
+    def population(self) -> RecommenderPopulation:
+        """As ``Algorithm.population``."""

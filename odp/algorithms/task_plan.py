@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
+from odp.algorithms.seam import Recommender
 from odp.errors import ConfigurationError
 from odp.privacy import accounting
 from odp.privacy.events import Event
 
 if TYPE_CHECKING:
-    from odp.models.statistics import Statistics
-    from odp.task import Task
+    from odp.task import Question, Task
 
 CLEAR = 0.25
 """An item's mean that is known to a quarter of the clip is worth learning from; at 1 it is noise."""
 
 
-def plan_of_task(task: Task | Statistics, *, population: int | None = None) -> dict[str, Any]:
+def plan_of_task(task: Task | Question, *, population: int | None = None) -> dict[str, Any]:
     """Epsilon of the plan, noise and signal of each release, and the population at which an average item is clear.
 
     ``population`` is the number of devices; the default is the cohort's goal.
@@ -35,9 +35,9 @@ def plan_of_task(task: Task | Statistics, *, population: int | None = None) -> d
         ConfigurationError: the task asks for statistics or for no noise, or ``population`` is out of range.
         PrivacyError: delta is no guarantee at this population.
     """
-    if algorithm_for(task.definition()).statistics:
+    if not isinstance(algorithm_for(task.definition()), Recommender):
         raise ConfigurationError(
-            f"Expected a task that trains: the noise of statistics task {task.name!r} is in `odp task show`"
+            f"Expected a task whose model scores items: the noise of task {task.name!r} is in `odp task show`"
         )
     if task.privacy.epsilon == math.inf:
         raise ConfigurationError("Expected a finite epsilon: a task without noise has no privacy to plan")

@@ -19,7 +19,6 @@ from odp.algorithms.registry import algorithm_for
 from odp.broadcast.terms import ALL, ENCLAVE, MOST_PIR_KEYS, PIR
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
-from odp.wire.encoding import encoding_of
 from odp.wire.encoding import row_bytes as encoded_row_bytes
 
 if TYPE_CHECKING:
@@ -98,17 +97,16 @@ def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
     Raises:
       ConfigurationError: the task has no keyed table, or a number of it is out of range.
     """
-    tables = algorithm_for(definition).tables
-    keyed = next((table for table in tables if table[3]), None)
-    if keyed is None:
-        raise ConfigurationError("Expected a task with a keyed table; statistics broadcast none")
-    name, rows, width, _ = keyed
-    dense = sum(count * wide * _VALUE_BYTES for _, count, wide, is_keyed in tables if not is_keyed)
+    algorithm = algorithm_for(definition)
+    keyed = next((table for table in algorithm.tables if table.keyed), None)
+    if keyed is None or algorithm.rows_per_request is None:
+        raise ConfigurationError("Expected a task with a keyed table: devices of other tasks fetch no rows")
+    dense = sum(table.rows * table.width * _VALUE_BYTES for table in algorithm.tables if not table.keyed)
     return plan_table(
-        name,
-        rows=rows,
-        row_bytes=encoded_row_bytes(width, encoding_of(definition.dpam.items_encoding)),
-        keys=definition.dpam.slices_per_device,
+        keyed.name,
+        rows=keyed.rows,
+        row_bytes=encoded_row_bytes(keyed.width, algorithm.encoding),
+        keys=algorithm.rows_per_request,
         dense_bytes=dense,
         helper=helper,
     )

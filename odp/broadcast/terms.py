@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odp.algorithms.registry import algorithm_for
 from odp.crypto.public_keys import require_x25519
 from odp.errors import ConfigurationError
 from odp.v1 import broadcast_pb2, common_pb2
@@ -29,12 +30,12 @@ def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
     if not definition.HasField("broadcast"):
         return
     terms = definition.broadcast
-    if definition.WhichOneof("training") == "statistics":
-        raise ConfigurationError("Expected no broadcast terms in a task of statistics: its devices fetch no rows")
+    slices = algorithm_for(definition).rows_per_request
+    if slices is None:
+        raise ConfigurationError("Expected no broadcast terms in a task whose devices fetch no rows")
     if terms.method not in WIRE_METHODS.values():
         raise ConfigurationError(f"Expected broadcast.method={terms.method} to be a method that this version knows")
     wanted = terms.method == broadcast_pb2.BroadcastTerms.METHOD_PIR
-    slices = definition.dpam.slices_per_device
     if wanted and not 1 <= slices <= MOST_PIR_KEYS:
         raise ConfigurationError(
             f"Expected slices_per_device={slices} to be at most {MOST_PIR_KEYS} with method='pir'; lower it, or "

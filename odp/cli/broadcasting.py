@@ -24,12 +24,12 @@ def show_plan(
     from rich.table import Table
 
     from odp.broadcast.planner import plan, reasons
-    from odp.models.statistics import Statistics
+    from odp.task import Task
     from odp.task_file import load_task
 
     task = load_task(file)
-    if isinstance(task, Statistics):
-        raise ConfigurationError(f"{file} asks for statistics: its devices fetch no rows")
+    if not isinstance(task, Task):
+        raise ConfigurationError(f"{file} asks a question: its devices fetch no rows")
     definition = task.definition()
     found = plan(definition, helper=bool(task.broadcast.helper_key))
     method = method_of(definition)

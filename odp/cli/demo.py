@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from odp.algorithms.seam import Broadcast
     from odp.cli.receipts import Receipts
     from odp.client import TaskHandle
     from odp.datasets import Split
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from odp.simulation.baselines import Baselines
     from odp.task import Task
     from odp.v1 import server_pb2
+    from odp.wire.model import Broadcast
 
 _SYNTHETIC = "synthetic:n_users=1200,n_items=120,ratings_per_user=40,seed=7"
 _POPULATION = "demo"
@@ -191,13 +191,13 @@ def _watch(
     """Follows the task on a live table. Raises ServiceError when a program ends or the task fails."""
     from rich.live import Live
 
-    from odp.algorithms.registry import algorithm_for
+    from odp.algorithms.registry import algorithm_for, recommender_for
     from odp.algorithms.release import event_of
     from odp.datasets import merge
     from odp.simulation.baselines import rmse
     from odp.v1 import common_pb2, server_pb2
 
-    population = algorithm_for(task.definition()).population()
+    population = recommender_for(task.definition()).population()
     history = merge(split.train, split.validation)
     server = algorithm_for(task.definition()).server()
     before = server.broadcast(server.start())
@@ -359,8 +359,8 @@ def _finish(
 
     from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
-    from odp.cli.comparison import comparison_table, draw_progress
     from odp.simulation.baselines import baselines
+    from odp.simulation.comparison import comparison_table, draw_progress
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import write_record
 
@@ -423,8 +423,8 @@ def _finish(
 
 def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
+    from odp.algorithms.dpam.diagnostics import diagnose
     from odp.privacy.events import Event, from_json
-    from odp.simulation.diagnostics import diagnose
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import run_record
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -13,9 +12,35 @@ from odp.cli.console import console, print_json
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
+    import rich.console
+
     from odp.datasets import Ratings
-    from odp.models.statistics import Statistics
-    from odp.task import Task
+    from odp.task import Question, Task
+
+
+class Console(Protocol):
+    """The module ``console`` of a training's package: how a terminal shows a simulation of it."""
+
+    def simulate(
+        self,
+        task: Task,
+        data: str,
+        ratings: Ratings,
+        *,
+        seed: int,
+        noise: bool,
+        baselines: bool,
+        checkpoint: Path | None,
+        held_out: int | None,
+        output: Path | None,
+        out: rich.console.Console,
+    ) -> dict[str, Any]:
+        """Runs the task on the data set ``data``, prints its figures to ``out`` and writes the record into ``output``.
+
+        Returns:
+          what ``--json`` prints.
+        """
+        ...
 
 
 def simulate(
@@ -60,119 +85,37 @@ def simulate(
 
     The ratings of each user are split 80/10/10 into training, validation and test.
     """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.table import Table
-
-    from odp.cli.comparison import comparison_table, spending_table
-    from odp.datasets import load, random_split
+    from odp.algorithms.choices import trainings
+    from odp.algorithms.registry import part_of
+    from odp.datasets import load
     from odp.errors import ConfigurationError
-    from odp.models.statistics import Statistics
-    from odp.simulation.baselines import baselines as compute
-    from odp.simulation.diagnostics import diagnose
-    from odp.simulation.engine import RoundResult
-    from odp.simulation.engine import simulate as run
-    from odp.simulation.inputs import SIMULATION, notes, sampling_note, weak_signal
-    from odp.simulation.record import plain, run_record, write_record
-    from odp.simulation.spending import spending
-    from odp.task import ImplicitData
+    from odp.simulation.record import plain
+    from odp.task import Task
 
-    out = console()
     ratings = load(data)
     planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
-    if isinstance(planned, Statistics):
-        from odp.cli.statistics_results import simulate_task
+    if not isinstance(planned, Task):
+        from odp.cli.answers import simulate_task
 
         for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
             if value is not None:
-                raise ConfigurationError(f"{name} is for models: statistics have one round and nothing to train")
+                raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
         simulate_task(planned, ratings, seed=seed, noise=noise, output=output, json=json)
         return
-    if isinstance(planned.data, ImplicitData):
-        from odp.cli.ranking import simulate_ranking
-
-        summary = simulate_ranking(
-            planned,
-            data,
-            seed=seed,
-            noise=noise,
-            baselines=baselines,
-            checkpoint=checkpoint,
-            held_out=held_out,
-            output=output,
-        )
-        if json:
-            print_json(plain(summary))
-        return
-    if held_out is not None:
-        raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
-    split = random_split(ratings, seed=seed)
-    said = [SIMULATION, *notes(ratings), *sampling_note(planned)]
-    if not noise:
-        said.append("noise is off: this run shows what privacy costs, and protects nobody")
-    elif ratings.n_items == planned.model.items:
-        weak = weak_signal(planned, split.train)
-        said += [] if weak is None else [str(weak)]
-    for line in said:
-        out.print(f"note: {line}")
-    table = Table("round", "devices", "ε spent", "validation RMSE", "test RMSE", "seconds")
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
-    with Progress(*columns, console=out, transient=True) as bar:
-        shown = bar.add_task("simulating", total=None, users="")
-
-        def on_users(number: int, users: int, rounds: int) -> None:
-            population = split.train.n_users
-            bar.update(shown, total=rounds * population, completed=number * population + users)
-            bar.update(shown, users=f"round {number}: {users:,} of {population:,} users")
-
-        def on_round(result: RoundResult) -> None:
-            bar.update(shown, description=f"test RMSE {result.test_rmse:.4f}")
-            table.add_row(
-                str(result.round),
-                str(result.contributions),
-                f"{result.epsilon:.4f}",
-                f"{result.validation_rmse:.4f}",
-                f"{result.test_rmse:.4f}",
-                f"{result.seconds:.1f}",
-            )
-
-        finished = run(
-            planned,
-            split,
-            seed=seed,
-            noise=noise,
-            on_round=on_round,
-            on_users=on_users,
-            checkpoint=checkpoint,
-        )
-    out.print(table)
-    spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
-    if spent:
-        out.print(spending_table(spent))
-    summary = finished.to_json()
-    summary["spending"] = [asdict(entry) for entry in spent]
-    summary["notes"] = said
-    found = None
-    if baselines:
-        with out.status("baselines"):
-            found = compute(planned, split, seed=seed)
-        out.print(comparison_table(found, finished.test_rmse, finished.epsilon, planned.privacy.delta))
-        summary["baselines"] = asdict(found)
-    if output is not None:
-        record = run_record(
-            kind="simulation",
-            task=planned,
-            split=split,
-            rounds=[asdict(result) for result in finished.rounds],
-            charges=finished.charges,
-            test_rmse=finished.test_rmse,
-            seed=seed,
-            noise=finished.noisy,
-            found=None if found is None else asdict(found),
-            diagnostics=diagnose(planned, split, finished.model),
-            totals=finished.totals,
-            notes=said,
-        )
-        out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
+    training = next(name for name, kind in trainings().items() if isinstance(planned.training, kind))
+    module: Console = part_of(training, "console")
+    summary = module.simulate(
+        planned,
+        data,
+        ratings,
+        seed=seed,
+        noise=noise,
+        baselines=baselines,
+        checkpoint=checkpoint,
+        held_out=held_out,
+        output=output,
+        out=console(),
+    )
     if json:
         print_json(plain(summary))
 
@@ -185,7 +128,7 @@ def _planned(
     epsilon: float | None,
     delta: float | None,
     features: bool | None,
-) -> Task | Statistics:
+) -> Task | Question:
     """The task of a file, or of a preset. Raises ConfigurationError where both are given, or none."""
     from odp.datasets import has_item_features, item_features
     from odp.errors import ConfigurationError

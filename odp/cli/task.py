@@ -133,7 +133,7 @@ def show(file: File, json: Json = False) -> None:
             f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
             f"{sampling.population_bound}; a draw beyond {sampling.cap} counts nobody; every device still contributes"
         )
-    if not algorithm.statistics:
+    if algorithm.rows_per_request is not None:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
     if definition.cohort.HasField("secagg"):
         terms = definition.cohort.secagg
@@ -143,7 +143,7 @@ def show(file: File, json: Json = False) -> None:
             f"# noise: each device adds a share of variance v / {terms.sharers}, the fewest honest devices in any sum",
             _assumed(terms, epsilon_if_alone([event for events in rounds for event in events], delta=delta)),
         ]
-    resolved = definition.statistics.dense if algorithm.statistics else definition.dpam
+    resolved = algorithm.resolved
     lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
 
@@ -222,10 +222,10 @@ def results(
 
     Where the state folder has reference values, the release is checked to be the attested aggregator's.
     """
-    from odp.cli.statistics_results import show_results
+    from odp.cli.answers import show_results
 
     with open_connection(server, state) as connection:
-        found = connection.statistics(find_task(connection, task))
+        found = connection.results(find_task(connection, task))
     show_results(found, picture=picture, confidence=confidence, json=json)
 
 

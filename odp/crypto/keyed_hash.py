@@ -14,7 +14,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-UInt64Array = npt.NDArray[np.uint64]
+from odp.numerics.arrays import Int64Array, UInt64Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -40,6 +40,12 @@ def keyed_hash(key: np.uint64 | UInt64Array, *columns: npt.NDArray[np.integer]) 
     for column in columns:
         mixed = splitmix64(mixed ^ splitmix64(np.asarray(column).astype(np.uint64)))
     return mixed
+
+
+def round_hashes(seeds: UInt64Array, round: int, numbers: Int64Array) -> UInt64Array:
+    """Hash of each (seed, round, number), uint64; arguments broadcast. Equal seeds and rounds never collide."""
+    stream = splitmix64(splitmix64(seeds) ^ np.uint64(round))
+    return splitmix64(stream ^ splitmix64(numbers.astype(np.uint64)))
 
 
 def fraction_of(hashes: UInt64Array) -> npt.NDArray[np.float64]:

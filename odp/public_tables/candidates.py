@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.seam import Broadcast, Float32Array, Float64Array, Int64Array
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.public_tables.table import Table
+from odp.wire.model import Broadcast
 
 #: Numbers that a model's id takes at the front of a row.
 STAMP = 16

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from odp._validate import identifier, integer, one_of
-from odp.algorithms.seam import Broadcast
-from odp.algorithms.seam import Table as BroadcastTable
 from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
@@ -37,6 +35,8 @@ from odp.signed.task import (
 )
 from odp.v1 import common_pb2, public_table_pb2, table_pb2
 from odp.wire.encoding import ENCODINGS, Encoding, encoded, encoding_of, rounded
+from odp.wire.model import Broadcast
+from odp.wire.model import Table as BroadcastTable
 from odp.wire.tables import manifest_for
 
 #: Rows that one request may ask for at most.

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.seam import DeclaredRelease, Float64Array, NoisyTensors
+from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 from odp.crypto import domains
 from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, verify
 from odp.errors import ServiceError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 
 

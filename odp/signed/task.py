@@ -11,7 +11,6 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from odp._validate import identifier, integer, positive, within
-from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
 from odp.broadcast.terms import check_broadcast
@@ -29,8 +28,6 @@ SIGNATURE_BYTES = 64
 LARGEST_DEFINITION = 64 * 2**10
 LARGEST_MANIFEST = 64 * 2**10
 MOST_ITEMS = 2**24
-MOST_RANK = 64
-MOST_ITEMS_PER_USER = 4096
 
 _Known = TypeVar("_Known", bound=Message)
 
@@ -81,10 +78,8 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     check_broadcast(definition)
     algorithm = algorithm_for(definition)
-    _check_aggregation(definition, dense=algorithm.statistics)
-    if not algorithm.statistics:
-        _check_model(definition)
-    algorithm.check()
+    _check_aggregation(definition, dense=algorithm.dense)
+    algorithm.check_for_devices()
 
 
 def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:
@@ -93,33 +88,10 @@ def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) ->
         raise ConfigurationError(f"Expected cohort.aggregation={given} to be a mode that this version knows")
     if given != common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED and not dense:
         name = "masked" if given == common_pb2.CohortTerms.AGGREGATION_MASKED else "secagg+"
-        raise ConfigurationError(f"Expected aggregation={name!r} with dense contributions alone: those of statistics")
+        raise ConfigurationError(f"Expected aggregation={name!r} with dense contributions alone")
     if dense and definition.cohort.HasField("enclave_poisson"):
-        raise ConfigurationError(
-            "Expected no sampling in a task of statistics: nothing can stand for what is not drawn"
-        )
+        raise ConfigurationError("Expected no sampling of dense contributions: nothing can stand for what is not drawn")
     secagg_terms.check(definition.cohort)
-
-
-def _check_model(definition: common_pb2.TaskDefinition) -> None:
-    """What a task that trains a model adds."""
-    model, data, privacy = definition.model, definition.data, definition.privacy
-    kind = definition.WhichOneof("local_data")
-    if kind is None:
-        raise ConfigurationError("Expected the task definition to name its local data: data or implicit")
-    identifier(table=definition.implicit.table if kind == "implicit" else data.table)
-    # By item: ratings and implicit data have one row of each.
-    if kind == "implicit":
-        EventsTerms.of(definition.implicit, aggregates=("",))
-    else:
-        EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
-    integer(low=1, high=MOST_ITEMS, items=model.items)
-    integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
-    if kind == "data":
-        within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
-        if not data.low < data.high:
-            raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
-    integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
 
 
 def sign_manifest(manifest: common_pb2.ModelManifest, key: SigningKey) -> common_pb2.SignedManifest:

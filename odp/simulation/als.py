@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings
+from odp.numerics.arrays import Float64Array
 
 _SWEEPS = 12
 _RIDGE = 0.08

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
+from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise

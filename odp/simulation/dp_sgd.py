@@ -20,8 +20,8 @@ import numpy as np
 import scipy.sparse
 
 from odp import _validate
-from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise

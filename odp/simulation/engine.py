@@ -14,49 +14,51 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import part_of, recommender_for, training_of
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import (
-    Broadcast,
-    DeclaredRelease,
-    Float64Array,
-    Int64Array,
-    LocalRatings,
-    NoisyTensors,
-    Population,
-    Query,
-    Slices,
-)
+from odp.algorithms.seam import DeclaredRelease, LocalRows, NoisyTensors, Query
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
-from odp.simulation.baselines import rmse
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
-from odp.simulation.diagnostics import NoisyTotals, noisy_totals
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
 from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.simulation.ranking import Ranking
+from odp.simulation.totals import NoisyTotals, noisy_totals
 from odp.simulation.users import draw_users, user_seeds
-from odp.task import ImplicitData, RatingsData, Task, check_delta_for
+from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices
 
 if TYPE_CHECKING:
-    from odp.models.statistics import Statistics
-    from odp.simulation.statistics import StatisticsRun
+    from odp.simulation.answers import AnswersRun as AnswersRun
+    from odp.task import Question
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
 
 
-# Of implicit feedback, a round is scored on so many users; the finished model on all.
-_USERS_PER_ROUND = 4096
+class Evaluation(Protocol):
+    """The class ``TaskEvaluation`` of an algorithm's module ``evaluation``, made of a definition.
+
+    How good a model is on data that the researcher owns, in the algorithm's own figures: not a private release.
+    """
+
+    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+        """Those after a round, by field of ``RoundResult``; ``history`` is all but the tests."""
+        ...
+
+    def ranking(self, model: Broadcast, history: Ratings, targets: Ratings) -> Ranking | None:
+        """How the model ranks ``targets``; None of a model that ranks nothing, and without targets."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,9 @@ class RunResult:
         table = self.model.keyed.rows
         everything = Slices(self.model.version, np.arange(len(table)), table, self.model.dense)
         unseen = np.setdiff1d(np.arange(len(table)), items)
-        client = algorithm_for(self.task.definition()).client()
-        scores = client.predict(everything, LocalRatings(items.astype(np.int64), values.astype(np.float64)), unseen)
+        algorithm = recommender_for(self.task.definition())
+        rows = LocalRows(items.astype(np.int64), values.astype(np.float64))
+        scores = algorithm.client().predict(everything, algorithm.data_of(rows), unseen)
         best = np.argsort(-scores, kind="stable")[:count]
         return [(int(unseen[index]), float(scores[index])) for index in best]
 
@@ -161,12 +164,12 @@ def simulate(
 
 @overload
 def simulate(
-    task: Statistics, population: Ratings, *, seed: int = 1, noise: bool | IntegerNoise = True
-) -> StatisticsRun: ...
+    task: Question, population: Ratings, *, seed: int = 1, noise: bool | IntegerNoise = True
+) -> AnswersRun: ...
 
 
 def simulate(
-    task: Task | Statistics,
+    task: Task | Question,
     population: Ratings | Split,
     *,
     seed: int = 1,
@@ -175,10 +178,11 @@ def simulate(
     on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
     on_users: Callable[[int, int, int], None] | None = None,
     checkpoint: Path | None = None,
-) -> RunResult | StatisticsRun:
+) -> RunResult | AnswersRun:
     """Runs ``task`` on every user of ``population``.
 
-    An ``odp.Statistics`` gives a ``StatisticsRun``; it asks all users of Ratings, and takes seed and noise alone.
+    A question, such as an ``odp.Statistics``, gives an ``AnswersRun``; it asks all users of Ratings, and takes seed and
+    noise alone.
 
     Args:
       task: What to train; ``task.model.items`` must be the population's number of items.
@@ -197,19 +201,20 @@ def simulate(
     """
     require_kinds(task, population)
     if not isinstance(task, Task):
-        from odp.simulation import statistics
+        from odp.simulation import answers
 
-        statistics.require_statistics_options(
-            on_round=on_round, on_release=on_release, on_users=on_users, checkpoint=checkpoint
+        kind = f"odp.{type(task).__name__}"
+        answers.require_answer_options(
+            kind, on_round=on_round, on_release=on_release, on_users=on_users, checkpoint=checkpoint
         )
         if isinstance(population, Split):
-            raise ConfigurationError("Expected Ratings with odp.Statistics, not a Split: all users are asked")
-        return statistics.simulate_statistics(task, population, seed=seed, noise=noise)
+            raise ConfigurationError(f"Expected Ratings with {kind}, not a Split: all users are asked")
+        return answers.simulate_answers(task, population, seed=seed, noise=noise)
     started = time.perf_counter()
     split = population if isinstance(population, Split) else random_split(population, seed=seed)
     check_population(task, split.train)
     definition = task.definition()
-    algorithm = algorithm_for(definition)
+    algorithm = recommender_for(definition)
     sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
@@ -219,6 +224,7 @@ def simulate(
     history = merge(split.train, split.validation)
 
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
+    evaluation: Evaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
     state = server.start()
     rounds: list[RoundResult] = []
     told: list[NoisyTotals] = []
@@ -263,7 +269,7 @@ def simulate(
                 contributions=split.train.n_users,
                 epsilon=_spent(charges, definition, noise),
                 seconds=time.perf_counter() - began,
-                **_quality(task, population_side, broadcast, split, history),
+                **evaluation.figures(broadcast, split, history),
             )
         )
         if saved is not None:
@@ -283,37 +289,9 @@ def simulate(
         history=history,
         totals=tuple(told),
         item_counts=server.counts(state),
-        test_ranking=_ranking(task, broadcast, history, split.test),
-        validation_ranking=_ranking(task, broadcast, split.train, split.validation),
+        test_ranking=evaluation.ranking(broadcast, history, split.test),
+        validation_ranking=evaluation.ranking(broadcast, split.train, split.validation),
     )
-
-
-def _quality(task: Task, population: Population, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
-    """The figures of a round, by field of ``RoundResult``."""
-    if not isinstance(task.data, ImplicitData):
-        return {
-            "validation_rmse": rmse(population.predict(model, split.train, split.validation), split.validation),
-            "test_rmse": rmse(population.predict(model, history, split.test), split.test),
-        }
-    from odp.simulation.implicit import sampled
-
-    users = sampled(split.train, _USERS_PER_ROUND)
-    found = _ranking(task, model, split.train.select_users(users), split.validation.select_users(users), cutoffs=(20,))
-    quality = {"validation_rmse": math.nan, "test_rmse": math.nan}
-    if found is not None:
-        (quality["validation_recall"],), (quality["validation_ndcg"],) = found.recall.values(), found.ndcg.values()
-    return quality
-
-
-def _ranking(
-    task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = (20, 50)
-) -> Ranking | None:
-    """Of implicit feedback with anything to rank."""
-    if not isinstance(task.data, ImplicitData) or not targets.n_ratings:
-        return None
-    from odp.simulation.implicit import rank_model
-
-    return rank_model(task, model, history, targets, cutoffs=cutoffs)
 
 
 class _Source:
@@ -397,14 +375,7 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
             f"set items={ratings.n_items} in the model"
         )
-    if isinstance(task.data, RatingsData) and not (
-        task.data.low <= ratings.values.min() and ratings.values.max() <= task.data.high
-    ):
-        raise DataError(
-            f"the data set {ratings.name!r} holds values outside the task's bounds "
-            f"low={task.data.low}, high={task.data.high}; "
-            "set the bounds that the data declares"
-        )
+    task.data.check(ratings)
     most = task.cohort.most_contributions
     if most is not None and ratings.n_users > most:
         raise DataError(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odp.algorithms.seam import Float64Array
 from odp.datasets.ratings import Ratings
+from odp.numerics.arrays import Float64Array
 
 if TYPE_CHECKING:
     from scipy import sparse

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from odp.algorithms.implicit import evaluation as implicit
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
-from odp.simulation import baselines, implicit
+from odp.simulation import baselines
 from odp.simulation.dp_sgd import dp_sgd
 from odp.simulation.engine import simulate
 from odp.simulation.presets import preset_task

@@ -17,13 +17,15 @@ import math
 
 from odp import _validate
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_ITEMS_PER_USER
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
 from odp.datasets.item_features import item_features
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 
 PRESETS = ("auto", "ml-1m")
 

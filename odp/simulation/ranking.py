@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.seam import Float32Array, Int64Array
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.numerics.arrays import Float32Array, Int64Array
 
 _BLOCK = 256  # users whose scores are in memory at once: 40 MB for 40,000 items
 _GROUP = 64

@@ -13,17 +13,16 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from odp.datasets.ratings import Split
 from odp.errors import DataError
 from odp.privacy.events import Event
-from odp.simulation.diagnostics import Diagnostics, NoisyTotals
 from odp.simulation.ranking import Ranking
-from odp.simulation.ranking_diagnostics import RankingDiagnostics
 from odp.simulation.spending import spending
+from odp.simulation.totals import NoisyTotals
 from odp.task import Task
 
 FORMAT = "odp-run-1"
@@ -42,6 +41,14 @@ _REQUIRED = (
 )
 
 
+class Diagnostics(Protocol):
+    """Where a model is good and where it is not, in its algorithm's own figures."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        ...
+
+
 def run_record(
     *,
     kind: str,
@@ -54,7 +61,7 @@ def run_record(
     seed: int,
     noise: bool = True,
     found: Mapping[str, Any] | None = None,
-    diagnostics: Diagnostics | RankingDiagnostics | None = None,
+    diagnostics: Diagnostics | None = None,
     totals: Sequence[NoisyTotals] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:

@@ -29,7 +29,7 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_RANK
-from odp.algorithms.registry import algorithm_for
+from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.splitting import random_split
@@ -241,7 +241,7 @@ def _scored(task: Task, run: RunResult, split: Split, *, noise: IntegerNoise | N
     if noise is None:
         return Trial(task, run.validation_rmse, ())
     privacy, validation = task.privacy, split.validation
-    predicted = algorithm_for(task.definition()).population().predict(run.model, split.train, validation)
+    predicted = recommender_for(task.definition()).population().predict(run.model, split.train, validation)
     largest = ((validation.high - validation.low) / 2) ** 2
     # What is no number counts as the largest error: one user's data must not make the sum of all of them none.
     errors = np.nan_to_num((predicted - validation.values) ** 2 / largest, nan=1.0).clip(0.0, 1.0)

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.registry import Algorithm, algorithm_for
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of, event_of, round_charges, sampling_of
+from odp.algorithms.seam import Algorithm
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token

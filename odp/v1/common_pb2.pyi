@@ -23,7 +23,7 @@ ADJACENCY_ZERO_OUT_USER: Adjacency
 ADJACENCY_ADD_REMOVE_USER: Adjacency
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "table", "cohort", "developer_key", "broadcast")
+    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "table", "quantiles", "cohort", "developer_key", "broadcast")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class TaskDefinition(_message.Message):
     DPAM_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
@@ -45,10 +46,11 @@ class TaskDefinition(_message.Message):
     dpam: DpamTraining
     statistics: _statistics_pb2.Statistics
     table: _public_table_pb2.PublicTable
+    quantiles: Quantiles
     cohort: CohortTerms
     developer_key: bytes
     broadcast: _broadcast_pb2.BroadcastTerms
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")
@@ -159,6 +161,20 @@ class DpamTraining(_message.Message):
     item_grams: bool
     items_encoding: _encoding_pb2.TableEncoding
     def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ..., items_encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ...) -> None: ...
+
+class Quantiles(_message.Message):
+    __slots__ = ("table", "events", "edges", "at", "dense")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    events: _events_query_pb2.EventsQuery
+    edges: bytes
+    at: _containers.RepeatedScalarFieldContainer[float]
+    dense: _statistics_pb2.DenseTerms
+    def __init__(self, table: _Optional[str] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ..., edges: _Optional[bytes] = ..., at: _Optional[_Iterable[float]] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
     __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation", "secagg")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from odp.algorithms.seam import Broadcast, Slices, Table
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, distributor_pb2
 from odp.wire.encoding import decoded, decoded_as_is, encoded, encoding_of, number_of, row_bytes
+from odp.wire.model import Broadcast, Slices, Table
 
 
 def table_bytes(table: Table) -> bytes:

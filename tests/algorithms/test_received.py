@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_rows import own_rows
 
 import odp
+from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 ITEMS = 24
 DPAM, IMPLICIT = "dpam", "implicit"
@@ -44,10 +47,10 @@ WIDTH = {DPAM: 6, IMPLICIT: 4}
 
 
 @st.composite
-def devices(draw: st.DrawFn) -> LocalRatings:
+def devices(draw: st.DrawFn) -> LocalData:
     items = draw(st.lists(st.integers(-3, ITEMS + 3), unique=True, max_size=30).map(sorted))
     values = draw(st.lists(st.floats(), min_size=len(items), max_size=len(items)))
-    return LocalRatings(np.array(items, dtype=np.int64), np.array(values, dtype=np.float64))
+    return own_rows(np.array(items, dtype=np.int64), np.array(values, dtype=np.float64))
 
 
 @st.composite
@@ -85,8 +88,8 @@ def test_the_most_singular_system_that_bounds_allow_is_solved(kind: str) -> None
         DPAM: {"globals": np.array([[1e-3 * (4 / 4.5) ** 2, 1e-3]], dtype=np.float32)},
         IMPLICIT: {"gramian": np.zeros((64, 64), dtype=np.float32)},
     }[kind]
-    own = LocalRatings(np.arange(4096), np.full(4096, 5.0))
-    payload, local = client.contribute(Slices(LAST[kind], own.items, made, dense), own, round=LAST[kind], seed=1)
+    own = own_rows(np.arange(4096), np.full(4096, 5.0))
+    payload, local = client.contribute(Slices(LAST[kind], own[ROWS].items, made, dense), own, round=LAST[kind], seed=1)
     algorithm_for(definition).query(LAST[kind]).check(payload)
     assert np.isfinite(np.frombuffer(local, "<f8")).all()
 

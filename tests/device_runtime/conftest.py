@@ -29,7 +29,7 @@ from device_runtime.round.participation import Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, NoisyTensors
+from odp.algorithms.seam import NoisyTensors
 from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.refusals import CLOSED, closed_digest
@@ -59,6 +59,7 @@ from odp.v1 import (
     server_pb2,
     server_pb2_grpc,
 )
+from odp.wire.model import Broadcast
 from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 600

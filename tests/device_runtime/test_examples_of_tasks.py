@@ -15,10 +15,11 @@ import odp
 from device_runtime.round.examples import bucket_of, events, examples
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
+from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Slices
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 NOW = 1_000_000.0
 
@@ -177,13 +178,14 @@ def test_ratings_and_implicit_data_are_made_of_events_as_the_task_says(store: St
     ratings = task(odp.RatingsData(low=0, high=2, events=of_events)).definition()
     assert algorithm_for(ratings).local_tables == {"events.music"}
     found = examples(store, ratings, now=NOW)
-    assert (found.items.tolist(), found.values.tolist()) == ([1, 3, 99], [1.0, 3.0, 1.0])
+    rows = found[ROWS]
+    assert (rows.items.tolist(), rows.values.tolist()) == ([1, 3, 99], [1.0, 3.0, 1.0])
     assert algorithm_for(ratings).client().keys(found, round=0, seed=1).tolist() == [1, 3]
     implicit = task(odp.ImplicitData(events=of_events), training=odp.ImplicitDPAM(steps=1)).definition()
-    found = examples(store, implicit, now=NOW)
+    found = examples(store, implicit, now=NOW)[ROWS]
     assert (found.items.tolist(), found.values.tolist()) == ([1, 3, 99], [1.0, 1.0, 1.0])
     plain = task(odp.RatingsData(low=0, high=5)).definition()
-    assert examples(store, plain, now=NOW).items.tolist() == [7]
+    assert examples(store, plain, now=NOW)[ROWS].items.tolist() == [7]
 
 
 def test_every_query_of_a_statistics_task_reads_its_own_rows(store: Store) -> None:

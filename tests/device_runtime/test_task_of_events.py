@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_rows import own_rows
 
 import odp
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
 from device_runtime.round.participation import Outcome
 from device_runtime.tasks.assignment import Work, open_assignment
-from odp.algorithms.seam import LocalRatings, Slices
 from odp.errors import PrivacyError
+from odp.wire.model import Slices
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def test_a_task_of_events_is_trained_on_them_within_the_persons_tables(world: An
     (keys,) = world.distributor.keys
     assert set(keys.tolist()) == {3, 9}
     client = world.algorithm.client()
-    expected = LocalRatings(np.array([3, 9]), np.array([5.0, 4.0]))
+    expected = own_rows(np.array([3, 9]), np.array([5.0, 4.0]))
     broadcast = world.distributor.broadcast
-    slices = Slices(0, expected.items, broadcast.keyed.rows[expected.items], broadcast.dense)
+    slices = Slices(0, np.array([3, 9]), broadcast.keyed.rows[[3, 9]], broadcast.dense)
     payload, _ = client.contribute(slices, expected, round=0, seed=identity_.seed)
     (found,) = world.aggregator.counted.values()
     assert found.payload == payload

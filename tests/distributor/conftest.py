@@ -13,14 +13,15 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.server import DpamServer
-from odp.algorithms.seam import Broadcast
 from odp.crypto import SigningKey, seal
 from odp.crypto.domains import select_info, selected_aad
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import common_pb2, distributor_pb2
+from odp.wire.model import Broadcast
 from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 40

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from distributor import enclave, header
 from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
-from odp.algorithms.seam import Broadcast, Table
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram
-from odp.algorithms.statistics.server import StatisticsServer
+from odp.algorithms.statistics.task import Statistics
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.enclave.policy import SELECTIONS
 from odp.errors import ConfigurationError, StateError
-from odp.models.statistics import Statistics
 from odp.signed.task import open_task, sign_manifest, sign_task
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Table
 
 KEY = HpkeKey.generate()
 
@@ -362,7 +362,7 @@ def test_statistics_have_a_table_to_download_and_nothing_to_select(core: Any, ki
     )
     developer = kit.Developer()
     developer.task = sign_task(asked.definition(), developer.key)
-    server = StatisticsServer(open_task(developer.task))
+    server = algorithm_for(open_task(developer.task)).server()
     model = developer.signed(server.broadcast(server.start()))
     install(core, model)
     for keys in ([0], [], list(range(kit.SLICES))):

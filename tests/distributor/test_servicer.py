@@ -16,7 +16,6 @@ from distributor import servicer
 from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
-from odp.algorithms.seam import Broadcast, Table
 from odp.crypto import HpkeKey, SigningKey
 from odp.signed.task import sign_manifest
 from odp.transport.channel import CHUNK_BYTES, connect, translated
@@ -27,6 +26,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2
+from odp.wire.model import Broadcast, Table
 
 KEY = HpkeKey.generate()
 SECONDS = 20.0

@@ -10,9 +10,9 @@ import pytest
 from e2e.world import World, small_task
 
 import odp
-from odp.algorithms.seam import Broadcast
 from odp.datasets import Ratings
 from odp.simulation.noise import NoNoise
+from odp.wire.model import Broadcast
 
 
 def trained(root: Path, ratings: Ratings, method: str) -> tuple[Broadcast, list[float], str]:

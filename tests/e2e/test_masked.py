@@ -43,7 +43,7 @@ def test_masked_and_simulated_statistics_agree_exactly_with_noise_off(
     simulated = algorithm.population().contribute(broadcast, ratings, round=0, seeds=seeds)[RELEASE]
     np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated)
     assert simulated.any()
-    assert handle.statistics(ReferenceValues.load(world.reference_values)).histogram("stars").counts.sum() > 0
+    assert handle.results(ReferenceValues.load(world.reference_values)).histogram("stars").counts.sum() > 0
 
 
 def test_a_device_that_lost_its_answer_sends_the_same_halves_again(

@@ -78,7 +78,7 @@ def test_the_sum_of_a_session_is_that_of_the_simulation_with_noise_off(
     simulated = algorithm.population().contribute(broadcast, ratings, round=0, seeds=seeds)[RELEASE]
     np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated)
     assert simulated.any()
-    assert handle.statistics(ReferenceValues.load(world.reference_values)).histogram("stars").counts.sum() > 0
+    assert handle.results(ReferenceValues.load(world.reference_values)).histogram("stars").counts.sum() > 0
 
 
 class Vanishing:

@@ -17,6 +17,7 @@ from stores import decrypted
 
 import odp
 from device_runtime import Store, store_path
+from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.datasets import Ratings
@@ -78,7 +79,7 @@ def _secrets_of(world: World, device: int, status: Any) -> _Secrets:
     named["pseudonym"] = domains.pseudonym(identity.secret, task)
     for entry in status.rounds:
         named[f"contribution id {entry.round}"] = domains.contribution_id(identity.secret, task, entry.round)
-    wanted = client.keys(data, round=0, seed=identity.seed)
+    wanted = client.keys({ROWS: data}, round=0, seed=identity.seed)
     for name, items in (("items", data.items), ("requested items", wanted)):
         for kind in ("<u2", "<u4", ">u4", "<i8"):
             named[f"{name} as {kind}"] = items.astype(kind).tobytes()
@@ -98,13 +99,13 @@ def _secrets_of(world: World, device: int, status: Any) -> _Secrets:
         named[f"factor {place} as <f8"] = np.array(factor, "<f8").tobytes()
         named[f"factor {place} as >f8"] = np.array(factor, ">f8").tobytes()
     named["factors as <f4"] = factors.astype("<f4").tobytes()
-    counts, _ = client.contribute(_no_slices(), data, round=0, seed=identity.seed)
+    counts, _ = client.contribute(_no_slices(), {ROWS: data}, round=0, seed=identity.seed)
     named["payload of the round of counts"] = counts[:24]
     return _Secrets(named)
 
 
 def _no_slices() -> Any:
-    from odp.algorithms.seam import Slices
+    from odp.wire.model import Slices
 
     return Slices(0, np.zeros(0, np.int64), np.zeros((0, 3), np.float32), {"globals": np.ones((1, 2), np.float32)})
 
@@ -170,7 +171,7 @@ def test_contributions_on_the_aggregators_disk_in_the_middle_of_a_round_hold_no_
         with Store.open(store_path(world.root / "devices", device)) as store:
             identity, data = store.identity(), store.ratings()
         client = algorithm_for(open_task(status.task)).client()
-        payload, _ = client.contribute(_no_slices(), data, round=0, seed=identity.seed)
+        payload, _ = client.contribute(_no_slices(), {ROWS: data}, round=0, seed=identity.seed)
         for name, content in stored.items():
             assert payload[:24] not in content, name
             assert identity.secret not in content, name
@@ -213,7 +214,9 @@ def _of_counts(root: Path, device: int, status: Any) -> dict[str, bytes]:
     with Store.open(store_path(root / "devices", device)) as store:
         identity, data = store.identity(), store.ratings()
     payload, _ = (
-        algorithm_for(open_task(status.task)).client().contribute(_no_slices(), data, round=0, seed=identity.seed)
+        algorithm_for(open_task(status.task))
+        .client()
+        .contribute(_no_slices(), {ROWS: data}, round=0, seed=identity.seed)
     )
     return {
         "the secret": identity.secret,

@@ -73,7 +73,7 @@ def test_networked_and_simulated_statistics_agree_exactly_with_noise_off(
     np.testing.assert_array_equal(np.frombuffer(tensor.integers, "<i8"), simulated)
     assert simulated.any()
 
-    answers = handle.statistics()
+    answers = handle.results()
     assert answers.mean("mean").value == pytest.approx(_mean_of_capped_users(ratings, 10), abs=1e-3)
     assert answers.histogram("stars").counts.sum() == pytest.approx(ratings.n_users, abs=0.1)
     published = handle.model().dense["statistics"][:, 0]
@@ -103,7 +103,7 @@ def test_a_real_run_costs_one_joint_event_and_its_intervals_hold_the_truth(
     (charge,) = release.charges
     assert (charge.name, charge.sensitivity, charge.coordinates) == ("statistics", 1.0, 42)
     assert 2.0 - 1e-6 < release.epsilon_spent <= 2.0
-    answers = handle.statistics()
+    answers = handle.results()
     low, high = answers.histogram("films").interval(1 - 1e-8)
     truth = np.bincount(ratings.items, minlength=40)
     assert ((low <= truth) & (truth <= high)).all()
@@ -113,20 +113,20 @@ def test_a_real_run_costs_one_joint_event_and_its_intervals_hold_the_truth(
     assert least <= float(np.mean(means)) <= most
 
     pins = ReferenceValues.load(world.reference_values)
-    attested = handle.statistics(pins)
+    attested = handle.results(pins)
     np.testing.assert_array_equal(attested.histogram("films").counts, answers.histogram("films").counts)
     forged = _with_release(status, lambda release: release.tensors[0].__setattr__("step", 2.0))
     with pytest.raises(ServiceError, match="not signed by the attested aggregator"):
-        world.connection.statistics(forged, pins)
+        world.connection.results(forged, pins)
     with pytest.raises(AttestationError):
-        handle.statistics(dataclasses.replace(pins, image_digests={"aggregator": ("sha384:" + "0" * 96,)}))
+        handle.results(dataclasses.replace(pins, image_digests={"aggregator": ("sha384:" + "0" * 96,)}))
     with pytest.raises(ServiceError, match="of another task"):
-        world.connection.statistics(_with_release(status, lambda release: release.__setattr__("task_sha256", b"")))
+        world.connection.results(_with_release(status, lambda release: release.__setattr__("task_sha256", b"")))
 
     waiting = server_pb2.TaskStatus.FromString(status.SerializeToString())
     waiting.rounds[0].release.CopyFrom(common_pb2.SignedRelease())  # as the server says it while the round is open
     with pytest.raises(ConfigurationError, match="released nothing yet"):
-        world.connection.statistics(waiting, pins)
+        world.connection.results(waiting, pins)
 
     report = audit(LogFolder(world.root / "server" / "log"), pins)
     (found,) = report.tasks
@@ -155,7 +155,7 @@ def _statistics_of_a_model(world: World, ratings: Ratings) -> None:
         model=odp.MatrixFactorization(items=ratings.n_items), data=odp.RatingsData(low=1, high=5),
         privacy=odp.UserLevelDP(epsilon=1, delta=1e-5, max_items_per_user=5), cohort=odp.Cohort(minimum=20),
     )  # fmt: skip
-    world.connection.submit(task).statistics()
+    world.connection.submit(task).results()
 
 
 def test_a_device_sends_nothing_to_the_distributor_and_cannot_recommend_from_statistics(

@@ -21,6 +21,8 @@ import server.program
 import trusted_aggregator.enclave_process
 import trusted_aggregator.program
 from distributor.helper_program import HelperConfig, helper_key, start_helper
+from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.implicit.data import ImplicitData
 from odp.client import Connection, TaskHandle
 from odp.datasets import Ratings
 from odp.enclave.in_thread import InThread
@@ -33,7 +35,7 @@ from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.local.reference_values import write_reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
 from odp.v1 import common_pb2, server_pb2

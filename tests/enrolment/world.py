@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
@@ -17,7 +18,7 @@ from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.enrolment.tokens import TokenRequest
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import open_task, sign_order, sign_task, task_sha256
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 
 NOW = 1_790_000_000.0

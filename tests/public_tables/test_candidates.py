@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.seam import Broadcast, Table
 from odp.errors import ConfigurationError
 from odp.public_tables.candidates import (
     STAMP,
@@ -18,6 +17,7 @@ from odp.public_tables.candidates import (
     stamp_of,
     table_names,
 )
+from odp.wire.model import Broadcast, Table
 
 MODEL = bytes(range(32))
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import odp
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.algorithms.dpam.data import RatingsData
+from odp.task import Cohort, Task, UserLevelDP
 
 HERE = Path(__file__).resolve().parent
 

@@ -19,6 +19,7 @@ from enclave.rig import DIGESTS, NONCE, NOW, POLICIES, RELAXED, Rig, log, parts,
 from enclave.test_verifier import SIGNED_ATTACKS
 from enclave.test_verifier_event_log import LOG_ATTACKS
 from google.protobuf.json_format import MessageToDict
+from own_rows import own_rows
 from second_language.node import (
     a_task,
     node_parts,
@@ -27,8 +28,9 @@ from second_language.node import (
 import odp
 from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.server import DpamServer
+from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import LocalData, NoisyTensors
 from odp.crypto import DecryptionError, HpkeKey, domains, seal
 from odp.enclave import chain
 from odp.enclave.chain import TCB_COMPONENTS
@@ -39,6 +41,7 @@ from odp.enclave.verifier import verify_evidence
 from odp.errors import AttestationError
 from odp.task import UserLevelDP
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices
 
 
 def test_what_python_seals_node_opens_and_what_node_seals_python_opens() -> None:
@@ -251,7 +254,7 @@ def model_at(definition: common_pb2.TaskDefinition, round: int, rng: np.random.G
 
 
 def request_for(
-    definition: common_pb2.TaskDefinition, round: int, seed: int, data: LocalRatings, slices: Slices
+    definition: common_pb2.TaskDefinition, round: int, seed: int, data: LocalData, slices: Slices
 ) -> dict[str, object]:
     """Asks ``parts.mjs`` for the payload of one device."""
     return {
@@ -261,8 +264,8 @@ def request_for(
         ),
         "round": round,
         "seed": str(seed),
-        "items": data.items.tolist(),
-        "values": data.values.tolist(),
+        "items": data[ROWS].items.tolist(),
+        "values": data[ROWS].values.tolist(),
         "keys": slices.keys.tolist(),
         "rows": slices.rows.tolist(),
         "ridges": slices.dense["globals"][0].tolist(),
@@ -283,7 +286,7 @@ def test_the_payloads_of_every_round_are_the_same_bytes(weighting: str) -> None:
         model = model_at(definition, round, rng)
         for count in (0, 1, 5, 12, 13, 40):
             items = np.sort(rng.choice(50, count, replace=False)).astype(np.int64)
-            data = LocalRatings(items, rng.integers(1, 6, count).astype(np.float64))
+            data = own_rows(items, rng.integers(1, 6, count).astype(np.float64))
             seed = int(rng.integers(2**63)) * 2 + 1
             client = DpamClient(definition)
             keys = client.keys(data, round=round, seed=seed)
@@ -303,7 +306,7 @@ def test_values_that_equal_a_rounding_limit_in_exact_arithmetic_become_the_same_
     items = np.arange(16, dtype=np.int64)
     halves = np.array([1, 3, 5, 7, 509, 1021, 1023, 2047]) / 1024.0
     # The values are symmetric around the centre, so that the user's bias is exactly 0.
-    data = LocalRatings(items, 3.0 + np.concatenate((halves, -halves)))
+    data = own_rows(items, 3.0 + np.concatenate((halves, -halves)))
     requests: list[dict[str, object]] = []
     expected = []
     for count in range(1, 65):

@@ -20,9 +20,12 @@ from google.protobuf.message import DecodeError
 from device_runtime.tasks.assignment import open_assignment
 from odp.algorithms.dense import DenseQuery, Grid
 from odp.algorithms.dpam import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram, Mean
+from odp.algorithms.statistics.task import Statistics
 from odp.crypto import DecryptionError, HpkeKey, SigningKey, domains
 from odp.crypto.secure_aggregation.masked import unmasked
 from odp.crypto.segments import open_segments, seal_segments
@@ -33,13 +36,12 @@ from odp.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import OdpError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.models.statistics import Statistics
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, entries_of, lines_of
 from odp.privacy.ledger_state import LedgerHead
 from odp.signed.task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.task_file import parse_task, render_task
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, enrolment_pb2, server_pb2
 from odp.wire.tables import manifest_for, slices_from, table_bytes

@@ -8,24 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
+from own_rows import own_rows
 
 from odp.algorithms.dpam import codec as ratings_codec
-from odp.algorithms.dpam import network, oblivious
 from odp.algorithms.dpam import query as ratings_query
+from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.factorization import codec as shared_codec
+from odp.algorithms.factorization import oblivious
+from odp.algorithms.factorization import query as shared_query
 from odp.algorithms.implicit import codec as implicit_codec
 from odp.algorithms.implicit import query as implicit_query
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.algorithms.seam import LocalRatings, Slices
 from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.numerics import sorting_network as network
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2
+from odp.wire.model import Slices
 from trusted_aggregator.rounds import contribution_bytes
 
 Make = Callable[..., Any]
 ITEMS, PLACES = 60, 8
-MODULES = (ratings_codec, implicit_codec, ratings_query, implicit_query, oblivious, network)
+MODULES = (ratings_codec, implicit_codec, shared_codec, ratings_query, implicit_query, shared_query, oblivious, network)
 
 #: devices that an observer would like to tell apart
 DEVICES = {
@@ -55,7 +61,7 @@ def _algorithm(kind: str) -> Algorithm:
 
 def _payload(algorithm: Algorithm, kind: str, round: int, items: np.ndarray) -> bytes:
     generator = np.random.default_rng(len(items))
-    data = LocalRatings(items.astype(np.int64), generator.uniform(1, 5, len(items)))
+    data = own_rows(items.astype(np.int64), generator.uniform(1, 5, len(items)))
     client = algorithm.client()
     keys = client.keys(data, round=round, seed=5)
     width = {name: columns for name, _, columns, _ in algorithm.tables}

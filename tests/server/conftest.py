@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.crypto import domains
@@ -34,7 +35,7 @@ from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
 from odp.signed.charter import charter_sha256, check_founding, check_succession, open_charter
 from odp.signed.task import model_sha256, open_manifest, open_order, open_task, task_sha256
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, answers, serve

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import odp
+from odp.algorithms.implicit.diagnostics import diagnose_ranking
+from odp.algorithms.implicit.evaluation import dp_popularity, ials_ceiling, strong_generalisation, training_split
 from odp.cli.main import app
 from odp.datasets import Ratings, random_split
 from odp.simulation.engine import simulate
-from odp.simulation.implicit import dp_popularity, ials_ceiling, strong_generalisation, training_split
 from odp.simulation.presets import preset_task
 from odp.simulation.ranking import strong_split
-from odp.simulation.ranking_diagnostics import diagnose_ranking
 
 USERS, ITEMS, TOWNS = 1500, 120, 6
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import odp
+from odp.algorithms.dpam.signal import weak_signal
 from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError
 from odp.simulation.engine import simulate
-from odp.simulation.inputs import notes, weak_signal
+from odp.simulation.inputs import notes
 from odp.simulation.presets import preset_task
 
 

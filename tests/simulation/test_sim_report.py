@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from odp.algorithms.dpam.diagnostics import diagnose
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import random_split, synthetic_movielens
 from odp.errors import DataError
 from odp.simulation.baselines import baselines
-from odp.simulation.diagnostics import NoisyTotals, diagnose, noisy_totals
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
 from odp.simulation.record import plain, read_record, run_record, write_record
 from odp.simulation.report import render_html
+from odp.simulation.totals import NoisyTotals, noisy_totals
 
 DATA = synthetic_movielens(n_users=400, n_items=30, ratings_per_user=12)
 SPLIT = random_split(DATA, seed=1)

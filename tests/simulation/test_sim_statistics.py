@@ -38,24 +38,24 @@ def test_the_noise_of_a_simulation_is_that_of_every_devices_share(people: Rating
     """3,000 numbers; margin 4.9 deviations (false alarm 1e-6). It is larger than what is charged, by what is known."""
     asked = task(corrupt_fraction=0.2)
     run = odp.simulate(asked, people, seed=3)
-    difference = run.statistics["hours"].counts - run.exact["hours"].counts
+    difference = run.results["hours"].counts - run.exact["hours"].counts
     (event,) = run.charges
     assert isinstance(event, DistributedRelease)
     assert event.sharers == asked.definition().cohort.secagg.sharers < 40
     stated = 5.0 * event.noise_std * math.sqrt(USERS / event.sharers)
     margin = 4.9 * math.sqrt(2.0 / BINS)
     assert abs(np.square(difference).mean() / stated**2 - 1.0) < margin
-    assert run.statistics["hours"].std == pytest.approx(stated)
+    assert run.results["hours"].std == pytest.approx(stated)
     assert not abs(np.square(difference).mean() / (5.0 * event.noise_std) ** 2 - 1.0) < margin
     assert run.epsilon == accounting.epsilon([event], delta=1e-6) <= 1.0
-    again = odp.simulate(asked, people, seed=3).statistics["hours"].counts
-    np.testing.assert_array_equal(again, run.statistics["hours"].counts)
+    again = odp.simulate(asked, people, seed=3).results["hours"].counts
+    np.testing.assert_array_equal(again, run.results["hours"].counts)
 
 
 def test_the_modes_agree_with_noise_off_to_the_rounding_of_their_grids(people: Ratings) -> None:
     """Grids differ with the noise; each contribution rounds a number by less than one step."""
     shared, plain = task(), task(aggregation="enclave")
-    one, other = (odp.simulate(each, people, noise=False).statistics["hours"].counts for each in (shared, plain))
+    one, other = (odp.simulate(each, people, noise=False).results["hours"].counts for each in (shared, plain))
     step = algorithm_for(shared.definition()).query(0).releases[0].step
     assert np.abs(one - other).max() < 5.0 * step * USERS
     assert one.sum() == pytest.approx(other.sum(), rel=0.02)

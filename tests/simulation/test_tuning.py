@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from odp.algorithms.dpam.population import DpamPopulation
-from odp.algorithms.seam import Broadcast
 from odp.datasets import synthetic_movielens
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
@@ -19,6 +18,7 @@ from odp.simulation import tuning
 from odp.simulation.noise import NoNoise, SeededNoise
 from odp.simulation.presets import preset_task
 from odp.simulation.tuning import noisy_score, tune
+from odp.wire.model import Broadcast
 
 DATA = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12)
 

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalRatings, NoisyTensors, Slices
+from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.algorithms.statistics.config import Histogram
+from odp.algorithms.statistics.task import Statistics
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import is_large, seal_segments
 from odp.enclave.guest import Guest
@@ -23,7 +25,6 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.models.statistics import Statistics
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.ledger_state import LedgerHead
@@ -32,8 +33,9 @@ from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.ledger import LedgerPart
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.simulation.noise import NoNoise
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.enclave import AggregatorCore
 from trusted_aggregator.interface import Charged
@@ -138,7 +140,7 @@ class World:
     def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
         random = np.random.default_rng([device, seed])
         items = np.sort(random.choice(ITEMS, size=4, replace=False)).astype(np.int64)
-        data = LocalRatings(items, random.integers(1, 6, size=4).astype(np.float64))
+        data = self.algorithm.data_of(LocalRows(items, random.integers(1, 6, size=4).astype(np.float64)))
         broadcast = self.broadcasts[round]
         slices = Slices(round, items, broadcast.keyed.rows[items], broadcast.dense)
         return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
@@ -309,7 +311,7 @@ class StatisticsWorld(World):
     def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
         items = np.array([device, self.bins - 1], dtype=np.int64)
         slices = Slices(round, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
-        data = LocalRatings(items, np.ones(2))
+        data = self.algorithm.data_of(LocalRows(items, np.ones(2)))
         return self.algorithm.client().contribute(slices, data, round=round, seed=seed)[0]
 
     def seal(self, plaintext: bytes, round: int = 0, *, key: bytes | None = None) -> bytes:

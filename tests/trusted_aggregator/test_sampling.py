@@ -13,9 +13,13 @@ import pytest
 from algorithms.tracing import tracing
 from scipy import stats
 
-from odp.algorithms.dpam import codec, network, oblivious
+from odp.algorithms.dpam import codec
+from odp.algorithms.dpam import oblivious as dpam_oblivious
+from odp.algorithms.factorization import codec as shared_codec
+from odp.algorithms.factorization import oblivious, sums
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal, StateError
+from odp.numerics import sorting_network as network
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
@@ -305,14 +309,14 @@ class TestTrace:
         held, sealed, noise = self.held(world, round, seed_bytes, terms)
         held._draw._threshold = between[draw]
         lines: list[object] = []
-        modules = (rounds, sampling, codec, network, oblivious)
+        modules = (rounds, sampling, codec, shared_codec, sums, dpam_oblivious, network, oblivious)
 
         def line(frame, event, argument):
             if frame.f_code.co_filename in {module.__file__ for module in modules}:
                 lines.append((frame.f_code.co_filename, frame.f_lineno))
             return line
 
-        with tracing(sampling, codec, network, oblivious) as notes:
+        with tracing(sampling, codec, shared_codec, dpam_oblivious, network, oblivious) as notes:
             sys.settrace(line)
             try:
                 assert held.submit(sealed) == [None] * self.DEVICES

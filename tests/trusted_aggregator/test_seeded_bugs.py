@@ -20,6 +20,7 @@ import pytest
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
+from odp.algorithms.factorization.codec import WEIGHT_UNITS
 from odp.errors import OdpError, Refusal
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon_of_mu
@@ -364,7 +365,7 @@ def _check_without(**names) -> Callable:
             wrong = {
                 "range": bool(len(items)) and int(items[-1]) >= self._terms.items,
                 "distinct": bool((items[1:] == items[:-1]).any()),
-                "weights": self._round != 0 and weight > codec.WEIGHT_UNITS**2,
+                "weights": self._round != 0 and weight > WEIGHT_UNITS**2,
                 "targets": bool((np.abs(given.targets[0]) > codec.TARGET_UNITS).any()),
                 # Without a bound of single targets, the bound of all together still holds: both are left out.
                 "norm": self._round != 0

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from odp.algorithms.seam import Broadcast, Table
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, distributor_pb2
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import broadcast_from, keyed_entry, manifest_for, padded_keys, slices_from, table_bytes
 
 _ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)

@@ -31,13 +31,13 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.dpam.subset import places
-from odp.algorithms.seam import Float64Array, Int64Array
+from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
 
 if TYPE_CHECKING:
-    from odp.v1 import statistics_pb2
+    from odp.v1 import common_pb2, statistics_pb2
 
 MAX_BITS = 20
 #: Numbers of one vector: 4^MAX_BITS * MAX_SIZE < 2^63, so that a sum of squares of bounded numbers cannot wrap around.
@@ -50,6 +50,8 @@ _NOISE_DEVIATIONS = 14.0
 _STEPS_PER_DEVIATION = 64.0
 # Of one share: finer serves nothing, and takes a longer table to draw from.
 _STEPS_PER_SHARE = 1024.0
+# So many times the goal may come before a round closes: what arrives meanwhile is not turned away.
+_ROOM = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,38 @@ class Grid:
             sharers=sharers,
         )  # fmt: skip
 
+    @classmethod
+    def within_budget(cls, *, size: int, epsilon: float, delta: float, cohort: common_pb2.CohortTerms) -> Grid:
+        """The grid of vectors of norm 1 with the noise that makes their one joint release (epsilon, delta)-DP.
+
+        The round takes up to twice its goal of contributions; the grid is the finest that sums them in 32 bits. With
+        sharers, so many honest devices at least add the noise in shares, and the round takes its goal at most.
+
+        Raises:
+          ConfigurationError: no grid fits so many contributions and so many numbers.
+          PrivacyError: so many numbers are noised that sampling alone uses up delta.
+        """
+        from odp.crypto.secure_aggregation.parameters import graph_delta
+        from odp.privacy.accounting import mu_for, mu_for_shares
+
+        sharers = cohort.secagg.sharers
+        budget = {"epsilon": epsilon, "delta": delta}
+        largest_mu = (
+            mu_for_shares(**budget, coordinates=size, graph_delta=graph_delta())
+            if sharers
+            else mu_for(**budget, coordinates=size)
+        )
+        maximum = min(cohort.goal if sharers else _ROOM * cohort.goal, MAX_CONTRIBUTIONS)
+        return cls.chosen(size=size, clip=1.0, noise_std=1.0 / largest_mu, maximum=maximum, sharers=sharers)
+
+    def to_proto(self) -> statistics_pb2.DenseTerms:
+        """Its numbers in a task definition."""
+        from odp.v1 import statistics_pb2
+
+        return statistics_pb2.DenseTerms(
+            clip=self.clip, grid_bits=self.bits, noise_std=self.noise_std, maximum=self.maximum
+        )
+
     @property
     def units(self) -> int:
         """The L2 bound in steps, 2^bits."""
@@ -173,6 +207,11 @@ class Grid:
     def bound(self) -> int:
         """The largest absolute value of a number that a device sends, its share of the noise included."""
         return self.units + (largest(self.share_std) if self.sharers else 0)
+
+    def std_of(self, contributions: int) -> float:
+        """Standard deviation of the noise on each number of a sum of so many: with sharers, each brings a share."""
+        extra = math.sqrt(max(1.0, contributions / self.sharers)) if self.sharers else 1.0
+        return self.noise_std * extra
 
     @property
     def payload_bytes(self) -> int:
@@ -218,7 +257,7 @@ def quantise(grid: Grid, entries: Entries, *, round: int, seeds: npt.NDArray[np.
     with np.errstate(over="ignore"):
         length = np.sqrt(np.bincount(entries.user, weights=np.square(entries.value), minlength=users))
     shrink = np.minimum(1.0, grid.clip / np.maximum(length, grid.clip))[entries.user]
-    uniform = (places(seeds[entries.user], round, entries.place) >> np.uint64(11)) * 2.0**-53
+    uniform = (round_hashes(seeds[entries.user], round, entries.place) >> np.uint64(11)) * 2.0**-53
     steps = np.floor(entries.value * shrink / grid.step + uniform)
     # Sums of integers below 2^53 are exact in float64, in any order.
     squares = np.bincount(entries.user, weights=np.square(steps), minlength=users)

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import NUMBER, Grid
-from odp.algorithms.seam import DeclaredRelease, Int64Array, refusals_one_by_one
+from odp.algorithms.seam import DeclaredRelease, refusals_one_by_one
 from odp.errors import ContributionRefused, Refusal
+from odp.numerics.arrays import Int64Array
 
 # Numbers whose squares are summed at once, at most: their wider copies stay in the processor's cache.
 _CHUNK = 2**16

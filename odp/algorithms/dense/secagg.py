@@ -9,9 +9,9 @@ from __future__ import annotations
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import ring_of, share_of
-from odp.algorithms.seam import Int64Array
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.noise_source import NoiseSource
 from odp.v1 import common_pb2, secure_aggregation_pb2
 

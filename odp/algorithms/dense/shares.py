@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import NUMBER, Grid
-from odp.algorithms.seam import Int64Array
 from odp.crypto.secure_aggregation.ring import Ring
 from odp.errors import ConfigurationError, PrivacyError
+from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, DiscreteGaussian
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 

@@ -6,23 +6,23 @@ float64 sums over at most 2^20 users are below 2^53 and exact whatever their ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, parallel
+from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
-
-Int64Array = npt.NDArray[np.int64]
+from odp.algorithms.factorization.sums import BLOCK, ContributionSum
+from odp.numerics import parallel
+from odp.numerics.arrays import Int64Array
 
 _LEAST_SORTED = 2**16  # entries per piece of work of one thread
-_BLOCK = 2**14  # users per sparse product: bounds memory, and is far below the 2^20 of exactness
 
 
-class Accumulator:
+class Accumulator(ContributionSum[Contributions]):
     """The running sums of one round, by release name, int64; ``add`` trusts that its input was checked.
 
     Args:
@@ -32,7 +32,7 @@ class Accumulator:
     """
 
     def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
-        self.count = 0
+        super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
         self._count_units = count_units
@@ -41,15 +41,10 @@ class Accumulator:
         self._squares = np.zeros((terms.items, len(self._first)), dtype=np.int64)
         self._products = np.zeros((terms.items, width), dtype=np.int64)
 
-    def add(self, payloads: Sequence[bytes]) -> None:
-        """Adds checked payloads."""
-        for start in range(0, len(payloads), _BLOCK):
-            self.add_decoded(codec.decode(self._terms, self._round, payloads[start : start + _BLOCK]))
-
     def add_decoded(self, contributions: Contributions) -> None:
         """Adds contributions in integer units."""
-        for start in range(0, len(contributions.items), _BLOCK):
-            block = slice(start, start + _BLOCK)
+        for start in range(0, len(contributions.items), BLOCK):
+            block = slice(start, start + BLOCK)
             self._add_block(
                 contributions.rows[block],
                 contributions.items[block],

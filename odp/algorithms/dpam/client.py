@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.alternating import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.dpam import codec, received, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
-from odp.algorithms.seam import Float32Array, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
+from odp.algorithms.seam import LocalData, LocalRows
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 
 class DpamClient(OwnItems):
@@ -33,9 +35,9 @@ class DpamClient(OwnItems):
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
-        return codec.encode(self._terms, round, codec.no_contributions(self._terms, round))[0]
+        return codec.empty_payload(self._terms, round)
 
-    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's bias and row, float64 [1 + rank], little-endian.
 
         Values are clamped to the task's range. Items that the model does not have, values that are not finite, and
@@ -53,7 +55,7 @@ class DpamClient(OwnItems):
         payload = codec.encode(terms, round, userside.contributions(terms, batch, local, round=round))[0]
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
 
-    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
+    def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Predicted values float64 [n], personalised on those of ``data`` whose item has a slice; not clamped.
 
         Raises:
@@ -67,7 +69,7 @@ class DpamClient(OwnItems):
         local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=rank)
         return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows)
 
-    def _batch(self, slices: Slices, own: LocalRatings) -> userside.Batch:
+    def _batch(self, slices: Slices, own: LocalRows) -> userside.Batch:
         found, place = find_slices(slices, own.items)
         return userside.Batch(
             items=own.items[found][None],

@@ -20,29 +20,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from odp.algorithms.dpam.terms import COUNTS_ROUND, Terms
+from odp.algorithms.factorization import codec
+from odp.algorithms.factorization.codec import NO_ITEM, ROW_UNITS, WEIGHT_UNITS
+from odp.numerics.arrays import Int64Array
 
-NO_ITEM = 2**32 - 1
-
-ROW_UNITS = 2**11
-WEIGHT_UNITS = 2**10
 TARGET_UNITS = 2**9
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Contributions:
-    """Contributions of n users in integer units, all int64: rows [n, rank], items, weights and targets [n, K].
+class Contributions(codec.Contributions):
+    """Contributions of n users with their targets int64 [n, K], which are zero in the round of counts."""
 
-    In the round of counts, weight 1 marks a used place and targets are zero.
-    """
-
-    rows: Int64Array
-    items: Int64Array
-    weights: Int64Array
     targets: Int64Array
 
 
@@ -79,12 +69,6 @@ def constant(terms: Terms) -> float:
     return constant_units(terms) * terms.full_row_bound / ROW_UNITS
 
 
-def no_contributions(terms: Terms, round: int) -> Contributions:
-    """What one user without data sends."""
-    unused = np.zeros((1, terms.max_items), dtype=np.int64)
-    return Contributions(np.zeros((1, terms.rank_of(round)), dtype=np.int64), unused, unused, unused)
-
-
 def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes]:
     """One payload per user."""
     record = np.zeros(len(contributions.items), dtype=layout(terms, round))
@@ -95,9 +79,7 @@ def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes
         record["targets"] = np.where(used, contributions.targets, 0)
         if terms.rank_of(round):
             record["row"] = contributions.rows
-    size = record.dtype.itemsize
-    data = record.tobytes()
-    return [data[start : start + size] for start in range(0, len(data), size)]
+    return codec.payloads_of(record)
 
 
 def empty_payload(terms: Terms, round: int) -> bytes:
@@ -110,10 +92,6 @@ def empty_payload(terms: Terms, round: int) -> bytes:
 
 def decode(terms: Terms, round: int, payloads: Sequence[bytes]) -> Contributions:
     """The inverse of :func:`encode`, for payloads of the right length; checks nothing else."""
-    record = np.frombuffer(b"".join(payloads), dtype=layout(terms, round))
-    items = record["items"].astype(np.int64)
-    rank = terms.rank_of(round)
-    rows = record["row"].astype(np.int64) if rank else np.zeros((len(record), 0), dtype=np.int64)
-    if round == COUNTS_ROUND:
-        return Contributions(rows, items, (items != NO_ITEM).astype(np.int64), np.zeros_like(items))
-    return Contributions(rows, items, record["weights"].astype(np.int64), record["targets"].astype(np.int64))
+    record, common = codec.decoded(layout(terms, round), payloads)
+    targets = np.zeros_like(common.items) if round == COUNTS_ROUND else record["targets"].astype(np.int64)
+    return Contributions(common.rows, common.items, common.weights, targets)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
-from odp.algorithms.alternating import check_clips, check_ridges
+from odp.algorithms.choices import TrainingData
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
+from odp.algorithms.factorization.terms import check_clips, check_ridges
 from odp.errors import ConfigurationError
 from odp.wire.encoding import Encoding, number_of
 
@@ -57,6 +59,8 @@ class DPAM:
     Raises:
       ConfigurationError: a number is out of range.
     """
+
+    data: ClassVar[type[TrainingData]] = RatingsData
 
     steps: int | None = None
     row_clip: float | None = None
@@ -157,6 +161,13 @@ class DPAM:
         if strength < 4.0:
             return min(known, 20), cls(steps=2)
         return min(known, 20), cls(steps=3, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
+        from odp.algorithms.release import sampling_of
+
+        resolved = self.resolve(definition.model, definition.data, definition.privacy, sampling_of(definition))
+        definition.dpam.CopyFrom(resolved)
 
     def resolve(
         self,

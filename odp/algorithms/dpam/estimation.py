@@ -15,15 +15,13 @@ from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from odp.algorithms.dpam import parallel
+from odp.algorithms.factorization.popularity import Popularity, normal_likelihood
+from odp.numerics import parallel
+from odp.numerics.arrays import Float64Array
 
-Float64Array = npt.NDArray[np.float64]
 _Out = TypeVar("_Out")
 
-_STEPS = 60
-_GRID = 80
 _SCATTER = 0.2
 _BLOCK = 256  # items per piece of work
 _WORTHWHILE = 3e7  # flops; less takes no longer than to load the machine code
@@ -38,34 +36,6 @@ class Estimate:
 
     mean: Float64Array
     variance: Float64Array
-
-
-@dataclass(frozen=True)
-class Popularity:
-    """What noisy counts tell: a grid of counts [g], each item's posterior over it [m, g], posterior means [m] >= 1."""
-
-    grid: Float64Array
-    posterior: Float64Array
-    mean: Float64Array
-
-
-def popularity(counts: Float64Array, *, noise_std: float) -> Popularity:
-    """Posterior of the true counts under a common prior, which is estimated from all noisy counts by EM.
-
-    Source: Kiefer and Wolfowitz 1956 (maximum likelihood over mixing distributions).
-    """
-    top = max(float(counts.max()), 2.0)
-    grid = np.geomspace(1.0, top, _GRID)
-    cell = np.maximum(0.5 * np.gradient(grid), 0.5)  # spread of the true counts that one grid point stands for
-    spread = np.hypot(noise_std, cell)
-    likelihood = _normal_likelihood(counts[:, None], grid, spread)
-    prior = np.full(_GRID, 1.0 / _GRID)
-    for _ in range(_STEPS - 1):  # the mean of the posteriors, without forming them
-        prior = prior * ((1.0 / (likelihood @ prior)) @ likelihood) / len(counts)
-    posterior = likelihood * prior
-    posterior /= posterior.sum(axis=1, keepdims=True)
-    within = grid + (cell / spread) ** 2 * (counts[:, None] - grid)
-    return Popularity(grid, posterior, np.maximum((posterior * within).sum(axis=1), 1.0))
 
 
 def masses(
@@ -89,18 +59,12 @@ def masses(
     centre = scale * unit[:, None] * known.grid
     own = (_SCATTER * centre) ** 2
     gain = own / (own + noise_std**2)
-    chance = known.posterior * _normal_likelihood(noisy[:, None], centre, np.sqrt(own + noise_std**2))
+    chance = known.posterior * normal_likelihood(noisy[:, None], centre, np.sqrt(own + noise_std**2))
     chance /= chance.sum(axis=1, keepdims=True)
     local = centre + gain * (noisy[:, None] - centre)
     mean = (chance * local).sum(axis=1)
     variance = (chance * (gain * noise_std**2 + (local - mean[:, None]) ** 2)).sum(axis=1)
     return Estimate(mean=np.maximum(mean, 0.05 * expected * scale), variance=variance)
-
-
-def _normal_likelihood(value: Float64Array, centre: Float64Array, std: Float64Array) -> Float64Array:
-    """Normal densities along the last axis, up to a factor per item; never all zero."""
-    exponent = -0.5 * ((value - centre) / std) ** 2 - np.log(std)
-    return np.asarray(np.exp(exponent - exponent.max(axis=1, keepdims=True)) + 1e-300)
 
 
 def biases(

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dpam import estimation, posteriors
-from odp.algorithms.dpam.estimation import Float64Array, Grams
+from odp.algorithms.dpam.estimation import Grams
 from odp.algorithms.dpam.posteriors import Rows
+from odp.numerics.arrays import Float64Array
 
 # Prior variance of a coefficient of the factors' map, in units of the residual variance.
 _FACTOR_PRIOR = 0.02

@@ -12,8 +12,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.algorithms.dpam.projection_kernels import project
-from odp.algorithms.dpam.tiles import LANES, TILE_ROWS, add_outer, add_triangular, eliminate
+from odp.numerics.projection_kernels import project
+from odp.numerics.tiles import LANES, TILE_ROWS, add_outer, add_triangular, eliminate
 
 _SUMMED = {"contract", "nsz", "reassoc"}
 

@@ -12,8 +12,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.algorithms.dpam.codec import TARGET_UNITS, WEIGHT_UNITS
-from odp.algorithms.dpam.tiles import (
+from odp.algorithms.dpam.codec import TARGET_UNITS
+from odp.algorithms.factorization.codec import WEIGHT_UNITS
+from odp.numerics.tiles import (
     CHUNK,
     LANES,
     TILE_ROWS,

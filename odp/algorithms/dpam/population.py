@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, parallel, received, userside
+from odp.algorithms.dpam import codec, received, userside
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.dpam.query import count_units
-from odp.algorithms.dpam.subset import places
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
     COUNT_COLUMN,
@@ -30,9 +28,14 @@ from odp.algorithms.dpam.terms import (
     TRUST_COLUMN,
     Terms,
 )
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
+from odp.algorithms.factorization.codec import ROW_UNITS
+from odp.algorithms.factorization.query import count_units
+from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
+from odp.numerics import parallel
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -70,7 +73,7 @@ class DpamPopulation:
         self._terms = Terms.of(definition)
         self._threads = parallel.processors(threads)
         self._block = block
-        self._kernels = parallel.machine_code() if compiled else None
+        self._kernels = machine_code() if compiled else None
 
     def contribute(
         self,
@@ -199,7 +202,7 @@ class DpamPopulation:
         fetched = sent if round == COUNTS_ROUND else terms.slices_per_device
         weight, target = np.zeros(len(use), dtype=np.int16), np.zeros(len(use), dtype=np.int16)
         rows = np.empty((block.n_users, model.rank), dtype=np.int16)
-        scale, limit = codec.ROW_UNITS / terms.full_row_bound, codec.row_limit(terms)
+        scale, limit = ROW_UNITS / terms.full_row_bound, codec.row_limit(terms)
         seeds = np.ascontiguousarray(seeds, dtype=np.uint64)
 
         def users(part: tuple[int, int]) -> None:
@@ -314,7 +317,7 @@ def _in_order_of_use(block: _Block, seeds: npt.NDArray[np.uint64], round: int, l
     """Each user's entries sorted by hash, cut to the first ``limit``."""
     size = np.diff(block.offsets)
     user = np.repeat(np.arange(block.n_users), size)
-    hashes = places(seeds[user], round, block.items.astype(np.int64))
+    hashes = round_hashes(seeds[user], round, block.items.astype(np.int64))
     order = np.lexsort((hashes, user))
     return _Entries(
         items=block.items[order].astype(np.int64),
@@ -352,3 +355,12 @@ def _batch(entries: _Entries, users: Int64Array, width: int, table: npt.NDArray[
     else:
         items, values = np.where(mask, entries.items[index], 0), np.where(mask, entries.values[index], 0.0)
     return userside.Batch(items=items, values=values, mask=mask, rows=table[items].astype(np.float64))
+
+
+def machine_code() -> ModuleType | None:
+    """``kernels``, or None where numba is not installed: numpy then does the same, several times slower."""
+    try:
+        from odp.algorithms.dpam import kernels
+    except ImportError:
+        return None
+    return kernels

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from odp.algorithms.dpam import parallel
-from odp.algorithms.dpam.estimation import Float64Array, Grams, each_block, machine_code, packed, unpacked
+from odp.algorithms.dpam.estimation import Grams, each_block, machine_code, packed, unpacked
+from odp.numerics import parallel
+from odp.numerics.arrays import Float64Array
 
 _STEPS = 16
 _RENEWALS = (0, 1, 3, 6, 10)  # steps of EM before which the evidence is renewed

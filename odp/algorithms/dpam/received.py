@@ -25,10 +25,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.alternating import within
 from odp.algorithms.dpam.terms import COUNT_COLUMN, GLOBALS_TABLE, LEAST_RIDGE, TRUST_COLUMN, Terms
-from odp.algorithms.seam import Broadcast, Float32Array, Float64Array
+from odp.algorithms.factorization.slices import within
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array, Float64Array
+from odp.wire.model import Broadcast
 
 _LARGEST_COUNT = 2.0**40
 _LARGEST_DEVIATIONS = 2.0**8

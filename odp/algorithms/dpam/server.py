@@ -5,13 +5,11 @@ State: a header (magic, next round) and float64 arrays, little-endian, whose sha
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from odp.algorithms.dpam import codec, estimation, features
 from odp.algorithms.dpam.terms import (
@@ -23,13 +21,15 @@ from odp.algorithms.dpam.terms import (
     ITEMS_TABLE,
     Terms,
 )
-from odp.algorithms.seam import Broadcast, Float32Array, NoisyTensors, Table
+from odp.algorithms.factorization.popularity import Popularity, popularity
+from odp.algorithms.factorization.public_normals import public_normals
+from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.models.item_features import checked_item_features, item_features_sha256
+from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import rounded
-
-Float64Array = npt.NDArray[np.float64]
+from odp.wire.model import Broadcast, Table
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpdpam1"
@@ -75,7 +75,7 @@ class DpamServer:
         self._terms = Terms.of(definition)
         self.rounds = self._terms.rounds
         self._features = None if item_features is None else self._checked(item_features)
-        self._known: tuple[Float64Array, estimation.Popularity] | None = None
+        self._known: tuple[Float64Array, Popularity] | None = None
 
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
@@ -237,10 +237,10 @@ class DpamServer:
             raise ConfigurationError("Expected item_features to be the matrix whose SHA-256 the task definition names")
         return matrix
 
-    def _popularity(self, current: _State) -> estimation.Popularity:
+    def _popularity(self, current: _State) -> Popularity:
         """A function of the counts, which are the same in all later rounds: so the last one is kept."""
         if self._known is None or not np.array_equal(self._known[0], current.counts):
-            found = estimation.popularity(current.counts, noise_std=self._terms.count_noise_std)
+            found = popularity(current.counts, noise_std=self._terms.count_noise_std)
             self._known = np.array(current.counts), found
         return self._known[1]
 
@@ -271,14 +271,3 @@ class DpamServer:
 def _packed(state: _State) -> bytes:
     arrays = [np.asarray(getattr(state, field.name), dtype="<f8").tobytes() for field in fields(state)[1:]]
     return _HEADER.pack(_MAGIC, state.round) + b"".join(arrays)
-
-
-def public_normals(seed: int, shape: tuple[int, ...]) -> Float64Array:
-    """Reproducible standard normals for the public random start: SHAKE-256 of the seed, then Box and Muller."""
-    count = math.prod(shape)
-    half = (count + 1) // 2
-    stream = hashlib.shake_256(b"odp/dpam/start" + seed.to_bytes(8, "little")).digest(16 * half)
-    uniform = (np.frombuffer(stream, dtype="<u8") >> np.uint64(11)).astype(np.float64).reshape(2, half)
-    radius = np.sqrt(-2.0 * np.log((uniform[0] + 1.0) * 2.0**-53))
-    angle = 2.0 * np.pi * uniform[1] * 2.0**-53
-    return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count].reshape(shape)

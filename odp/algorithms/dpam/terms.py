@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from odp import _validate
-from odp.algorithms.alternating import (
+from odp.algorithms.factorization.terms import (
     COUNTS_ROUND,
     LEAST_RIDGE,
     MAX_ITEMS_PER_USER,

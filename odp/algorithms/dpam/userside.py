@@ -1,13 +1,12 @@
 """What a device computes, for a batch of devices at once: ``client.py`` runs it for one, ``population.py`` for many.
 
 Arrays are padded to the longest user of the batch; ``mask`` tells real entries. A user's entries stand in the order of
-``subset.py``, so the first ``max_items`` of them are the ones that the user contributes.
+``factorization/subset.py``, so the first ``max_items`` of them are the ones that the user contributes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,8 @@ from odp.algorithms.dpam.terms import (
     TRUST_COLUMN,
     Terms,
 )
-
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-
-# A weight that equals an integer in exact arithmetic must not fall below it by rounding. The added amount cannot lift a
-# sum of squares over 2^20: it adds at most 2 * 1e-6 * sum(w) < 0.2 for 4,096 places.
-_GUARD = 1e-6
+from odp.algorithms.factorization.codec import ROW_UNITS, adaptive_weights, fit, shortened, uniform_weights
+from odp.numerics.arrays import Float64Array, Int64Array
 
 
 @dataclass(frozen=True)
@@ -124,20 +117,7 @@ def bounded_targets(weights: Int64Array, targets: Int64Array, limit: int) -> Int
 
 def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:
     """Rows [n, rank] scaled down to L2 norm ``row_clip`` where longer, in integer units."""
-    return shortened(rows * (codec.ROW_UNITS / terms.full_row_bound), codec.row_limit(terms))
-
-
-def shortened(units: Float64Array, limit: int) -> Int64Array:
-    """``units`` [n, d] rounded to integers whose squares sum to at most ``limit`` per row, scaled down where needed.
-
-    Rounding may lift a sum above the limit; such a row is scaled again and truncated toward zero (rule P17).
-    """
-    norm = np.linalg.norm(units, axis=1, keepdims=True)
-    scaled = units * np.minimum(1.0, np.sqrt(limit) / np.maximum(norm, 1.0))
-    integers = np.rint(scaled).astype(np.int64)
-    squares = (integers * integers).sum(axis=1, keepdims=True)
-    shrunk = np.trunc(integers * np.sqrt(limit / np.maximum(squares, 1))).astype(np.int64)
-    return np.asarray(np.where(squares > limit, shrunk, integers))
+    return shortened(rows * (ROW_UNITS / terms.full_row_bound), codec.row_limit(terms))
 
 
 def quantised_weights(terms: Terms, counts: Float64Array, mask: npt.NDArray[np.bool_]) -> Int64Array:
@@ -149,23 +129,3 @@ def quantised_weights(terms: Terms, counts: Float64Array, mask: npt.NDArray[np.b
     if not terms.adaptive:
         return uniform_weights(mask, terms.max_items)
     return adaptive_weights(np.where(mask, np.maximum(counts, 1.0) ** -terms.weight_exponent, 0.0))
-
-
-def uniform_weights(used: npt.NDArray[np.bool_], max_items: int) -> Int64Array:
-    """1 for each used place [n, k], in units of sqrt(max_items) / 2^10."""
-    return np.where(used, int(codec.WEIGHT_UNITS / np.sqrt(max_items) + _GUARD), 0).astype(np.int64)
-
-
-def adaptive_weights(raw: Float64Array) -> Int64Array:
-    """Weights in proportion to ``raw`` >= 0 [n, k], whose squares sum to 2^20 per user, rounded down."""
-    norm = np.sqrt((raw * raw).sum(axis=1, keepdims=True))
-    scaled = raw * (codec.WEIGHT_UNITS / np.where(norm > 0, norm, 1.0))
-    return np.floor(scaled + _GUARD).astype(np.int64)
-
-
-def fit(array: npt.NDArray[_Scalar], width: int) -> npt.NDArray[_Scalar]:
-    """Cut or zero-padded to ``width`` columns."""
-    fitted = np.zeros((len(array), width), dtype=array.dtype)
-    kept = min(width, array.shape[1])
-    fitted[:, :kept] = array[:, :kept]
-    return fitted

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.alternating import OwnItems, find_slices, rows_to_predict
+from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.implicit import codec, received, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
-from odp.algorithms.seam import Float32Array, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import LocalData
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 
 class ImplicitClient(OwnItems):
@@ -33,9 +35,9 @@ class ImplicitClient(OwnItems):
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
-        return codec.encode(self._terms, round, codec.no_contributions(self._terms, round))[0]
+        return codec.empty_payload(self._terms, round)
 
-    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, local parameters): the latter are the user's row, float64 [rank], little-endian.
 
         Items that the model does not have, and own items without a slice, take no part; in the round of counts no
@@ -53,7 +55,7 @@ class ImplicitClient(OwnItems):
         payload = codec.encode(terms, round, userside.contributions(terms, batch, row))[0]
         return payload, row[0].astype("<f8").tobytes()
 
-    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
+    def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Scores float64 [n], personalised on those of ``data`` whose item has a slice: only their order means much.
 
         Raises:

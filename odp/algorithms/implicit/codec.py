@@ -13,28 +13,12 @@ Units: row_clip / 2^11 and sqrt(K) / 2^10 (rows, weights). Every target is 1, so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from odp.algorithms.dpam.codec import NO_ITEM, ROW_UNITS, WEIGHT_UNITS
+from odp.algorithms.factorization.codec import NO_ITEM, Contributions, decoded, payloads_of
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
-from odp.algorithms.seam import Int64Array
-
-__all__ = ["NO_ITEM", "ROW_UNITS", "WEIGHT_UNITS", "Contributions", "decode", "encode", "layout"]
-
-
-@dataclass(frozen=True)
-class Contributions:
-    """Contributions of n users in integer units, int64: rows [n, rank], items and weights [n, K].
-
-    In the round of counts, weight 1 marks a used place and rows have no columns.
-    """
-
-    rows: Int64Array
-    items: Int64Array
-    weights: Int64Array
 
 
 def layout(terms: Terms, round: int) -> np.dtype[Any]:
@@ -45,13 +29,6 @@ def layout(terms: Terms, round: int) -> np.dtype[Any]:
     return np.dtype([("row", "<i2", (terms.rank,)), ("items", "<u4", places), ("weights", "<u2", places)])
 
 
-def no_contributions(terms: Terms, round: int) -> Contributions:
-    """What one user without data sends."""
-    unused = np.zeros((1, terms.max_items), dtype=np.int64)
-    rank = 0 if round == COUNTS_ROUND else terms.rank
-    return Contributions(np.zeros((1, rank), dtype=np.int64), unused, unused)
-
-
 def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes]:
     """One payload per user."""
     record = np.zeros(len(contributions.items), dtype=layout(terms, round))
@@ -59,9 +36,7 @@ def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes
     if round != COUNTS_ROUND:
         record["row"] = contributions.rows
         record["weights"] = contributions.weights
-    size = record.dtype.itemsize
-    data = record.tobytes()
-    return [data[start : start + size] for start in range(0, len(data), size)]
+    return payloads_of(record)
 
 
 def empty_payload(terms: Terms, round: int) -> bytes:
@@ -73,8 +48,4 @@ def empty_payload(terms: Terms, round: int) -> bytes:
 
 def decode(terms: Terms, round: int, payloads: Sequence[bytes]) -> Contributions:
     """The inverse of :func:`encode`, for payloads of the right length; checks nothing else."""
-    record = np.frombuffer(b"".join(payloads), dtype=layout(terms, round))
-    items = record["items"].astype(np.int64)
-    if round == COUNTS_ROUND:
-        return Contributions(np.zeros((len(record), 0), dtype=np.int64), items, (items != NO_ITEM).astype(np.int64))
-    return Contributions(record["row"].astype(np.int64), items, record["weights"].astype(np.int64))
+    return decoded(layout(terms, round), payloads)[1]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
-from odp.algorithms.alternating import check_clips, check_ridges
+from odp.algorithms.choices import TrainingData
+from odp.algorithms.factorization.terms import check_clips, check_ridges
+from odp.algorithms.implicit.data import ImplicitData
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class ImplicitDPAM:
     Raises:
       ConfigurationError: a number is out of range.
     """
+
+    data: ClassVar[type[TrainingData]] = ImplicitData
 
     steps: int = 3
     unobserved_weight: float = 0.03
@@ -106,6 +110,13 @@ class ImplicitDPAM:
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         return 8 if strength < 0.15 else 16 if strength < 0.5 else 32, cls()
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
+        from odp.algorithms.release import sampling_of
+
+        resolved = self.resolve(definition.model, definition.privacy, sampling_of(definition))
+        definition.dpam.CopyFrom(resolved)
 
     def resolve(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odp.algorithms.seam import Float64Array
+from odp.numerics.arrays import Float64Array
 
 _STEPS = 30
 

@@ -1,21 +1,20 @@
-"""Exact sums of implicit contributions at addresses that do not depend on them; see ``dpam/oblivious.py``."""
+"""Exact sums of implicit contributions at addresses that do not depend on them; see ``factorization/oblivious.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 import numpy as np
 
-from odp.algorithms.dpam.oblivious import FactorSums, SortedSums
+from odp.algorithms.factorization.codec import Contributions
+from odp.algorithms.factorization.oblivious import FactorSums, SortedSums
+from odp.algorithms.factorization.sums import ContributionSum
 from odp.algorithms.implicit import codec
-from odp.algorithms.implicit.codec import Contributions
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
-from odp.algorithms.seam import Int64Array
-
-_BLOCK = 2**14
+from odp.numerics.arrays import Int64Array
 
 
-class ObliviousImplicitSum:
+class ObliviousImplicitSum(ContributionSum[Contributions]):
     """``query.ImplicitSum`` without its access pattern: the same totals.
 
     Args:
@@ -25,7 +24,7 @@ class ObliviousImplicitSum:
     """
 
     def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
-        self.count = 0
+        super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
         self._count_units = count_units
@@ -37,11 +36,6 @@ class ObliviousImplicitSum:
         else:
             width = terms.rank + (terms.pairs if terms.item_grams else 0)
             self._sums = FactorSums(terms.items, terms.max_items, (width,))
-
-    def add(self, payloads: Sequence[bytes]) -> None:
-        """Adds checked payloads."""
-        for start in range(0, len(payloads), _BLOCK):
-            self.add_decoded(codec.decode(self._terms, self._round, payloads[start : start + _BLOCK]))
 
     def add_decoded(self, contributions: Contributions) -> None:
         """Adds contributions in integer units."""

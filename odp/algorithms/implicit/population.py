@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam.subset import places
+from odp.algorithms.factorization.codec import Contributions
 from odp.algorithms.implicit import received, userside
-from odp.algorithms.implicit.codec import Contributions
 from odp.algorithms.implicit.query import ImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
-from odp.algorithms.seam import Broadcast, Float64Array, Int64Array
+from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -118,7 +119,7 @@ def item_rows(broadcast: Broadcast) -> Float64Array:
 def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int) -> Int64Array:
     """Each user's items sorted by hash."""
     user = ratings.users()
-    hashes = places(seeds[user], round, ratings.items.astype(np.int64))
+    hashes = round_hashes(seeds[user], round, ratings.items.astype(np.int64))
     return ratings.items[np.lexsort((hashes, user))].astype(np.int64)
 
 

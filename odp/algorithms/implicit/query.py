@@ -21,76 +21,39 @@ Source: Krichene et al. 2023 (arXiv 2302.07975) for weights; exact constants der
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from odp.algorithms.dpam.oblivious import distinct
-from odp.algorithms.dpam.query import count_units, packed_release, plain_release
+from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
+from odp.algorithms.factorization.query import FactorizationQuery, count_units, packed_release, plain_release
+from odp.algorithms.factorization.sums import BLOCK, ContributionSum
 from odp.algorithms.implicit import codec
-from odp.algorithms.implicit.codec import Contributions
 from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
-from odp.algorithms.seam import DeclaredRelease, Int64Array
-from odp.errors import ContributionRefused, Refusal
+from odp.algorithms.seam import DeclaredRelease
+from odp.numerics.arrays import Int64Array
 from odp.v1 import common_pb2
 
-_BLOCK = 2**14  # users per sparse product: bounds memory, and is far below the 2^20 up to which float64 sums are exact
 
-
-class ImplicitQuery:
+class ImplicitQuery(FactorizationQuery[Contributions]):
     """``odp.algorithms.seam.Query`` of one round: a function of the task definition and the round alone.
 
     Raises:
       ConfigurationError: the definition is no valid task on implicit data, or has no such round.
     """
 
-    # Products of three numbers of one user stay within 2^32, so sums of so many stay within 2^61.
-    maximum = 2**29
-
     def __init__(self, terms: Terms, round: int) -> None:
-        self.releases = declared_releases(terms, round)
+        super().__init__(
+            terms,
+            round,
+            releases=declared_releases(terms, round),
+            empty_payload=codec.empty_payload(terms, round),
+            row_limit=ROW_UNITS**2,
+        )
         self._terms = terms
-        self._round = round
-        self.payload_bytes = int(codec.layout(terms, round).itemsize)
-        self.empty_payload = codec.empty_payload(terms, round)
-
-    def check(self, payload: bytes) -> None:
-        """Accepts a payload that keeps the declared sensitivities, in integer arithmetic.
-
-        Raises:
-          ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for everything else.
-        """
-        (refusal,) = self.refusals([payload])
-        if refusal is not None:
-            raise ContributionRefused(refusal)
-
-    def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
-        """``check`` of each.
-
-        Which memory they make it touch depends on their number and lengths, and on the task, alone.
-        """
-        whole = [len(payload) == self.payload_bytes for payload in payloads]
-        answers = [None if right else Refusal.MALFORMED for right in whole]
-        if any(whole):
-            given = codec.decode(self._terms, self._round, list(itertools.compress(payloads, whole)))
-            accepted = iter(self._within_bounds(given).tolist())
-            for number in itertools.compress(range(len(payloads)), whole):
-                answers[number] = None if next(accepted) else Refusal.OUT_OF_BOUNDS
-        return answers
-
-    def _within_bounds(self, given: Contributions) -> npt.NDArray[np.bool_]:
-        """bool [n]."""
-        rows, items, weights = given.rows, given.items, given.weights
-        used = weights > 0
-        kept: npt.NDArray[np.bool_] = ~(used & (items >= self._terms.items)).any(axis=1) & distinct(items, used)
-        if self._round != COUNTS_ROUND:
-            kept &= np.einsum("nk,nk->n", weights, weights) <= codec.WEIGHT_UNITS**2
-        kept &= np.einsum("nk,nk->n", rows, rows) <= codec.ROW_UNITS**2
-        return kept
 
     def new_sum(self, *, oblivious: bool = False) -> ImplicitSum | ObliviousImplicitSum:
         """An empty exact sum; the oblivious one has the same totals."""
@@ -98,15 +61,18 @@ class ImplicitQuery:
             return ObliviousImplicitSum(self._terms, self._round, count_units=count_units(self._terms))
         return ImplicitSum(self._terms, self._round)
 
+    def _decode(self, payloads: Sequence[bytes]) -> Contributions:
+        return codec.decode(self._terms, self._round, payloads)
 
-class ImplicitSum:
+
+class ImplicitSum(ContributionSum[Contributions]):
     """The running sums of one round, by release name, int64; ``add`` trusts that its input was checked.
 
     Products of one entry stay below 2^32, so float64 sums over a block of users are exact whatever their order.
     """
 
     def __init__(self, terms: Terms, round: int) -> None:
-        self.count = 0
+        super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
         self._first, self._second = np.triu_indices(terms.rank)
@@ -114,15 +80,10 @@ class ImplicitSum:
             release.name: np.zeros(release.shape, dtype=np.int64) for release in declared_releases(terms, round)
         }
 
-    def add(self, payloads: Sequence[bytes]) -> None:
-        """Adds checked payloads."""
-        for start in range(0, len(payloads), _BLOCK):
-            self.add_decoded(codec.decode(self._terms, self._round, payloads[start : start + _BLOCK]))
-
     def add_decoded(self, contributions: Contributions) -> None:
         """Adds contributions in integer units."""
-        for start in range(0, len(contributions.items), _BLOCK):
-            block = slice(start, start + _BLOCK)
+        for start in range(0, len(contributions.items), BLOCK):
+            block = slice(start, start + BLOCK)
             self._add_block(contributions.rows[block], contributions.items[block], contributions.weights[block])
         self.count += len(contributions.items)
 
@@ -178,7 +139,7 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     bound = math.sqrt(terms.max_items)
     if round == COUNTS_ROUND:
         return (plain_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
-    weight_step, row_step = bound / codec.WEIGHT_UNITS, clip / codec.ROW_UNITS
+    weight_step, row_step = bound / WEIGHT_UNITS, clip / ROW_UNITS
     releases = [
         plain_release("targets", (items, rank), weight_step * row_step, bound * clip, terms.target_noise * clip),
         packed_release("gramian", (terms.pairs,), row_step**2, clip**2, terms.gramian_noise * clip**2),

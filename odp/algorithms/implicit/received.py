@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.alternating import within
+from odp.algorithms.factorization.slices import within
 from odp.algorithms.implicit.estimation import nearest_psd
 from odp.algorithms.implicit.terms import GRAMIAN_TABLE, WEIGHT_COLUMN, Terms
-from odp.algorithms.seam import Float32Array, Float64Array
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array, Float64Array
 
 _LARGEST_FACTOR = 2.0**8
 # Of the largest eigenvalue: beyond what rounding to float32 does to a matrix of rank 64.

@@ -18,14 +18,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from odp.algorithms.dpam.estimation import popularity
-from odp.algorithms.dpam.server import public_normals
+from odp.algorithms.factorization.popularity import popularity
+from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.implicit import estimation
 from odp.algorithms.implicit.query import declared_releases
 from odp.algorithms.implicit.terms import COUNTS_ROUND, GRAMIAN_TABLE, ITEMS_TABLE, Terms
-from odp.algorithms.seam import Broadcast, Float64Array, NoisyTensors, Table
+from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Table
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpimpl1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp import _validate
-from odp.algorithms.alternating import (
+from odp.algorithms.factorization.terms import (
     COUNTS_ROUND,
     MAX_RANK,
     MAX_STEPS,

@@ -1,7 +1,7 @@
 """What a device computes, for a batch of devices at once: ``client.py`` runs it for one, ``population.py`` for many.
 
 Arrays are padded to the longest user of the batch; ``mask`` tells real entries. A user's entries stand in the order of
-``odp.algorithms.dpam.subset``, so the first ``max_items`` of them are the ones that the user contributes.
+``odp.algorithms.factorization.subset``, so the first ``max_items`` of them are the ones that the user contributes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam.userside import adaptive_weights, fit, shortened, uniform_weights
-from odp.algorithms.implicit import codec
-from odp.algorithms.implicit.codec import Contributions
+from odp.algorithms.factorization.codec import (
+    ROW_UNITS,
+    Contributions,
+    adaptive_weights,
+    fit,
+    shortened,
+    uniform_weights,
+)
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, WEIGHT_COLUMN, Terms
-from odp.algorithms.seam import Float64Array, Int64Array
+from odp.numerics.arrays import Float64Array, Int64Array
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def contributions(terms: Terms, batch: Batch, rows: Float64Array) -> Contributio
 
 def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:
     """Rows [n, rank] scaled down to L2 norm ``row_clip`` where longer, in integer units."""
-    return shortened(rows * (codec.ROW_UNITS / terms.row_clip), codec.ROW_UNITS**2)
+    return shortened(rows * (ROW_UNITS / terms.row_clip), ROW_UNITS**2)
 
 
 def quantised_weights(terms: Terms, relative: Float64Array, mask: npt.NDArray[np.bool_]) -> Int64Array:

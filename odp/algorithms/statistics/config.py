@@ -14,16 +14,13 @@ from odp.errors import ConfigurationError
 from odp.models.events import Events, table_of
 
 if TYPE_CHECKING:
-    from odp.v1 import statistics_pb2
+    from odp.v1 import common_pb2, statistics_pb2
 
 _TABLE = "ratings"
 _MOST_BINS = 2**21
 _MOST_EDGES = 2**12
 _MOST_RECORDS = 2**16
 _COUNTS = ("users", "records", "shares")
-# So many times the goal may come before a round closes: what arrives meanwhile is not turned away.
-_ROOM = 2
-_MOST_CONTRIBUTIONS = 2**28
 
 
 @_validate.strict_keywords
@@ -173,20 +170,14 @@ class Mean:
 
 
 def resolve(
-    queries: Mapping[str, Histogram | Mean], *, epsilon: float, delta: float, goal: int, sharers: int = 0
+    queries: Mapping[str, Histogram | Mean], *, epsilon: float, delta: float, cohort: common_pb2.CohortTerms
 ) -> statistics_pb2.Statistics:
     """Every number of the task, with the noise that makes the joint release (epsilon, delta)-DP.
 
-    The round takes up to twice its ``goal`` of contributions; the grid is the finest that sums them in 32 bits. With
-    ``sharers``, so many honest devices at least add the noise in shares, and the round takes its goal at most.
-
     Raises:
-      ConfigurationError: no grid fits so many contributions and so many numbers.
-      PrivacyError: so many numbers are noised that sampling alone uses up delta.
+      ConfigurationError, PrivacyError: as ``odp.algorithms.dense.grid.Grid.within_budget``.
     """
     from odp.algorithms.dense.grid import Grid
-    from odp.crypto.secure_aggregation.parameters import graph_delta
-    from odp.privacy.accounting import mu_for, mu_for_shares
     from odp.v1 import statistics_pb2
 
     asked = [query.to_proto(name) for name, query in queries.items()]
@@ -194,18 +185,5 @@ def resolve(
     for query in asked:
         query.share /= total
     size = sum(query.histogram.bins if query.HasField("histogram") else 2 for query in asked)
-    budget = {"epsilon": epsilon, "delta": delta}
-    largest = (
-        mu_for_shares(**budget, coordinates=size, graph_delta=graph_delta())
-        if sharers
-        else mu_for(**budget, coordinates=size)
-    )
-    noise_std = 1.0 / largest
-    maximum = min(goal if sharers else _ROOM * goal, _MOST_CONTRIBUTIONS)
-    grid = Grid.chosen(size=size, clip=1.0, noise_std=noise_std, maximum=maximum, sharers=sharers)
-    return statistics_pb2.Statistics(
-        queries=asked,
-        dense=statistics_pb2.DenseTerms(
-            clip=grid.clip, grid_bits=grid.bits, noise_std=grid.noise_std, maximum=grid.maximum
-        ),
-    )
+    grid = Grid.within_budget(size=size, epsilon=epsilon, delta=delta, cohort=cohort)
+    return statistics_pb2.Statistics(queries=asked, dense=grid.to_proto())

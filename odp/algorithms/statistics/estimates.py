@@ -11,23 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
-import numpy as np
-
-from odp.algorithms.seam import Float64Array
+from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations, quantile
 from odp.errors import ConfigurationError
-
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and the interval that contains what was there without noise, at the confidence asked for."""
-
-    value: float
-    low: float
-    high: float
+from odp.numerics.arrays import Float64Array
 
 
 @dataclass(frozen=True)
@@ -48,7 +35,7 @@ class HistogramResult:
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[Float64Array, Float64Array]:
         """(low, high), float64 [bins] each."""
-        reach = _deviations(confidence) * self.std
+        reach = deviations(confidence) * self.std
         return self.counts - reach, self.counts + reach
 
     def quantile(self, q: float, confidence: float = CONFIDENCE) -> Estimate:
@@ -61,27 +48,7 @@ class HistogramResult:
         """
         if self.edges is None:
             raise ConfigurationError("Expected a histogram of values for a quantile: items have no order")
-        if not 0.0 < q < 1.0:
-            raise ConfigurationError(f"Expected q={q!r} to be strictly between 0 and 1")
-        bins = len(self.counts)
-        # At edge j: (1 - q) * what lies below - q * what lies above; positive where the quantile is below the edge.
-        below = np.concatenate([[0.0], np.cumsum(self.counts)])
-        balance = below - q * below[-1]
-        at = np.arange(bins + 1)
-        noise = self.std * np.sqrt(at * (1.0 - q) ** 2 + (bins - at) * q**2)
-        reach = _deviations(1.0 - (1.0 - confidence) / (bins + 1)) * noise
-        surely_above, surely_below = np.flatnonzero(balance < -reach), np.flatnonzero(balance > reach)
-        low = self.edges[surely_above[-1]] if len(surely_above) else self.edges[0]
-        high = self.edges[surely_below[0]] if len(surely_below) else self.edges[-1]
-        cumulative = np.concatenate([[0.0], np.cumsum(np.maximum(self.counts, 0.0))])
-        if cumulative[-1] == 0.0:
-            value = float(0.5 * (self.edges[0] + self.edges[-1]))
-        else:
-            bin = min(int(np.searchsorted(cumulative, q * cumulative[-1], side="left")), bins) - 1
-            bin = max(bin, 0)
-            inside = (q * cumulative[-1] - cumulative[bin]) / max(cumulative[bin + 1] - cumulative[bin], 1e-300)
-            value = float(self.edges[bin] + inside * (self.edges[bin + 1] - self.edges[bin]))
-        return Estimate(value, float(min(low, value)), float(max(high, value)))
+        return quantile(self.counts, std=self.std, edges=self.edges, q=q, confidence=confidence)
 
 
 @dataclass(frozen=True)
@@ -109,7 +76,7 @@ class MeanResult:
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """(low, high): exact for any weight; the whole range where the noise hides whether there was any."""
         # Every quotient r for which |total - r weight| is within the noise of that difference (Fieller).
-        square = (_deviations(confidence) * self.std) ** 2
+        square = (deviations(confidence) * self.std) ** 2
         a, b, c = self.weight**2 - square, self.total * self.weight, self.total**2 - square
         if a <= 0 or self.weight <= 0:
             return self.low, self.high
@@ -119,9 +86,3 @@ class MeanResult:
     def _real(self, quotient: float) -> float:
         middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
         return middle + half * min(1.0, max(-1.0, quotient))
-
-
-def _deviations(confidence: float) -> float:
-    if not 0.0 < confidence < 1.0:
-        raise ConfigurationError(f"Expected confidence={confidence!r} to be strictly between 0 and 1")
-    return NormalDist().inv_cdf(0.5 + 0.5 * confidence)

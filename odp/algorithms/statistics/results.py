@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.seam import Float64Array
-from odp.algorithms.statistics.estimates import CONFIDENCE, HistogramResult, MeanResult
+from odp.algorithms.dense.quantile import CONFIDENCE
+from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.picture import draw
-from odp.algorithms.statistics.terms import HistogramPart, MeanPart, Part, Terms
+from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 
 
@@ -66,6 +68,12 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
         title = f"{self.contributions:,} devices, {cost}, δ = {self.delta:g}; intervals at {confidence:.0%}"
         draw(self, Path(path), title=title, exact=exact or {}, confidence=confidence)
 
+    def lines(self, confidence: float, exact: Results | None = None) -> Iterator[object]:
+        """What a terminal shows."""
+        from odp.algorithms.statistics.printing import lines
+
+        return lines(self, exact, confidence)
+
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
         return {
@@ -93,10 +101,7 @@ def results_of(
     terms = Terms.of(definition)
     if released.shape != (terms.grid.size,):
         raise ConfigurationError(f"Expected {terms.grid.size} released numbers (got {list(released.shape)})")
-    std = terms.grid.noise_std if noisy else 0.0
-    if terms.grid.sharers:
-        # Every contribution brings a share; ``noise_std`` is of the fewest honest ones.
-        std *= math.sqrt(max(1.0, contributions / terms.grid.sharers))
+    std = terms.grid.std_of(contributions) if noisy else 0.0
     found = {part.name: _result(part, released[part.place] / part.scale, std / part.scale) for part in terms.parts}
     return Results(found, contributions, epsilon, definition.privacy.delta)
 

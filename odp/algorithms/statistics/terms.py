@@ -8,22 +8,23 @@ numbers is one joint Gaussian event (rule P8) in which query k has ``mu_k^2 = sh
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.dense.grid import MAX_SIZE, Grid
+from odp.algorithms.dense.grid import MAX_SIZE, Entries, Grid
+from odp.algorithms.dense.records import Records
 from odp.algorithms.dense.secagg import check_size
 from odp.algorithms.events_query import AGGREGATES, EventsTerms
-from odp.algorithms.seam import Float64Array
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
+from odp.algorithms.statistics.userside import vectors
 from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2, statistics_pb2
 
-ROUND = 0
-ROUNDS = 1
 RELEASE = "statistics"
-TABLE = "statistics"
 
 MAX_QUERIES = 64
 MAX_EDGES = 2**12
@@ -43,73 +44,6 @@ COUNTINGS = {
 }
 _COLUMN_NAMES = {number: name for name, number in COLUMNS.items()}
 _COUNTING_NAMES = {number: name for name, number in COUNTINGS.items()}
-
-
-@dataclass(frozen=True)
-class HistogramPart:
-    """What a user adds to each bin: see ``odp.Histogram``. ``edges`` float64 [bins + 1] of values, None of items."""
-
-    bins: int
-    edges: Float64Array | None
-    counting: str
-    clip: float
-
-    @property
-    def size(self) -> int:
-        """Numbers in the vector."""
-        return self.bins
-
-    @property
-    def bound(self) -> float:
-        """L2 bound of the part before it is scaled."""
-        return self.clip
-
-
-@dataclass(frozen=True)
-class MeanPart:
-    """A user's weighted mean and its weight: see ``odp.Mean``."""
-
-    low: float
-    high: float
-    max_records: int
-
-    @property
-    def size(self) -> int:
-        """The sum, then the weight."""
-        return 2
-
-    @property
-    def bound(self) -> float:
-        """L2 bound of the part before it is scaled: |mean| <= 1 and 1, times the weight."""
-        return math.sqrt(2.0) * self.max_records
-
-    @property
-    def middle(self) -> float:
-        """What becomes 0."""
-        return 0.5 * (self.low + self.high)
-
-    @property
-    def half(self) -> float:
-        """What becomes 1, from the middle."""
-        return 0.5 * (self.high - self.low)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One query: numbers ``offset .. offset + size - 1`` of the vector, each in units of ``scale``."""
-
-    name: str
-    table: str
-    column: str
-    kind: HistogramPart | MeanPart
-    offset: int
-    scale: float
-    events: EventsTerms | None = None
-
-    @property
-    def place(self) -> slice:
-        """Where the part stands in the vector."""
-        return slice(self.offset, self.offset + self.kind.size)
 
 
 @dataclass(frozen=True)
@@ -162,15 +96,14 @@ class Terms:
         check_size(definition.cohort, grid)
         return cls(tuple(parts), grid)
 
-    def check_round(self, round: int) -> None:
-        """Raises ConfigurationError unless the task has this round."""
-        if round != ROUND:
-            raise ConfigurationError(f"Expected round={round!r} to be {ROUND}: statistics have one round")
-
     @property
-    def tables(self) -> frozenset[str]:
-        """The local tables that are read."""
-        return frozenset(part.table for part in self.parts)
+    def reads(self) -> tuple[str, ...]:
+        """The names of the queries, each of which reads rows of its own."""
+        return tuple(part.name for part in self.parts)
+
+    def vectors(self, records: Mapping[str, Records]) -> Entries:
+        """The entries of every user's vector, within the bounds of their parts up to float rounding."""
+        return vectors(self.parts, records)
 
 
 def _kind(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | MeanPart]:

@@ -5,34 +5,23 @@ Every sum runs over one user's records in their order, so that a user's numbers 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import Entries
-from odp.algorithms.seam import Float64Array, Int64Array
-from odp.algorithms.statistics.terms import HistogramPart, MeanPart, Part, Terms
+from odp.algorithms.dense.records import Records
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
+from odp.numerics.arrays import Float64Array, Int64Array
 
 
-@dataclass(frozen=True)
-class Records:
-    """Rows of a local table: user and item int64 [n], value float64 [n], ordered by user; users from 0."""
-
-    user: Int64Array
-    item: Int64Array
-    value: Float64Array
-    users: int
-
-
-def vectors(terms: Terms, records: Records, *, of_parts: Mapping[str, Records] | None = None) -> Entries:
+def vectors(parts: Sequence[Part], records: Mapping[str, Records]) -> Entries:
     """The entries of every user's vector, in data units, within the bounds of their parts up to float rounding.
 
-    ``of_parts`` are the rows of queries, by name, that read others than ``records``.
+    ``records`` are the rows of each query, by its name.
     """
-    own = of_parts or {}
-    found = [_part(part, own.get(part.name, records)) for part in terms.parts]
+    found = [_part(part, records[part.name]) for part in parts]
     return Entries(
         np.concatenate([entries.user for entries in found]),
         np.concatenate([entries.place for entries in found]),

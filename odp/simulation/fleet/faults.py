@@ -15,11 +15,13 @@ from typing import TypeVar
 from device_runtime import PinnedAddresses, Services
 from device_runtime.network.services import Traffic
 from device_runtime.tasks.assignment import Work
-from odp.algorithms.seam import Client, Float32Array, Float64Array, Int64Array, LocalRatings, Slices
+from odp.algorithms.seam import Client, LocalData
 from odp.errors import ServiceUnavailable
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.simulation.fleet.plan import Act, Character, Point
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, distributor_pb2, server_pb2
+from odp.wire.model import Slices
 
 #: Of a payload of the right length, these bytes break every bound: items that no catalogue has, weights beyond one.
 _OUT_OF_BOUNDS = b"\x01"
@@ -154,11 +156,11 @@ class SimulatedClient:
         payload = self.client.empty(round)
         return _OUT_OF_BOUNDS * len(payload) if self.turn.act.behaviour == "out_of_bounds" else payload
 
-    def keys(self, data: LocalRatings, *, round: int, seed: int) -> Int64Array:
+    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """As ``Client``."""
         return self.client.keys(data, round=round, seed=seed)
 
-    def contribute(self, slices: Slices, data: LocalRatings, *, round: int, seed: int) -> tuple[bytes, bytes]:
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """As ``Client``, but for the faults."""
         self.turn.at(Point.COMPUTING)
         payload, local = self.client.contribute(slices, data, round=round, seed=seed)
@@ -166,10 +168,6 @@ class SimulatedClient:
             self.turn.inject("out_of_bounds")
             payload = _OUT_OF_BOUNDS * len(payload)
         return payload, local
-
-    def predict(self, slices: Slices, data: LocalRatings, items: Int64Array) -> Float64Array:
-        """As ``Client``."""
-        return self.client.predict(slices, data, items)
 
 
 def work_of(turn: Turn, work: Work) -> Work:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast
 from odp.client import TaskHandle, connect
 from odp.crypto.segments import is_large
 from odp.datasets import Ratings, load
@@ -28,10 +28,11 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.simulation.fleet.plan import Plan
 from odp.simulation.fleet.scenario import Scenario, load_scenario
 from odp.simulation.fleet.worker import PROGRESS_FILE, TASK_FILE, Shard
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2
+from odp.wire.model import Broadcast
 from odp.wire.tables import table_bytes
 
 _POPULATION = "fleet"

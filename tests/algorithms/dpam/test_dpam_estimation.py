@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.algorithms.dpam import estimation, posteriors
+from odp.algorithms.factorization.popularity import popularity
 
 
 def true_counts(generator: np.random.Generator, items: int) -> np.ndarray:
@@ -19,7 +20,7 @@ def test_denoised_counts_are_positive_and_closer_to_the_truth(noise_std: float) 
     generator = np.random.default_rng(1)
     counts = true_counts(generator, 2000)
     noisy = counts + generator.normal(size=2000) * noise_std
-    known = estimation.popularity(noisy, noise_std=noise_std)
+    known = popularity(noisy, noise_std=noise_std)
     np.testing.assert_allclose(known.posterior.sum(axis=1), 1.0)
     assert known.mean.min() >= 1.0
     assert np.square(known.mean - counts).mean() < np.square(np.maximum(noisy, 1) - counts).mean()
@@ -28,7 +29,7 @@ def test_denoised_counts_are_positive_and_closer_to_the_truth(noise_std: float) 
 def test_masses_use_both_the_count_and_the_noisy_mass() -> None:
     generator = np.random.default_rng(2)
     counts = true_counts(generator, 2000)
-    known = estimation.popularity(counts + generator.normal(size=2000) * 30, noise_std=30.0)
+    known = popularity(counts + generator.normal(size=2000) * 30, noise_std=30.0)
     mass = 0.7 * counts * known.mean**-0.5 * generator.uniform(0.8, 1.2, 2000)
     noisy = mass + generator.normal(size=2000) * 4.0
     estimate = estimation.masses(noisy, known, known.mean, 0.5, noise_std=4.0)

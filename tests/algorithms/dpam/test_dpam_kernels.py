@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import estimation, parallel, posteriors
+from odp.algorithms.dpam import estimation, posteriors
 from odp.algorithms.dpam.population import DpamPopulation
-from odp.algorithms.dpam.subset import hash_order
-from odp.algorithms.seam import Broadcast, Table
+from odp.algorithms.factorization.subset import hash_order
 from odp.datasets.ratings import Ratings
+from odp.numerics import parallel
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Table
 
 kernels = pytest.importorskip("odp.algorithms.dpam.kernels", reason="needs numba")
 item_kernels = pytest.importorskip("odp.algorithms.dpam.item_kernels")
-projection_kernels = pytest.importorskip("odp.algorithms.dpam.projection_kernels")
-tiles = pytest.importorskip("odp.algorithms.dpam.tiles")
+projection_kernels = pytest.importorskip("odp.numerics.projection_kernels")
+tiles = pytest.importorskip("odp.numerics.tiles")
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_rows import own_rows
 
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, LocalRatings, Slices, Table
+from odp.algorithms.seam import LocalData
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices, Table
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -53,9 +55,9 @@ def slices_for(broadcast: Broadcast, keys: np.ndarray) -> Slices:
     return Slices(broadcast.version, keys, broadcast.keyed.rows[keys], broadcast.dense)
 
 
-def local(ratings: Ratings, user: int) -> LocalRatings:
+def local(ratings: Ratings, user: int) -> LocalData:
     items, values = ratings.user(user)
-    return LocalRatings(items.astype(np.int64), values.astype(np.float64))
+    return own_rows(items.astype(np.int64), values.astype(np.float64))
 
 
 @settings(max_examples=25, deadline=None)

@@ -10,14 +10,17 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_rows import own_rows
 
 from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.query import DpamQuery, planned_releases, query_for
 from odp.algorithms.dpam.terms import Terms
+from odp.algorithms.factorization.codec import NO_ITEM, WEIGHT_UNITS
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import DeclaredRelease, LocalRatings, SampledQuery, Slices
+from odp.algorithms.seam import DeclaredRelease, SampledQuery
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.v1 import common_pb2
+from odp.wire.model import Slices
 
 Define = Callable[..., common_pb2.TaskDefinition]
 Longs = npt.NDArray[np.int64]
@@ -85,7 +88,7 @@ def test_removing_a_user_never_moves_a_release_by_more_than_its_sensitivity(
     definition = define(items=ITEMS, places=PLACES, weighting=weighting, **clips)
     generator = np.random.default_rng(seed)
     items = np.sort(generator.permutation(ITEMS)[:size]).astype(np.int64)
-    data = LocalRatings(items, generator.uniform(1, 5, size))
+    data = own_rows(items, generator.uniform(1, 5, size))
     rows = generator.normal(size=(ITEMS, 5)) * scale
     rows[:, 0] = generator.integers(-5, 50, ITEMS)
     rows[:, 2] = generator.uniform(0.1, 1, ITEMS)
@@ -123,7 +126,7 @@ def test_the_constant_of_a_full_row_is_close_to_one(define: Define) -> None:
 HOSTILE = {
     "a repeated item": ({"items": [3, 0, 3, 7]}, Refusal.OUT_OF_BOUNDS),
     "an item out of range": ({"items": [3, 0, ITEMS, 7]}, Refusal.OUT_OF_BOUNDS),
-    "no item behind a weight": ({"items": [3, 0, codec.NO_ITEM, 7]}, Refusal.OUT_OF_BOUNDS),
+    "no item behind a weight": ({"items": [3, 0, NO_ITEM, 7]}, Refusal.OUT_OF_BOUNDS),
     "squared weights one unit above": ({"weights": [1024, 1, 0, 0]}, Refusal.OUT_OF_BOUNDS),
     "weights whose squares overflow 32 bits": ({"weights": [65535] * 4}, Refusal.OUT_OF_BOUNDS),
     "a target above": ({"targets": [513, 0, 0, 0]}, Refusal.OUT_OF_BOUNDS),
@@ -186,7 +189,7 @@ def test_targets_of_twice_the_bound_are_halved_and_meet_it_exactly() -> None:
     np.testing.assert_array_equal(userside.bounded_targets(weights, targets, limit), targets // 2)
 
 
-@pytest.mark.parametrize("items", [[3, 0, 3, 7], [3, 0, ITEMS, 7], [3, 0, codec.NO_ITEM - 1, 7]])
+@pytest.mark.parametrize("items", [[3, 0, 3, 7], [3, 0, ITEMS, 7], [3, 0, NO_ITEM - 1, 7]])
 def test_hostile_counts_are_refused(define: Define, items: list[int]) -> None:
     definition = define(items=ITEMS, places=PLACES)
     with pytest.raises(ContributionRefused):
@@ -221,14 +224,14 @@ def accepted(definition: common_pb2.TaskDefinition, round: int, payload: bytes) 
     terms = Terms.of(definition)
     record = np.frombuffer(payload, dtype=codec.layout(terms, round))[0]
     items = [int(item) for item in record["items"]]
-    weights = [int(item != codec.NO_ITEM) for item in items] if round == 0 else [int(w) for w in record["weights"]]
+    weights = [int(item != NO_ITEM) for item in items] if round == 0 else [int(w) for w in record["weights"]]
     targets = [0] * len(items) if round == 0 else [int(target) for target in record["targets"]]
     row = [int(value) for value in record["row"]] if round >= 2 else []
     held = [item for item, weight in zip(items, weights, strict=True) if weight]
     return (
         all(item < terms.items for item in held)
         and len(set(held)) == len(held)
-        and (round == 0 or sum(weight**2 for weight in weights) <= codec.WEIGHT_UNITS**2)
+        and (round == 0 or sum(weight**2 for weight in weights) <= WEIGHT_UNITS**2)
         and all(abs(target) <= codec.TARGET_UNITS for target in targets)
         and sum(value**2 for value in row) <= codec.row_limit(terms)
         and sum((w * t) ** 2 for w, t in zip(weights, targets, strict=True)) <= codec.vector_limit(terms, round)
@@ -245,7 +248,7 @@ def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(
     extremes = st.sampled_from([0, 1, 2, 3, 29, 30, 255, 256, 511, 512, 513, 1023, 1024, 1025, 1500])
     weight = extremes | st.sampled_from([2**15, 2**16 - 1])
     target = extremes | extremes.map(lambda value: -value) | st.sampled_from([-(2**15), 2**15 - 1])
-    item = st.integers(0, ITEMS - 1) | st.sampled_from([ITEMS, codec.NO_ITEM, 2**31])
+    item = st.integers(0, ITEMS - 1) | st.sampled_from([ITEMS, NO_ITEM, 2**31])
     payloads = []
     for _ in range(data.draw(st.integers(0, 7))):
         record = np.frombuffer(payload_of(definition, round), dtype=codec.layout(Terms.of(definition), round)).copy()
@@ -272,7 +275,7 @@ def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(
 
 def test_padding_adds_nothing(define: Define) -> None:
     definition = define(items=ITEMS, places=PLACES)
-    payload = payload_of(definition, 2, items=[codec.NO_ITEM] * 4)
+    payload = payload_of(definition, 2, items=[NO_ITEM] * 4)
     record = np.frombuffer(payload, dtype=codec.layout(Terms.of(definition), 2)).copy()
     record["weights"] = 0
     change = change_of(query_for(definition, 2), record.tobytes())

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from odp.algorithms.dpam.server import DpamServer, public_normals
+from odp.algorithms.dpam.server import DpamServer
+from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import Ratings, random_split

@@ -11,11 +11,16 @@ from algorithms.tracing import traced, tracing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import accumulate, codec, network, oblivious
+from odp.algorithms.dpam import accumulate, codec
+from odp.algorithms.dpam import oblivious as dpam_oblivious
 from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.dpam.oblivious import FactorSums, ObliviousAccumulator, SortedSums
+from odp.algorithms.dpam.oblivious import ObliviousAccumulator
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
+from odp.algorithms.factorization import oblivious
+from odp.algorithms.factorization.codec import NO_ITEM
+from odp.algorithms.factorization.oblivious import FactorSums, SortedSums
+from odp.numerics import sorting_network as network
 from odp.v1 import common_pb2
 
 Define = Callable[..., common_pb2.TaskDefinition]
@@ -37,7 +42,7 @@ def some(
     most = 0 if round == 0 else math.isqrt(codec.vector_limit(terms, round) // (terms.max_items * 400**2))
     targets = used * generator.integers(-most, most + 1, items.shape)
     rows = generator.integers(-300, 301, (users, terms.rank_of(round)))
-    return Contributions(rows, np.where(used, items, codec.NO_ITEM), weights, targets)
+    return Contributions(rows, np.where(used, items, NO_ITEM), weights, targets)
 
 
 @pytest.mark.parametrize("round", [0, 1, 2, 3])
@@ -114,7 +119,7 @@ class TestObliviousness:
 
     def trace(self, definition: common_pb2.TaskDefinition, round: int, given: Contributions, way: bool) -> list[object]:
         arrays = [traced(array.copy()) for array in (given.rows, given.items, given.weights, given.targets)]
-        with tracing(oblivious, network, accumulate) as notes:
+        with tracing(oblivious, dpam_oblivious, network, accumulate) as notes:
             sums = DpamQuery(Terms.of(definition), round).new_sum(oblivious=way)
             sums.add_decoded(Contributions(*arrays))
             sums.totals()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.seam import Broadcast, Table
 from odp.datasets.ratings import Ratings
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Table
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

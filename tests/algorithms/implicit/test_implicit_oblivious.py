@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
 
-from odp.algorithms.dpam import network
-from odp.algorithms.dpam import oblivious as shared
+from odp.algorithms.factorization import oblivious as shared
+from odp.algorithms.factorization.codec import NO_ITEM, Contributions
 from odp.algorithms.implicit import codec, oblivious
-from odp.algorithms.implicit.codec import Contributions
 from odp.algorithms.implicit.query import ImplicitQuery
 from odp.algorithms.implicit.terms import Terms
+from odp.numerics import sorting_network as network
 from odp.v1 import common_pb2
 
 Define = Callable[..., common_pb2.TaskDefinition]
@@ -29,7 +29,7 @@ def some(round: int, *, seed: int, hot: bool = False) -> Contributions:
     used = generator.random(items.shape) < (1.0 if hot else 0.7)
     weights = used * (1 if round == 0 else generator.integers(1, 450, items.shape))
     rows = generator.integers(-500, 501, (USERS, RANK if round else 0))
-    return Contributions(rows, np.where(used, items, codec.NO_ITEM), weights)
+    return Contributions(rows, np.where(used, items, NO_ITEM), weights)
 
 
 @pytest.mark.parametrize("grams", [False, True])

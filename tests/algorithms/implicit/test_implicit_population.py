@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_rows import own_rows
 
+from odp.algorithms.factorization.codec import Contributions
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.population import ImplicitPopulation
 from odp.algorithms.implicit.terms import Terms
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Broadcast, LocalRatings, Slices
+from odp.algorithms.seam import LocalData
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast, Slices
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -35,9 +38,9 @@ def slices_for(model: Broadcast, keys: np.ndarray) -> Slices:
     return Slices(model.version, keys, model.keyed.rows[keys], model.dense)
 
 
-def local(events: Ratings, user: int) -> LocalRatings:
+def local(events: Ratings, user: int) -> LocalData:
     items, values = events.user(user)
-    return LocalRatings(items.astype(np.int64), values.astype(np.float64))
+    return own_rows(items.astype(np.int64), values.astype(np.float64))
 
 
 @settings(max_examples=25, deadline=None)
@@ -74,11 +77,11 @@ def test_clients_and_population_make_the_same_contributions_and_sums(
     algorithm = algorithm_for(definition)
     client, population, total = algorithm.client(), ImplicitPopulation(definition), algorithm.query(round).new_sum()
 
-    made: dict[int, codec.Contributions] = {}
+    made: dict[int, Contributions] = {}
     for users, batch in population.contributions(model, events, round=round, seeds=seeds):
         for place, user in enumerate(users.tolist()):
             one = slice(place, place + 1)
-            made[user] = codec.Contributions(batch.rows[one], batch.items[one], batch.weights[one])
+            made[user] = Contributions(batch.rows[one], batch.items[one], batch.weights[one])
     flips = entries = 0
     payloads = []
     for user in range(USERS):

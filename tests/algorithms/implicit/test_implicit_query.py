@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.population import ImplicitPopulation
 from odp.algorithms.implicit.query import planned_releases, query_for
 from odp.algorithms.implicit.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.algorithms.seam import Broadcast, DeclaredRelease, SampledQuery
+from odp.algorithms.seam import DeclaredRelease, SampledQuery
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.privacy.accounting import epsilon, mu_for
 from odp.v1 import common_pb2
+from odp.wire.model import Broadcast
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -40,7 +42,7 @@ def payload_of(definition: common_pb2.TaskDefinition, *, row: list[int], items: 
     rows[0, : len(row)] = row
     padded = [np.zeros((1, terms.max_items), dtype=np.int64) for _ in range(2)]
     padded[0][0, : len(items)], padded[1][0, : len(weights)] = items, weights
-    return codec.encode(terms, 1, codec.Contributions(rows, *padded))[0]
+    return codec.encode(terms, 1, Contributions(rows, *padded))[0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -87,9 +89,9 @@ def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds
 def test_the_worst_user_reaches_every_bound_of_a_factor_round(define_implicit: Define, grams: bool) -> None:
     definition = define_implicit(rank=3, places=PLACES, item_grams=grams, row_clip=0.7)
     query = query_for(definition, 1)
-    weight = int(codec.WEIGHT_UNITS / math.sqrt(PLACES))
+    weight = int(WEIGHT_UNITS / math.sqrt(PLACES))
     # Off-diagonals at their largest share, so that a norm that forgets to count them twice would fall short.
-    side = int(codec.ROW_UNITS / math.sqrt(3))
+    side = int(ROW_UNITS / math.sqrt(3))
     payload = payload_of(definition, row=[side] * 3, items=[3, 1, 4, 2], weights=[weight] * PLACES)
     query.check(payload)
     total = query.new_sum()
@@ -180,7 +182,7 @@ def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(define_implic
     query = query_for(definition, 1)
     good = {"row": [100, -200], "items": [3, 0, 29, 7], "weights": [512] * 4}
     wrong: list[dict[str, list[int]]] = [
-        {"row": [codec.ROW_UNITS + 1]},
+        {"row": [ROW_UNITS + 1]},
         {"row": [-(2**15)] * 3},
         {"items": [3, 3, 29, 7]},
         {"items": [3, 0, ITEMS, 7]},

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import odp
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.seam import LocalRows
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.datasets import Ratings
 from odp.simulation.users import user_seeds
+from odp.wire.model import Slices
 
 NOTHING = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 QUERIES: dict[str, dict[str, odp.Histogram | odp.Mean]] = {
@@ -82,7 +83,7 @@ def test_every_devices_payload_is_accepted_and_their_sum_is_the_populations(kind
     total, client = query.new_sum(), algorithm.client()
     for user in range(3):
         items, values = ratings.user(user)
-        own = LocalRatings(items.astype(np.int64), values.astype(np.float64))
+        own = algorithm.data_of(LocalRows(items.astype(np.int64), values.astype(np.float64)))
         payload, local = client.contribute(NOTHING, own, round=0, seed=int(seeds[user]))
         query.check(payload)
         total.add([payload])
@@ -96,7 +97,7 @@ def test_the_worst_user_reaches_the_bound_within_one_percent() -> None:
     """Every part at its own bound: all bins seen, counts beyond the clip, one long record, values at the upper end."""
     asked = task(QUERIES["all of them"])
     algorithm, terms = algorithm_for(asked.definition()), Terms.of(asked.definition())
-    worst = LocalRatings(np.arange(12), np.full(12, 10.0))
+    worst = algorithm.data_of(LocalRows(np.arange(12), np.full(12, 10.0)))
     payload, _ = algorithm.client().contribute(NOTHING, worst, round=0, seed=3)
     numbers = np.frombuffer(payload, dtype="<i4").astype(np.float64) * terms.grid.step
     assert 0.99 * terms.grid.clip <= np.linalg.norm(numbers) <= terms.grid.clip
@@ -117,8 +118,9 @@ def test_all_queries_together_cost_exactly_the_budget() -> None:
 
 def test_a_device_without_records_contributes_zeros() -> None:
     asked = task(QUERIES["all of them"])
-    empty = LocalRatings(np.zeros(0, dtype=np.int64), np.zeros(0))
-    payload, _ = algorithm_for(asked.definition()).client().contribute(NOTHING, empty, round=0, seed=1)
+    algorithm = algorithm_for(asked.definition())
+    empty = algorithm.data_of(LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0)))
+    payload, _ = algorithm.client().contribute(NOTHING, empty, round=0, seed=1)
     assert payload == bytes(len(payload))
 
 
@@ -128,7 +130,9 @@ def test_records_outside_of_all_bins_and_values_that_are_not_finite_are_left_out
     )
     algorithm, terms = algorithm_for(asked.definition()), Terms.of(asked.definition())
     values = np.array([-0.1, 0.0, 1.0, 2.9, 3.0, 3.1, math.nan, math.inf])
-    payload, _ = algorithm.client().contribute(NOTHING, LocalRatings(np.arange(8), values), round=0, seed=1)
+    payload, _ = algorithm.client().contribute(
+        NOTHING, algorithm.data_of(LocalRows(np.arange(8), values)), round=0, seed=1
+    )
     numbers = np.frombuffer(payload, dtype="<i4") * terms.grid.step
     lengths, mean = (numbers[part.place] / part.scale for part in terms.parts)
     np.testing.assert_allclose(lengths, [1.0, 3.0], atol=1e-3)

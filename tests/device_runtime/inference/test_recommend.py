@@ -7,8 +7,10 @@ import pytest
 
 from device_runtime.inference.recommend import DownloadedModel, download_model, predict, recommend
 from device_runtime.tasks.charters import CharterMemory
-from odp.algorithms.seam import LocalRatings, Slices
+from odp.algorithms.factorization.slices import ROWS
+from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ServiceError
+from odp.wire.model import Slices
 
 COUNTS = [30, 1, 0, 500, 60, 40]
 
@@ -36,7 +38,7 @@ def fetch(world: Any) -> DownloadedModel:
     return download_model(services, offer, charters=CharterMemory())
 
 
-def direct(world: Any, data: LocalRatings, items: np.ndarray) -> np.ndarray:
+def direct(world: Any, data: LocalData, items: np.ndarray) -> np.ndarray:
     broadcast = world.distributor.broadcast
     everything = Slices(broadcast.version, np.arange(len(broadcast.keyed.rows)), broadcast.keyed.rows, broadcast.dense)
     return world.algorithm.client().predict(everything, data, items)
@@ -47,10 +49,10 @@ def test_recommendations_equal_a_direct_computation_and_leave_out_the_history(tr
     downloaded = fetch(trained)
     with trained.store(device) as store:
         found = recommend(store, downloaded, k=25)
-        data = store.ratings()
-    assert not set(found.items.tolist()) & set(data.items.tolist())
-    rest = np.setdiff1d(np.arange(600), data.items)
-    scores = direct(trained, data, rest)
+        rows = store.ratings()
+    assert not set(found.items.tolist()) & set(rows.items.tolist())
+    rest = np.setdiff1d(np.arange(600), rows.items)
+    scores = direct(trained, {ROWS: rows}, rest)
     order = np.lexsort((rest, -scores))[:25]
     assert found.items.tolist() == rest[order].tolist()
     np.testing.assert_array_equal(found.scores, scores[order])
@@ -66,7 +68,9 @@ def test_predictions_are_the_clients_and_items_out_of_range_are_refused(trained:
     downloaded = fetch(trained)
     with trained.store(0) as store:
         items = np.array([5, 0, 599])
-        np.testing.assert_array_equal(predict(store, downloaded, items), direct(trained, store.ratings(), items))
+        np.testing.assert_array_equal(
+            predict(store, downloaded, items), direct(trained, {ROWS: store.ratings()}, items)
+        )
         for wrong in ([600], [-1]):
             with pytest.raises(ConfigurationError, match="0 to 599"):
                 predict(store, downloaded, wrong)

@@ -16,9 +16,9 @@ from device_runtime.round.verification import FOLDER, Records, record_path
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import AssignmentReader, Work, open_assignment
+from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges
-from odp.algorithms.seam import Slices
 from odp.crypto import domains
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.signing import SignatureError, SigningKey
@@ -33,6 +33,7 @@ from odp.errors import (
 from odp.privacy.accounting import epsilon
 from odp.signed.task import sign_manifest, sign_task, task_sha256
 from odp.v1 import aggregator_pb2
+from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
 from tests.device_runtime.conftest import signed_refusal
 
@@ -81,7 +82,7 @@ def test_the_contribution_is_what_the_algorithm_computes_under_the_devices_ids(w
     work = work_of(world)
     broadcast = world.distributor.broadcast
     slices = Slices(0, data.items, broadcast.keyed.rows[data.items], broadcast.dense)
-    payload, local = client.contribute(slices, data, round=work.round, seed=identity.seed)
+    payload, local = client.contribute(slices, {ROWS: data}, round=work.round, seed=identity.seed)
     assert found.payload == payload
     assert parameters == (0, local)
 

@@ -28,7 +28,6 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work, open_model
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Slices
 from odp.crypto import SigningKey
 from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import State as ClientState
@@ -40,6 +39,7 @@ from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
 from odp.v1.secagg_terms_pb2 import SecAggTerms
+from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.secagg_session import LiveSession, Pace
 
@@ -299,7 +299,8 @@ def test_the_error_of_a_sum_is_that_of_everybodys_shares(tmp_path: Path) -> None
     for path in table.paths:
         with Store.open(path) as store:
             slices = Slices(0, nothing, np.zeros((0, 0), dtype=np.float32), {})
-            payload, _ = model.client.contribute(slices, store.ratings(), round=0, seed=store.identity().seed)
+            own = algorithm_for(model.definition).data_of(store.ratings())
+            payload, _ = model.client.contribute(slices, own, round=0, seed=store.identity().seed)
             truth += np.frombuffer(payload, "<i4")
     error = (table.host.finish() - truth) / (table.grid.share_std * np.sqrt(DEVICES))
     assert truth.any()

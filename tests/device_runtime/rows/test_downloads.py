@@ -25,12 +25,12 @@ from distributor.enclave import DistributorCore
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService, distributor_servicer
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.seam import Broadcast, Table
+from odp.algorithms.dpam.data import RatingsData
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, RatingsData, Task, UserLevelDP
+from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
@@ -39,6 +39,7 @@ from odp.transport.tls import development_identity
 from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 from odp.wire.blocks import BLOCK_BYTES
+from odp.wire.model import Broadcast, Table
 from odp.wire.tables import manifest_for
 
 ROWS, WIDTH = 20_011, 32  # 2.4 chunks, 39.1 blocks

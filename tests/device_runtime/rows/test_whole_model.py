@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import numpy as np
 import pytest
 
 from device_runtime.network.services import Traffic
+from device_runtime.rows.retrieval import Retrievals, asks_enclave
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.rows.whole_model import WholeModel
 from device_runtime.tasks.assignment import open_assignment
 from odp.errors import ServiceError
+from odp.v1 import common_pb2
 
 
 def test_one_download_serves_every_device_whatever_its_rows(world: Any, tmp_path: Path) -> None:
@@ -36,3 +39,20 @@ def test_rows_that_the_model_lacks_are_named(world: Any) -> None:
     rows = len(world.distributor.broadcast.keyed.rows)
     with pytest.raises(ServiceError, match="lacks rows"):
         WholeModel(world.services()).fetch(work, np.array([rows]), Traffic())
+
+
+def test_a_model_without_a_keyed_table_reaches_devices_whole(world: Any) -> None:
+    work = open_assignment(world.server.assignment, population="people")
+    manifest = common_pb2.ModelManifest(version=work.model.manifest.version)
+    manifest.tables.extend(table for table in work.model.manifest.tables if not table.keyed)
+    work = dataclasses.replace(work, model=dataclasses.replace(work.model, manifest=manifest))
+    services = world.services()
+    retrieval = Retrievals.over(services).of(work.model)
+    assert isinstance(retrieval, WholeModel)
+    assert not asks_enclave(work.model)
+    found = retrieval.fetch(work, np.zeros(0, dtype=np.int64), Traffic())
+    assert (len(found.keys), found.rows.shape) == (0, (0, 0))
+    expected = world.distributor.broadcast.dense
+    assert found.dense.keys() == expected.keys() != set()
+    for name, table in expected.items():
+        np.testing.assert_array_equal(found.dense[name], table)

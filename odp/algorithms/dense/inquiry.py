@@ -1,0 +1,65 @@
+"""A question that one sum of vectors answers: everything but its vector and what its numbers mean."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+from odp.algorithms.dense.records import VectorTerms, check_round
+from odp.algorithms.seam import Client, DeclaredRelease, Inquiry, ModelTable, Population, Query, Server
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
+
+
+class VectorInquiry(Inquiry):
+    """One joint release of one dense vector; its guarantee is that of ``odp.algorithms.dense.query``.
+
+    =============  =======  =====================================  ===========  =============
+    release        shape    sum over users of                      sensitivity  noise std
+    =============  =======  =====================================  ===========  =============
+    ``release``    [size]   the user's vector                      clip         noise_std
+    =============  =======  =====================================  ===========  =============
+
+    A dishonest device can put its whole bound into any number: it spoils accuracy, never privacy.
+    """
+
+    #: Name of the release, and of the table that the server publishes it as.
+    release: ClassVar[str]
+
+    @abc.abstractmethod
+    def terms(self) -> VectorTerms:
+        """The definition, read and checked."""
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
+
+    def check(self) -> None:
+        self.terms()
+
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        from odp.algorithms.dense.server import VectorServer
+
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: a question does not use them")
+        return VectorServer(self.release, self.terms().grid.size)
+
+    def client(self) -> Client:
+        from odp.algorithms.dense.client import VectorClient
+
+        return VectorClient(self.terms())
+
+    def query(self, round: int) -> Query:
+        from odp.algorithms.dense.query import DenseQuery
+
+        terms = self.terms()
+        check_round(round)
+        return DenseQuery(self.release, terms.grid)
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        return [self.query(0).releases]
+
+    def population(self) -> Population:
+        from odp.algorithms.dense.population import VectorPopulation
+
+        return VectorPopulation(self.release, self.terms())

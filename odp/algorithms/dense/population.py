@@ -1,0 +1,69 @@
+"""``VectorClient`` for many users at once: the sums of their payloads, without the payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dense.grid import quantise
+from odp.algorithms.dense.records import Records, VectorTerms, check_round
+from odp.errors import DataError
+from odp.numerics.arrays import Int64Array
+from odp.wire.model import Broadcast
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+_USERS = 2**14  # users per block: bounds memory
+
+
+class VectorPopulation:
+    """``odp.algorithms.seam.Population`` of one task; all its local tables hold a user's ratings.
+
+    Args:
+      name: of the release.
+      terms: of the task.
+    """
+
+    def __init__(self, name: str, terms: VectorTerms) -> None:
+        self._name = name
+        self._terms = terms
+
+    def contribute(
+        self,
+        broadcast: Broadcast,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
+    ) -> Mapping[str, Int64Array]:
+        """The sum of every user's payload, int64 [size].
+
+        Raises:
+          DataError: there is not one seed per user.
+        """
+        check_round(round)
+        if len(seeds) != ratings.n_users:
+            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        grid = self._terms.grid
+        total = np.zeros(grid.size, dtype=np.int64)
+        for start in range(0, ratings.n_users, _USERS):
+            users = min(_USERS, ratings.n_users - start)
+            rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
+            records = Records(
+                np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
+                ratings.items[rows].astype(np.int64),
+                ratings.values[rows].astype(np.float64),
+                users,
+            )
+            own = dict.fromkeys(self._terms.reads, records)
+            entries = quantise(grid, self._terms.vectors(own), round=round, seeds=seeds[start : start + users])
+            # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
+            total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)
+            if progress is not None:
+                progress(start + users)
+        return {self._name: total}

@@ -1,0 +1,69 @@
+"""Quantiles of what noisy counts in bins tell, with intervals for the noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float64Array
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and the interval that contains what was there without noise, at the confidence asked for."""
+
+    value: float
+    low: float
+    high: float
+
+
+def quantile(
+    counts: Float64Array, *, std: float, edges: Float64Array, q: float, confidence: float = CONFIDENCE
+) -> Estimate:
+    """The value below which a share ``q`` of what was counted lies, interpolated within its bin.
+
+    The interval ends at edges: those of which the noise leaves open on which side they lie, all at once.
+
+    Args:
+      counts: float64 [bins], with independent noise of ``std`` each.
+      std: standard deviation of that noise.
+      edges: float64 [bins + 1], ascending.
+      q: strictly between 0 and 1.
+      confidence: of the interval.
+
+    Raises:
+      ConfigurationError: ``q`` or ``confidence`` is not strictly between 0 and 1.
+    """
+    if not 0.0 < q < 1.0:
+        raise ConfigurationError(f"Expected q={q!r} to be strictly between 0 and 1")
+    bins = len(counts)
+    # At edge j: (1 - q) * what lies below - q * what lies above; positive where the quantile is below the edge.
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    balance = below - q * below[-1]
+    at = np.arange(bins + 1)
+    noise = std * np.sqrt(at * (1.0 - q) ** 2 + (bins - at) * q**2)
+    reach = deviations(1.0 - (1.0 - confidence) / (bins + 1)) * noise
+    surely_above, surely_below = np.flatnonzero(balance < -reach), np.flatnonzero(balance > reach)
+    low = edges[surely_above[-1]] if len(surely_above) else edges[0]
+    high = edges[surely_below[0]] if len(surely_below) else edges[-1]
+    cumulative = np.concatenate([[0.0], np.cumsum(np.maximum(counts, 0.0))])
+    if cumulative[-1] == 0.0:
+        value = float(0.5 * (edges[0] + edges[-1]))
+    else:
+        bin = min(int(np.searchsorted(cumulative, q * cumulative[-1], side="left")), bins) - 1
+        bin = max(bin, 0)
+        inside = (q * cumulative[-1] - cumulative[bin]) / max(cumulative[bin + 1] - cumulative[bin], 1e-300)
+        value = float(edges[bin] + inside * (edges[bin + 1] - edges[bin]))
+    return Estimate(value, float(min(low, value)), float(max(high, value)))
+
+
+def deviations(confidence: float) -> float:
+    """Standard deviations of a normal number on either side that ``confidence`` takes."""
+    if not 0.0 < confidence < 1.0:
+        raise ConfigurationError(f"Expected confidence={confidence!r} to be strictly between 0 and 1")
+    return NormalDist().inv_cdf(0.5 + 0.5 * confidence)

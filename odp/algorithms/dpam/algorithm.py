@@ -1,0 +1,76 @@
+"""DPAM as the platform sees it."""
+
+from __future__ import annotations
+
+from odp import _validate
+from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
+from odp.algorithms.events_query import AGGREGATES, EventsTerms
+from odp.algorithms.factorization.algorithm import Factorization
+from odp.algorithms.factorization.slices import ROWS
+from odp.algorithms.seam import (
+    DeclaredRelease,
+    LocalTable,
+    ModelTable,
+    Query,
+    RecommenderClient,
+    RecommenderPopulation,
+    RecommenderServer,
+)
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
+from odp.wire.encoding import Encoding, encoding_of
+
+
+class TaskAlgorithm(Factorization):
+    """``odp.algorithms.seam.Recommender`` of tasks that train on explicit ratings."""
+
+    @property
+    def encoding(self) -> Encoding:
+        return encoding_of(self.definition.dpam.items_encoding)
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        data = self.definition.data
+        # By item: ratings have one row of each.
+        events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
+        return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events),)
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        terms = Terms.of(self.definition)
+        items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
+        return items, ModelTable(GLOBALS_TABLE, 1, GLOBALS_WIDTH, False)
+
+    def _check_data(self) -> None:
+        data = self.definition.data
+        _validate.within(low=-1e6, high=1e6, data_low=data.low, data_high=data.high)
+        if not data.low < data.high:
+            raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
+
+    def check(self) -> None:
+        Terms.of(self.definition)
+
+    def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
+        from odp.algorithms.dpam.server import DpamServer
+
+        return DpamServer(self.definition, item_features)
+
+    def client(self) -> RecommenderClient:
+        from odp.algorithms.dpam.client import DpamClient
+
+        return DpamClient(self.definition)
+
+    def query(self, round: int) -> Query:
+        from odp.algorithms.dpam.query import query_for
+
+        return query_for(self.definition, round)
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        from odp.algorithms.dpam.query import planned_releases
+
+        return planned_releases(self.definition)
+
+    def population(self) -> RecommenderPopulation:
+        from odp.algorithms.dpam.population import DpamPopulation
+
+        return DpamPopulation(self.definition)

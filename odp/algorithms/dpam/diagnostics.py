@@ -1,0 +1,117 @@
+"""Where a model is good and where it is not, on the researcher's own evaluation data.
+
+Buckets of items come from the *released* (noisy) counts, so the same buckets could be published. The errors themselves,
+the buckets of users and the shares of clipped data read the ratings without noise: diagnostics of a simulation, which
+nobody could compute on a real population. What the releases themselves tell about clipping is in ``NoisyTotals``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
+from odp.algorithms.registry import recommender_for
+from odp.datasets.ratings import Ratings, Split, merge
+from odp.numerics.arrays import Float64Array
+from odp.simulation.fifths import fifths
+from odp.task import Task
+from odp.wire.model import Broadcast
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Entries of the test part whose item (or user) has a count from ``low`` to ``high``; RMSE None without entries."""
+
+    low: float
+    high: float
+    members: int
+    ratings: int
+    rmse: float | None
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Without noise, on the training part: simulation only.
+
+    Attributes:
+      users_over_bound: share of users with more items than ``max_items_per_user``.
+      ratings_left_out: share of ratings that no single round uses because of that bound.
+      targets_clipped: share of ratings further from the biases' prediction than the clip of the last round's targets.
+      users_shortened: share of users whose differences from that prediction have a root mean square above the bound of
+        the last round on all targets together; weights aside.
+    """
+
+    users_over_bound: float
+    ratings_left_out: float
+    targets_clipped: float
+    users_shortened: float
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Test error by popularity of the item (noisy counts) and by activity of the user (history size); clipping."""
+
+    popularity: tuple[Bucket, ...]
+    activity: tuple[Bucket, ...]
+    clipping: Clipping
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
+    """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
+
+    Raises:
+      DataError: sizes do not fit the task.
+    """
+    definition = task.definition()
+    population = recommender_for(definition).population()
+    history = merge(split.train, split.validation)
+    squares = (population.predict(model, history, split.test) - split.test.values) ** 2
+    train = split.train
+    # A model of the round of biases has no factors, so its predictions are what targets are measured from.
+    biases = Broadcast(min(model.version, BIASES_ROUND), model.tables)
+    off = np.abs(train.values - population.predict(biases, train, train))
+    training = definition.dpam
+    clip, together = training.bias_target_clip, training.bias_vector_clip
+    if training.steps:
+        clip, together = training.factor_target_clip, training.factor_vector_clip
+    mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
+    bound, sizes = definition.privacy.max_items_per_user, train.counts()
+    return Diagnostics(
+        popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares),
+        activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares),
+        clipping=Clipping(
+            users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
+            ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
+            targets_clipped=_share(float((off > clip).sum()), train),
+            users_shortened=float((mean_squares > together**2).mean()) if train.n_users else 0.0,
+        ),
+    )
+
+
+def _share(count: float, ratings: Ratings) -> float:
+    return count / ratings.n_ratings if ratings.n_ratings else 0.0
+
+
+def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array) -> tuple[Bucket, ...]:
+    """Members cut into fifths by size, with the error of the entries of each."""
+    found = []
+    for own in fifths(sizes):
+        entries = squares[own[member]]
+        found.append(
+            Bucket(
+                low=float(sizes[own].min()),
+                high=float(sizes[own].max()),
+                members=int(own.sum()),
+                ratings=len(entries),
+                rmse=math.sqrt(float(entries.mean())) if len(entries) else None,
+            )
+        )
+    return tuple(found)

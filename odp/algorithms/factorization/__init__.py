@@ -1,0 +1,1 @@
+"""What the trainings of a matrix factorization share: terms, contributions, enforcement, exact sums, estimates."""

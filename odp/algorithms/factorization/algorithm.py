@@ -1,0 +1,34 @@
+"""What the trainings of a matrix factorization are to the platform."""
+
+from __future__ import annotations
+
+from odp._validate import identifier, integer
+from odp.algorithms.seam import Recommender
+from odp.errors import ConfigurationError
+
+MOST_ITEMS = 2**24
+MOST_RANK = 64
+MOST_ITEMS_PER_USER = 4096
+
+
+class Factorization(Recommender):
+    """Devices read one table of their own, and ask for rows of items by number."""
+
+    @property
+    def rows_per_request(self) -> int:
+        return int(self.definition.dpam.slices_per_device)
+
+    def check_for_devices(self) -> None:
+        if self.definition.WhichOneof("local_data") is None:
+            raise ConfigurationError("Expected the task definition to name its local data: data or implicit")
+        for declared in self.local_data:
+            identifier(table=declared.table)
+        model, privacy = self.definition.model, self.definition.privacy
+        integer(low=1, high=MOST_ITEMS, items=model.items)
+        integer(low=0, high=min(MOST_RANK, model.items), rank=model.rank)
+        self._check_data()
+        integer(low=1, high=min(MOST_ITEMS_PER_USER, model.items), max_items_per_user=privacy.max_items_per_user)
+        self.check()
+
+    def _check_data(self) -> None:
+        """Raises ConfigurationError for a declared range of values beyond the limits."""

@@ -1,0 +1,65 @@
+"""DPAM on implicit feedback as the platform sees it."""
+
+from __future__ import annotations
+
+from odp.algorithms.events_query import EventsTerms
+from odp.algorithms.factorization.algorithm import Factorization
+from odp.algorithms.factorization.slices import ROWS
+from odp.algorithms.implicit.terms import GRAMIAN_TABLE, ITEMS_TABLE, Terms
+from odp.algorithms.seam import (
+    DeclaredRelease,
+    LocalTable,
+    ModelTable,
+    Query,
+    RecommenderClient,
+    RecommenderPopulation,
+    RecommenderServer,
+)
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
+
+
+class TaskAlgorithm(Factorization):
+    """``odp.algorithms.seam.Recommender`` of tasks that train on implicit feedback."""
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        data = self.definition.implicit
+        events = EventsTerms.of(data, aggregates=("",))
+        return (LocalTable(ROWS, data.table, frozenset({"events"}), events),)
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        terms = Terms.of(self.definition)
+        items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
+        return items, ModelTable(GRAMIAN_TABLE, terms.rank, terms.rank, False)
+
+    def check(self) -> None:
+        Terms.of(self.definition)
+
+    def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
+        from odp.algorithms.implicit.server import ImplicitServer
+
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
+        return ImplicitServer(self.definition)
+
+    def client(self) -> RecommenderClient:
+        from odp.algorithms.implicit.client import ImplicitClient
+
+        return ImplicitClient(self.definition)
+
+    def query(self, round: int) -> Query:
+        from odp.algorithms.implicit.query import query_for
+
+        return query_for(self.definition, round)
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        from odp.algorithms.implicit.query import planned_releases
+
+        return planned_releases(self.definition)
+
+    def population(self) -> RecommenderPopulation:
+        from odp.algorithms.implicit.population import ImplicitPopulation
+
+        return ImplicitPopulation(self.definition)

@@ -1,0 +1,101 @@
+"""Where a model of implicit feedback ranks well and where it does not, on the researcher's own evaluation data.
+
+Buckets of items come from the noisy counts, so the same buckets could be published. What is found in them, and the
+buckets of users, read held-out items without noise: diagnostics of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
+from odp.datasets.ratings import Ratings
+from odp.numerics.arrays import Float64Array
+from odp.simulation.fifths import fifths
+from odp.simulation.ranking import evaluate, factor_scores, found_targets
+from odp.task import Task
+from odp.wire.model import Broadcast
+
+_CUTOFF = 20
+
+
+@dataclass(frozen=True)
+class RankingBucket:
+    """Items (or users) with a count from ``low`` to ``high``.
+
+    Attributes:
+      members: how many there are.
+      targets: held-out items among them (or of them).
+      recall: of items, the share of these targets that their users were offered among the first 20 places; of users,
+        mean Recall@20. None without targets.
+      ndcg: of users, mean NDCG@20; None for items, which have none of their own.
+    """
+
+    low: float
+    high: float
+    members: int
+    targets: int
+    recall: float | None
+    ndcg: float | None
+
+
+@dataclass(frozen=True)
+class RankingDiagnostics:
+    """Recall by popularity of the item (noisy counts) and by activity of the user (history size)."""
+
+    popularity: tuple[RankingBucket, ...]
+    activity: tuple[RankingBucket, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def diagnose_ranking(
+    task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, item_counts: Float64Array
+) -> RankingDiagnostics:
+    """Diagnostics of a model of implicit feedback.
+
+    Args:
+      task, model: what was trained.
+      history: what is known of each user; its row is solved on it, and it is masked.
+      targets: held-out items of the same users.
+      item_counts: noisy counts float64 [m].
+
+    Raises:
+      DataError: sizes do not fit the task.
+    """
+    scores = factor_scores(ImplicitPopulation(task.definition()).user_rows(model, history), item_rows(model))
+    cutoff = min(_CUTOFF, targets.n_items)
+    found = found_targets(scores, history, targets, cutoff=cutoff)
+
+    def by_item() -> Iterator[RankingBucket]:
+        for own in fifths(item_counts):
+            hits = found[own[targets.items]]
+            yield _bucket(item_counts[own], len(hits), float(hits.mean()) if len(hits) else None, None)
+
+    def by_user() -> Iterator[RankingBucket]:
+        sizes = history.counts().astype(np.float64)
+        for own in fifths(sizes):
+            users = np.flatnonzero(own)
+            wanted = targets.select_users(users)
+            if not wanted.n_ratings:
+                yield _bucket(sizes[own], 0, None, None)
+                continue
+            part = evaluate(
+                lambda block, users=users: scores(users[block]),  # type: ignore[misc]
+                history.select_users(users),
+                wanted,
+                cutoffs=(cutoff,),
+            )
+            yield _bucket(sizes[own], wanted.n_ratings, part.recall[cutoff], part.ndcg[cutoff])
+
+    return RankingDiagnostics(popularity=tuple(by_item()), activity=tuple(by_user()))
+
+
+def _bucket(sizes: Float64Array, targets: int, recall: float | None, ndcg: float | None) -> RankingBucket:
+    return RankingBucket(float(sizes.min()), float(sizes.max()), len(sizes), targets, recall, ndcg)

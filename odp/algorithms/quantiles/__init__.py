@@ -1,0 +1,1 @@
+"""Quantiles of a local column, by noisy counts over a declared grid, with intervals for the noise."""

@@ -1,0 +1,40 @@
+"""Quantiles as the platform sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.algorithms.dense.inquiry import VectorInquiry
+from odp.algorithms.quantiles.terms import RELEASE, ROWS, Terms
+from odp.algorithms.seam import Answers, LocalTable
+from odp.numerics.arrays import Float64Array
+
+
+class TaskAlgorithm(VectorInquiry):
+    """``odp.algorithms.seam.Inquiry`` of tasks that ask for quantiles."""
+
+    release = RELEASE
+
+    def terms(self) -> Terms:
+        return Terms.of(self.definition)
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        terms = self.terms()
+        return (LocalTable(ROWS, terms.table, frozenset({"ratings"}), terms.events),)
+
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> Answers:
+        from odp.algorithms.quantiles.results import QuantileResults
+
+        terms = self.terms()
+        return QuantileResults(
+            counts=released[RELEASE],
+            std=terms.grid.std_of(contributions) if noisy else 0.0,
+            edges=terms.edges,
+            at=terms.at,
+            contributions=contributions,
+            epsilon=epsilon,
+            delta=self.definition.privacy.delta,
+        )

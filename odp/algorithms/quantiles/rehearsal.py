@@ -1,0 +1,45 @@
+"""The tasks that an enclave runs through before it can import nothing more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from odp.algorithms.quantiles.task import Quantiles
+from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, UserLevelDP
+from odp.v1 import common_pb2, statistics_pb2
+
+_BINS = 6
+
+
+def aggregated(*, clients: int, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task per way through the aggregator's enclave; ``clients`` is the fewest of a session of SecAgg+."""
+    return (_definition(), _definition(MASKED), _definition(SECAGG, clients=clients))
+
+
+def published() -> tuple[common_pb2.TaskDefinition, ...]:
+    """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
+    asked = common_pb2.Quantiles(
+        table="ratings",
+        edges=np.arange(_BINS + 1, dtype="<f8").tobytes(),
+        at=[0.5],
+        dense=statistics_pb2.DenseTerms(clip=1.0, grid_bits=6, noise_std=1.0, maximum=2),
+    )
+    definition = common_pb2.TaskDefinition(
+        name="rehearsal",
+        population="rehearsal",
+        privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
+        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=1),
+        quantiles=asked,
+    )
+    return (definition,)
+
+
+def _definition(aggregation: str = ENCLAVE, *, clients: int = 1) -> common_pb2.TaskDefinition:
+    return Quantiles(
+        name="rehearsal",
+        low=0,
+        high=2,
+        bins=_BINS,
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+        cohort=Cohort(minimum=clients, goal=clients, aggregation=aggregation),
+    ).definition()

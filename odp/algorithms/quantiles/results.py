@@ -1,0 +1,99 @@
+"""What a task released, as quantiles with intervals for the noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, quantile
+from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array
+
+
+@dataclass(frozen=True)
+class QuantileResults(Mapping[float, Estimate]):
+    """The reported quantiles, by their share of the users' records.
+
+    Attributes:
+      counts: float64 [bins], what was released: shares of records, summed over users; noise can make one negative.
+      std: standard deviation of the noise on each.
+      edges: float64 [bins + 1].
+      at: what is reported.
+      contributions: devices that took part.
+      epsilon, delta: what the release cost each of them; epsilon is infinite where there was no noise.
+    """
+
+    counts: Float64Array = field(repr=False)
+    std: float
+    edges: Float64Array = field(repr=False)
+    at: tuple[float, ...]
+    contributions: int
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if self.counts.shape != (len(self.edges) - 1,):
+            raise ConfigurationError(f"Expected {len(self.edges) - 1} released numbers (got {list(self.counts.shape)})")
+
+    def __getitem__(self, q: float) -> Estimate:
+        return self.estimate(q)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.at)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def estimate(self, q: float, confidence: float = CONFIDENCE) -> Estimate:
+        """Any quantile, reported or not: it costs no privacy. Raises ConfigurationError where q is not in (0, 1)."""
+        return quantile(self.counts, std=self.std, edges=self.edges, q=q, confidence=confidence)
+
+    def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
+        """Plain values."""
+        found = {q: self.estimate(q, confidence) for q in self.at}
+        return {
+            "contributions": self.contributions,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "confidence": confidence,
+            "quantiles": [{"at": q, "value": one.value, "low": one.low, "high": one.high} for q, one in found.items()],
+            "counts": self.counts.tolist(),
+            "edges": self.edges.tolist(),
+            "std": self.std,
+        }
+
+    def lines(self, confidence: float, exact: QuantileResults | None = None) -> Iterator[object]:
+        """What a terminal shows."""
+        for q in self.at:
+            found = self.estimate(q, confidence)
+            truth = "" if exact is None else f" (without noise {exact[q].value:.4g})"
+            yield f"quantile {q:g}: {found.value:.4g}, from {found.low:.4g} to {found.high:.4g}{truth}"
+
+    def draw(self, path: str | Path, *, exact: QuantileResults | None = None, confidence: float = CONFIDENCE) -> None:
+        """Saves a picture: each quantile with its interval, and ``exact`` beside it.
+
+        Raises:
+          DataError: the file cannot be written, or its ending names no format of pictures.
+        """
+        from matplotlib.figure import Figure
+
+        found = [self.estimate(q, confidence) for q in self.at]
+        values = [one.value for one in found]
+        error: Any = [[one.value - one.low for one in found], [one.high - one.value for one in found]]
+        figure = Figure(figsize=(8.0, 4.0), layout="constrained")
+        panel = figure.subplots()
+        panel.errorbar(values, list(self.at), xerr=error, fmt="o", capsize=4, label="released, with noise")
+        if exact is not None:
+            panel.plot([exact[q].value for q in self.at], list(self.at), "x", label="without noise (never released)")
+            panel.legend(frameon=False, fontsize="small")
+        panel.set_xlim(float(self.edges[0]), float(self.edges[-1]))
+        panel.set_ylim(0.0, 1.0)
+        panel.set_xlabel("value")
+        panel.set_ylabel("share of records below")
+        try:
+            figure.savefig(path, dpi=130)
+        except (OSError, ValueError) as problem:
+            raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem

@@ -1,0 +1,39 @@
+"""Statistics as the platform sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from google.protobuf.message import Message
+
+from odp.algorithms.dense.inquiry import VectorInquiry
+from odp.algorithms.seam import Answers, LocalTable
+from odp.algorithms.statistics.terms import RELEASE, Terms
+from odp.numerics.arrays import Float64Array
+
+_OWN = frozenset({"ratings", "events"})
+
+
+class TaskAlgorithm(VectorInquiry):
+    """``odp.algorithms.seam.Inquiry`` of tasks that ask for statistics."""
+
+    release = RELEASE
+
+    def terms(self) -> Terms:
+        return Terms.of(self.definition)
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        return tuple(LocalTable(part.name, part.table, _OWN, part.events) for part in self.terms().parts)
+
+    @property
+    def resolved(self) -> Message:
+        return cast("Message", self.definition.statistics.dense)
+
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> Answers:
+        from odp.algorithms.statistics.results import results_of
+
+        return results_of(self.definition, released[RELEASE], contributions=contributions, epsilon=epsilon, noisy=noisy)

@@ -1,0 +1,43 @@
+"""Released statistics on a terminal: a table per histogram, a line per mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from rich.table import Table
+
+from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
+
+_MOST_ROWS = 40
+
+
+def lines(
+    found: Mapping[str, HistogramResult | MeanResult],
+    exact: Mapping[str, HistogramResult | MeanResult] | None,
+    confidence: float,
+) -> Iterator[Table | str]:
+    """What rich prints; ``exact`` is what a simulation knows to have been there."""
+    for name, result in found.items():
+        known = None if exact is None else exact[name]
+        if isinstance(result, HistogramResult):
+            yield _histogram(name, result, known if isinstance(known, HistogramResult) else None, confidence)
+            continue
+        low, high = result.interval(confidence)
+        truth = "" if known is None or isinstance(known, HistogramResult) else f" (without noise {known.value:.4g})"
+        yield f"[bold]{name}[/bold]: mean {result.value:.4g}, from {low:.4g} to {high:.4g}{truth}"
+
+
+def _histogram(name: str, result: HistogramResult, known: HistogramResult | None, confidence: float) -> Table:
+    low, high = result.interval(confidence)
+    shown = np.arange(len(result.counts))
+    title = f"{name}: {result.counting} per bin"
+    if len(shown) > _MOST_ROWS:
+        shown = np.argsort(-result.counts, kind="stable")[:_MOST_ROWS]
+        title += f", the {_MOST_ROWS} largest of {len(result.counts):,}"
+    table = Table("bin", "count", "from", "to", *([] if known is None else ["without noise"]), title=title)
+    for bin in shown.tolist():
+        label = str(bin) if result.edges is None else f"{result.edges[bin]:g} .. {result.edges[bin + 1]:g}"
+        row = [label, f"{result.counts[bin]:.1f}", f"{low[bin]:.1f}", f"{high[bin]:.1f}"]
+        table.add_row(*row, *([] if known is None else [f"{known.counts[bin]:.1f}"]))
+    return table

@@ -1,0 +1,58 @@
+"""The tasks that an enclave runs through before it can import nothing more."""
+
+from __future__ import annotations
+
+from odp.algorithms.statistics.config import Histogram, Mean
+from odp.algorithms.statistics.task import Statistics
+from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, UserLevelDP
+from odp.v1 import common_pb2, statistics_pb2
+
+_BINS = 6
+
+
+def aggregated(*, clients: int, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task per way through the aggregator's enclave.
+
+    ``clients`` is the fewest of a session of SecAgg+; contributions of ``large`` numbers are sealed in segments.
+    """
+    return (
+        _definition(_BINS),
+        _definition(large),
+        _definition(_BINS, aggregation=MASKED),
+        _definition(_BINS, aggregation=SECAGG, clients=clients),
+    )
+
+
+def published() -> tuple[common_pb2.TaskDefinition, ...]:
+    """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
+    terms = statistics_pb2.DenseTerms(clip=1.0, grid_bits=6, noise_std=1.0, maximum=2)
+    users = statistics_pb2.HistogramQuery.COUNTING_USERS
+    query = statistics_pb2.StatisticsQuery(
+        name="items",
+        table="ratings",
+        column=statistics_pb2.StatisticsQuery.COLUMN_ITEM,
+        share=1.0,
+        histogram=statistics_pb2.HistogramQuery(bins=_BINS, counting=users, clip=1.0),
+    )
+    definition = common_pb2.TaskDefinition(
+        name="rehearsal",
+        population="rehearsal",
+        privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
+        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=1),
+        statistics=statistics_pb2.Statistics(queries=[query], dense=terms),
+    )
+    return (definition,)
+
+
+def _definition(bins: int, *, aggregation: str = ENCLAVE, clients: int = 1) -> common_pb2.TaskDefinition:
+    return Statistics(
+        name="rehearsal",
+        queries={
+            "items": Histogram(bins=bins),
+            "values": Histogram(low=0, high=2, bins=2, counts="records", clip=2.0),
+            "shares": Histogram(edges=(0.0, 1.0, 2.0), counts="shares"),
+            "mean": Mean(low=0, high=2),
+        },
+        privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+        cohort=Cohort(minimum=clients, goal=clients, aggregation=aggregation),
+    ).definition()

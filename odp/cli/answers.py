@@ -1,0 +1,54 @@
+"""The answers to a question on a terminal, and `odp simulate` of a question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odp.cli.console import console, print_json
+from odp.cli.outputs import writing
+
+if TYPE_CHECKING:
+    from odp.algorithms.seam import Answers
+    from odp.datasets import Ratings
+    from odp.task import Question
+
+_CONFIDENCE = 0.95
+
+
+def show_results(
+    found: Answers, *, picture: Path | None, confidence: float, json: bool, exact: Answers | None = None
+) -> None:
+    """The answers on stderr; with ``json``, one object on stdout."""
+    out = console()
+    plain = found.to_json(confidence)
+    for line in found.lines(confidence, exact):
+        out.print(line)
+    out.print(
+        f"{found.contributions:,} devices; ε {found.epsilon:.4g} at δ {found.delta:g} for all of it; "
+        f"intervals cover the noise with {confidence:.0%} each"
+    )
+    if picture is not None:
+        with writing(picture):
+            found.draw(picture, exact=exact, confidence=confidence)
+        out.print(f"picture: {picture}")
+    if json:
+        print_json(plain)
+
+
+def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool) -> None:
+    """Simulates ``task`` on a data set, beside what was there without noise."""
+    from odp.algorithms.registry import training_of
+    from odp.simulation.answers import simulate_answers
+    from odp.simulation.inputs import SIMULATION
+
+    finished = simulate_answers(task, ratings, seed=seed, noise=noise)
+    picture = None
+    if output is not None:
+        picture = output / f"{training_of(task.definition())}.png"
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+    console().print(f"note: {SIMULATION}")
+    show_results(finished.results, picture=picture, confidence=_CONFIDENCE, json=False, exact=finished.exact)
+    if json:
+        print_json(finished.to_json())

@@ -1,0 +1,1 @@
+"""Numerics without a domain: array types, threads, vector code, and sorting at addresses that no data decide."""

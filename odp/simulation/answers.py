@@ -1,0 +1,126 @@
+"""Simulates a question on one machine: every user's vector, the sum, the noise, and what was there before."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.dense.shares import sum_of_shares
+from odp.algorithms.registry import inquiry_for, training_of
+from odp.algorithms.release import charges_of, draw_noise, to_values
+from odp.algorithms.seam import Answers
+from odp.datasets.ratings import Ratings
+from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Int64Array
+from odp.privacy.accounting import epsilon as epsilon_of
+from odp.privacy.events import DistributedRelease, GaussianRelease
+from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.simulation.inputs import SIMULATION
+from odp.simulation.noise import NoNoise, SeededNoise
+from odp.simulation.users import user_seeds
+from odp.task import Question, check_delta_for
+
+_ROUND = 0
+
+
+@dataclass(frozen=True)
+class AnswersRun:
+    """A simulated question.
+
+    Attributes:
+      results: What a server would get.
+      exact: The same without noise, after clipping and rounding: nobody would ever see it.
+      epsilon: What the joint release cost at ``delta``; infinity where noise was off.
+      charges: The one event of the ledger, none where noise was off.
+    """
+
+    task: Question
+    results: Answers
+    exact: Answers = field(repr=False)
+    epsilon: float
+    delta: float
+    charges: tuple[GaussianRelease | DistributedRelease, ...]
+    seconds: float
+
+    def draw(self, path: str | Path) -> None:
+        """Saves a picture of the answers, with what was there. Raises DataError where it cannot."""
+        self.results.draw(path, exact=self.exact)
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON-able summary; the keys that scripts may rely on. The answers stand under the name of the training."""
+        return {
+            "statement": SIMULATION,
+            "task": self.task.name,
+            str(training_of(self.task.definition())): self.results.to_json(),
+            "exact": self.exact.to_json(),
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "seconds": round(self.seconds, 3),
+            "charges": [event.to_json() for event in self.charges],
+        }
+
+
+def simulate_answers(
+    task: Question, population: Ratings, *, seed: int = 1, noise: bool | IntegerNoise = True
+) -> AnswersRun:
+    """Asks every user of ``population``; arguments as in ``odp.simulate``.
+
+    Raises:
+      DataError: there are no users, or more than the round takes, or fewer than share its noise.
+      PrivacyError: delta is no guarantee at this number of users.
+    """
+    started = time.perf_counter()
+    algorithm = inquiry_for(task.definition())
+    query = algorithm.query(_ROUND)
+    (release,) = query.releases
+    if not 0 < population.n_users <= query.maximum:
+        raise DataError(
+            f"Expected 1 to {query.maximum} users, as the cohort's goal allows (got {population.n_users}); "
+            "set the goal to the users of the data set"
+        )
+    if population.n_users < release.sharers:
+        raise DataError(
+            f"Expected at least {release.sharers} users, whose shares together are the charged noise "
+            f"(got {population.n_users}); lower the cohort's minimum, or take more users"
+        )
+    check_delta_for(task.privacy.delta, population.n_users)
+    server = algorithm.server()
+    broadcast = server.broadcast(server.start())
+    seeds = user_seeds(population, seed)
+    exact = algorithm.population().contribute(broadcast, population, round=_ROUND, seeds=seeds)[release.name]
+    silent = noise is False or isinstance(noise, NoNoise)
+    source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
+    charges = () if silent else charges_of(query)
+    epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
+    if release.sharers and noise is True and isinstance(query, DenseQuery):
+        drawn = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)
+    else:
+        drawn = draw_noise(release, source)
+
+    def results(integers: Int64Array, *, noisy: bool) -> Answers:
+        return algorithm.answers(
+            {release.name: to_values(release, integers)},
+            contributions=population.n_users,
+            epsilon=epsilon if noisy else math.inf,
+            noisy=noisy,
+        )
+
+    return AnswersRun(
+        task=task,
+        results=results(exact + drawn, noisy=not silent),
+        exact=results(exact, noisy=False),
+        epsilon=epsilon,
+        delta=task.privacy.delta,
+        charges=charges,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def require_answer_options(kind: str, **given: object) -> None:
+    """Raises ConfigurationError for the first option of ``odp.simulate`` that is only for models and was given."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigurationError(f"Expected no {name} with {kind}: there is one round and no model")

@@ -1,0 +1,57 @@
+"""A model on its way from the server to devices: its tables, all of them or what one device received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from odp.numerics.arrays import Float32Array, Int64Array
+from odp.wire.encoding import Encoding
+
+
+@dataclass(frozen=True)
+class Table:
+    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
+
+    ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.wire.encoding.rounded``).
+    """
+
+    name: str
+    rows: Float32Array
+    keyed: bool
+    encoding: Encoding = "float32"
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Model version ``version``, trained on by the round of the same number. At most one table is keyed."""
+
+    version: int
+    tables: tuple[Table, ...]
+
+    @property
+    def keyed(self) -> Table:
+        """The keyed table. Raises StopIteration where the model has none."""
+        return next(table for table in self.tables if table.keyed)
+
+    @property
+    def dense(self) -> dict[str, Float32Array]:
+        """The dense tables by name."""
+        return {table.name: table.rows for table in self.tables if not table.keyed}
+
+    def with_rows(self, rows: Float32Array) -> Broadcast:
+        """The same with other rows in the keyed table."""
+        return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and ascending.
+
+    Shapes: keys int64 [k], rows float32 [k, width], dense by name.
+    """
+
+    version: int
+    keys: Int64Array
+    rows: Float32Array
+    dense: Mapping[str, Float32Array]
