@@ -10,14 +10,13 @@ from odp.errors import StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.changes import Changes
-from trusted_aggregator.control import ControlService
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.interface import Writes
-from trusted_aggregator.program import _resume
-from trusted_aggregator.records import SealedRecord
-from trusted_aggregator.servicer import AggregatorService
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.control import ControlService
+from trusted_aggregator.host.program import _resume
+from trusted_aggregator.host.servicer import AggregatorService
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import SealedRecord, Writes
 
 
 class StoredHost:

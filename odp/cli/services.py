@@ -275,9 +275,9 @@ def run_aggregator(
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
     from odp.transport.limits import Limits
-    from trusted_aggregator.program import Config, start
-    from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
-    from trusted_aggregator.secagg_session import Pace
+    from trusted_aggregator.host.program import Config, start
+    from trusted_aggregator.modes.secagg.limits import MEBIBYTE, SessionLimits
+    from trusted_aggregator.modes.secagg.session import Pace
 
     policy = EnclavePolicy(
         role="aggregator",

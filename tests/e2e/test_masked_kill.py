@@ -16,8 +16,8 @@ from odp.v1 import common_pb2
 
 pytestmark = pytest.mark.processes
 
-STORAGE = "trusted_aggregator.storage:Storage"
-CORE = "trusted_aggregator.enclave:AggregatorCore"
+STORAGE = "trusted_aggregator.host.storage:Storage"
+CORE = "trusted_aggregator.enclave.core:AggregatorCore"
 
 
 def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_everybodys(

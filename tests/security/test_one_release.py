@@ -18,7 +18,7 @@ from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
 from odp.errors import OdpError, PrivacyError, StateError
 from odp.v1 import common_pb2
-from trusted_aggregator.records import noise_key, release_key
+from trusted_aggregator.state.records import noise_key, release_key
 
 Make = Callable[..., Any]
 BINS, CLIENTS = 40, 30

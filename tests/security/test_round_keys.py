@@ -24,7 +24,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.sealing import unseal
 from odp.enclave.slots import EmulatedSlots
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
-from trusted_aggregator.records import NOISE_PREFIX
+from trusted_aggregator.state.records import NOISE_PREFIX
 
 Make = Callable[..., Any]
 LARGE = 300_000

@@ -21,7 +21,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.rounds import contribution_bytes
+from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes
 
 Make = Callable[..., Any]
 ITEMS, PLACES = 60, 8
