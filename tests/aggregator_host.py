@@ -13,9 +13,12 @@ from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.control import ControlService
+from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.program import _resume
+from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import AggregatorService
 from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.state.records import SealedRecord, Writes
 
 
@@ -43,9 +46,15 @@ class StoredHost:
         self.storage.apply(self.core.restored_writes)
         _resume(self.core, self.storage, [self.world.population], log)
         changes = Changes(self.core, self.storage, failed=self.failures.append)
-        self.service = AggregatorService(self.core, self.storage, changes, failed=self.failures.append)
+        modes = HostModes(self.core, self.storage, self.state, log)
+        self.service = AggregatorService(self.core, self.storage, changes, modes, failed=self.failures.append)
         self.control = ControlService(
-            self.core, self.storage, changes, log, clock=lambda: self.now, monotonic=lambda: self.steady
+            self.core,
+            self.storage,
+            changes,
+            log,
+            rounds=HostedRounds(self.core, self.storage, changes, modes, log),
+            idle=IdleTasks(self.storage, clock=lambda: self.now, monotonic=lambda: self.steady),
         )
         self.control.resume()
         self.control.sweep()

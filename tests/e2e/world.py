@@ -37,6 +37,7 @@ from odp.task import Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
 from odp.v1 import common_pb2, server_pb2
+from trusted_aggregator.modes.hosting import ModeOptions
 from trusted_aggregator.modes.secagg.session import Pace
 
 POPULATION = "films"
@@ -90,7 +91,7 @@ class World:
         stack.callback(self.distributor.stop)
         self.aggregator = trusted_aggregator.host.program.start(
             trusted_aggregator.host.program.Config(
-                state=self.root / "aggregator", policy=self.policy, pace=self.pace, **shared
+                state=self.root / "aggregator", policy=self.policy, modes=ModeOptions(pace=self.pace), **shared
             ),
             log=self.log("aggregator"),
             launch=InThread(

@@ -27,7 +27,8 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.enclave.round_keys import RoundKeys
-from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise, new_record, noised_here
+from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise
+from trusted_aggregator.rounds.enclave_half import new_record
 from trusted_aggregator.state import limits, records
 from trusted_aggregator.state.ledger_writes import STATE_EVERY
 from trusted_aggregator.state.limits import (
@@ -307,7 +308,7 @@ def worst_population(world: Any, name: str, sealer: Sealer) -> Iterator[SealedRe
             own = RoundKeys(world.identity).new_sealer(opened.sha256)
             record = new_record(order, noise, policy_sha256=world.policy.sha256)
             yield own.seal(records.round_key(opened.sha256, 0), record.encode())
-            yield own.seal(records.noise_key(opened.sha256, 0), noise.encode(noised_here(opened.queries[0])))
+            yield own.seal(records.noise_key(opened.sha256, 0), noise.encode(opened.queries[0].releases))
 
 
 def full_ledger(events: Any) -> tuple[LedgerState, bytes, list[Entry]]:

@@ -38,7 +38,7 @@ from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary.interface import Charged
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.round_keys import RoundKeys
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.records import SealedRecord, ledger_key, noise_key, release_key
 from trusted_aggregator.state.sealed_state import RoundNoise
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, hand_over_pb2, population_pb2
 from trusted_aggregator.state.records import Writes
@@ -34,7 +33,8 @@ class Refused(NamedTuple):
 class Charged:
     """Answer to ``charge``: ``released`` says that the release is sealed, so that ``release`` hands it out.
 
-    ``masked_bytes`` is the length of each masked vector, whose sum ``seal_release`` needs; 0 where the enclave sums.
+    ``host_part_bytes`` is the length of the host's part of each contribution, whose sum ``seal_release`` needs; 0 where
+    there is none.
     """
 
     task_sha256: bytes
@@ -42,7 +42,18 @@ class Charged:
     contributions: int
     released: bool
     writes: Writes
-    masked_bytes: int = 0
+    host_part_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class HostSum:
+    """What a host hands in once for a charged round: the sum of what it holds, and the name of the set of that.
+
+    ``sum`` is integers, little-endian, as the round's mode of aggregation has them.
+    """
+
+    sum: bytes
+    set_sha256: bytes
 
 
 @dataclass(frozen=True)
@@ -100,16 +111,16 @@ class Aggregator(Protocol):
         """Length of every well-formed sealed contribution to a round; the refusal that each would meet."""
         ...
 
-    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of the masked vector that comes with each contribution, 0 where none does; or the refusal."""
+    def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the part of each contribution that stays with the host, 0 where none does; or the refusal."""
         ...
 
-    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        """SHA-256 of the masked vectors of a charged round from number ``start`` on; empty behind the last one."""
+    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """SHA-256 of the host's parts of a charged round from number ``start`` on; empty behind the last one."""
         ...
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
-        """Says which survivors of a round of SecAgg+ the host can unmask: ``charge`` is for them. Idempotent."""
+        """Names the contributions that the host holds alone: ``charge`` is for them. Idempotent."""
         ...
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
@@ -120,7 +131,7 @@ class Aggregator(Protocol):
         """Closes the set of contributions and charges the ledger for it. Idempotent."""
         ...
 
-    def seal_release(self, order: bytes, *, noise: bytes | None = None, masked: MaskedSum | None = None) -> Writes:
+    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
         """Makes the one release of a charged round, sealed. Idempotent."""
         ...
 

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from odp.crypto import domains
-from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
@@ -30,7 +29,7 @@ from odp.privacy.mechanisms import IntegerNoise
 from odp.signed.charter import charter_sha256, open_charter
 from odp.signed.task import open_order, open_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
-from trusted_aggregator.boundary.interface import Charged, Status
+from trusted_aggregator.boundary.interface import Charged, HostSum, Status
 from trusted_aggregator.boundary.orders import not_open, open_abandon_order, parse_order, require_same_model, void
 from trusted_aggregator.enclave.handing_over import HandingOver
 from trusted_aggregator.enclave.noise import noise_of
@@ -39,8 +38,8 @@ from trusted_aggregator.enclave.opening import make_room, require_may_begin, req
 from trusted_aggregator.enclave.releasing import release_sha256, signed_release
 from trusted_aggregator.enclave.restoring import Contributions, held_round, restore
 from trusted_aggregator.enclave.taking_over import TakenOver
-from trusted_aggregator.modes.admission import require_same_key, sealed_key
-from trusted_aggregator.modes.enclave.enclave_half import Round, draw_round_noise, new_record, noised_here
+from trusted_aggregator.rounds.admission import require_same_key, sealed_key
+from trusted_aggregator.rounds.enclave_half import Round, new_record
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.chartering import changeable
 from trusted_aggregator.state.population import Population, unfounded
@@ -248,7 +247,7 @@ class AggregatorCore(HandingOver):
             admitting = sealed_key(token_key, population.charter, task_sha256=task.sha256, round=parsed.round)
             erased = make_room(task, parsed.round, population=population, holdings=self._holdings)
             query = task.queries[parsed.round]
-            noise = draw_round_noise(query, self._noise_of(parsed.round))
+            noise = task.rounds.draw_noise(query, self._noise_of(parsed.round))
             policy_sha256 = self._identity.policy.sha256
             record = new_record(order, noise, token_key=admitting, policy_sha256=policy_sha256)
             opened = held_round(task, record, self._identity)
@@ -259,7 +258,7 @@ class AggregatorCore(HandingOver):
             return (
                 self._sealer.seal(names.task_key(task.sha256), task.record.encode()),
                 sealer.seal(names.round_key(task.sha256, parsed.round), opened.record.encode()),
-                sealer.seal(names.noise_key(task.sha256, parsed.round), noise.encode(noised_here(query))),
+                sealer.seal(names.noise_key(task.sha256, parsed.round), noise.encode(task.rounds.noised(query))),
                 *erased,
             )
 
@@ -294,15 +293,15 @@ class AggregatorCore(HandingOver):
             if not released and not isinstance(found, Round):
                 raise void(parsed.round)
             writes = () if released else population.writes(self._sealer)
-            masked_bytes = found.masked_bytes if isinstance(found, Round) else 0
-            return Charged(task.sha256, parsed.round, standing.contributions, released, writes, masked_bytes)
+            part_bytes = found.host_part_bytes if isinstance(found, Round) else 0
+            return Charged(task.sha256, parsed.round, standing.contributions, released, writes, part_bytes)
 
-    def seal_release(self, order: bytes, *, noise: bytes | None = None, masked: MaskedSum | None = None) -> Writes:
+    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
         """Makes the one release of a charged round, sealed. Idempotent.
 
         Its hash is in force before its signature leaves: of two that are made of two sums, by whatever restarts in
-        between, at most one is ever opened by ``release``. ``noise`` is the record under ``noise_key``, ``masked`` the
-        host's half where the round is masked.
+        between, at most one is ever opened by ``release``. ``noise`` is the record under ``noise_key``, ``host_sum``
+        the sum of the host where it holds a part.
 
         Raises:
             ConfigurationError: the order is of no round that is open here.
@@ -327,7 +326,7 @@ class AggregatorCore(HandingOver):
             if standing.charge.events != task.charges(found.number):
                 raise StateError(f"the ledger charges round {found.number} otherwise; restore the newest state folder")
             drawn = self._noise(found, noise)
-            signed = signed_release(found, standing.charge, self._identity.signing, noise=drawn, masked=masked)
+            signed = signed_release(found, standing.charge, self._identity.signing, noise=drawn, host_sum=host_sum)
             population.seal(task_id=task.id, round=found.number, release_sha256=release_sha256(signed))
             found.status = Status.SEALED
             found.erase()
@@ -465,7 +464,7 @@ class AggregatorCore(HandingOver):
         found.status = Status.CHARGED
 
     def _noise(self, found: Round, record: bytes | None) -> RoundNoise:
-        releases = noised_here(found.query)
+        releases = found.noised(found.query)
         if not releases:
             return RoundNoise(found.record.noise_id, {})
         sealer = self._keys.sealer(found.task_sha256)

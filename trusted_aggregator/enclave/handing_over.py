@@ -31,7 +31,7 @@ from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.round_keys import RoundKeys
 from trusted_aggregator.enclave.submissions import Submissions
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, Writes

@@ -12,7 +12,7 @@ from odp.errors import Refusal
 from odp.privacy.ledger_entry import ReleaseState
 from trusted_aggregator.boundary.interface import RoundState, Status
 from trusted_aggregator.enclave.opened_task import OpenedTask
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, round_key, task_key
 

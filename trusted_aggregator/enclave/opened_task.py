@@ -13,7 +13,8 @@ from odp.privacy.events import Event, Sampling
 from odp.privacy.ledger_entry import Budget
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
-from trusted_aggregator.modes.masked.enclave_half import aggregated
+from trusted_aggregator.modes.table import round_class
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.sealed_state import TaskRecord
 
 
@@ -43,10 +44,15 @@ class OpenedTask:
     def queries(self) -> tuple[Query, ...]:
         """Of each planned round."""
         algorithm = algorithm_for(self.definition)
-        return tuple(
-            aggregated(algorithm.query(number), self.definition, task_sha256=self.sha256, round=number)
-            for number in range(len(algorithm.planned_releases()))
-        )
+        queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
+        for query in queries:
+            self.rounds.require(query)
+        return queries
+
+    @property
+    def rounds(self) -> type[Round]:
+        """What each of its rounds is."""
+        return round_class(self.definition)
 
     @functools.cached_property
     def largest(self) -> int:

@@ -10,14 +10,12 @@ import contextlib
 import functools
 import socket
 from collections.abc import Iterator, Sequence
-from typing import cast
 
-from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply, expect
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import AttestationError, ConfigurationError, PrivacyError, Refusal, TransparencyError
+from odp.errors import AttestationError, ConfigurationError, PrivacyError, TransparencyError
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
@@ -117,7 +115,7 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "sign_refusal": Route("submit", calls.sign_refusal),
         "sealed_length": Route("ask", calls.sealed_length),
         "round_key": Route("change", calls.round_key),
-        "masked_set": Route("change", calls.masked_set),
+        wire.HOST_PARTS: Route("change", calls.host_parts),
         "announce": Route("change", calls.announce),
         "give_up": Route("change", calls.give_up),
         "evidence": Route("ask", calls.evidence),
@@ -160,21 +158,13 @@ class _Calls:
         return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
 
     def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
-        asked = request.sealed_length
-        found = self._core.sealed_bytes(asked.task_sha256, asked.round)
-        if isinstance(found, Refusal):
-            number = cast(aggregator_pb2.Refusal, found.value)
-            return EnclaveReply(sealed_length=enclave_pb2.SealedLength(refusal=number))
-        masked = self._core.masked_bytes(asked.task_sha256, asked.round)
-        # A round that closed in between takes none either.
+        asked = request.sealed_length.task_sha256, request.sealed_length.round
         return EnclaveReply(
-            sealed_length=enclave_pb2.SealedLength(bytes=found, masked=0 if isinstance(masked, Refusal) else masked)
+            sealed_length=wire.sealed_length(self._core.sealed_bytes(*asked), self._core.host_part_bytes(*asked))
         )
 
-    def masked_set(self, request: EnclaveRequest) -> EnclaveReply:
-        asked = request.masked_set
-        digests = self._core.masked_set(asked.task_sha256, asked.round, asked.start)
-        return EnclaveReply(masked_set=enclave_pb2.MaskedSet(digests=digests))
+    def host_parts(self, request: EnclaveRequest) -> EnclaveReply:
+        return wire.host_parts(self._core.host_parts(*wire.host_parts_asked(request)))
 
     def announce(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.announce
@@ -213,7 +203,7 @@ class _Calls:
             self._core.seal_release(
                 given.order,
                 noise=given.noise if given.HasField("noise") else None,
-                masked=MaskedSum(given.masked.sum, given.masked.set_sha256) if given.HasField("masked") else None,
+                host_sum=wire.host_sum_of(given),
             )
         )
 

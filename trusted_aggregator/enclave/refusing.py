@@ -28,8 +28,9 @@ from odp.crypto.refusals import CLOSED, closed_digest
 from odp.crypto.signing import SigningKey
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.modes.enclave.enclave_half import MARK_BYTES, Round
+from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Round
 
 #: Contributions of closed rounds whose first bytes are remembered, and rounds.
 MOST_MARKS = 2**21
@@ -95,7 +96,7 @@ def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggr
         return b""
     digest = hashlib.sha256(given.sealed_contribution).digest()
     data = domains.refusal(
-        round.task_sha256, round.number, refusal.value, round.public_key, digest, given.masked_sha256
+        round.task_sha256, round.number, refusal.value, round.public_key, digest, wire.host_sha256(given)
     )
     return signing.sign(domains.REFUSAL, data)
 

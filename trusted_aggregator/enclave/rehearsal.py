@@ -25,8 +25,6 @@ from odp.algorithms.seam import Broadcast, Int64Array, LocalRatings, NoisyTensor
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
-from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
-from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
@@ -40,15 +38,15 @@ from odp.privacy.events import Event
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
-from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
+from odp.task import ENCLAVE, Cohort, ImplicitData, RatingsData, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from odp.wire.tables import manifest_for
+from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.modes.rehearsal import AGGREGATIONS, set_of_one, split
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key
 
 _ITEMS = 6
-# Fewest of a session of SecAgg+.
-_CLIENTS = 3
 # So many that a contribution is sealed in segments.
 _LARGE_BINS = SEGMENT_BYTES // 4 + 1
 
@@ -88,10 +86,8 @@ def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
     return (
         _model(data=RatingsData(low=1, high=5), training=DPAM(steps=1)),
         _model(data=ImplicitData(), training=ImplicitDPAM(steps=1)),
-        _statistics(bins=_ITEMS),
         _statistics(bins=_LARGE_BINS),
-        _statistics(bins=_ITEMS, aggregation=MASKED),
-        _statistics(bins=_ITEMS, aggregation=SECAGG, clients=_CLIENTS),
+        *(_statistics(bins=_ITEMS, aggregation=aggregation) for aggregation in AGGREGATIONS),
     )
 
 
@@ -124,7 +120,8 @@ def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
     return definition
 
 
-def _statistics(*, bins: int, aggregation: str = ENCLAVE, clients: int = 1) -> common_pb2.TaskDefinition:
+def _statistics(*, bins: int, aggregation: str = ENCLAVE) -> common_pb2.TaskDefinition:
+    clients = AGGREGATIONS[aggregation]
     return Statistics(
         name="rehearsal",
         queries={
@@ -206,33 +203,34 @@ class _Rehearsal:
         opening = sign_order(order, self._developer, domains.OPEN)
         token_key = self._issuer.token_key(self._definition.population, self._sha256, number)
         self._persist(self._core.open_round(self._task, *opening, token_key))
-        if is_secagg(self._definition):
+        if not self._core.sealed_bytes(self._sha256, number):
             return self._release(number, order, self._announced(number))
         sealed, vector = self._contribution(number, model, broadcast)
         digest = hashlib.sha256(vector).digest() if vector else b""
         if (
             self._core.sealed_bytes(self._sha256, number) != len(sealed)
-            or self._core.masked_bytes(self._sha256, number) != len(vector)
-            or self._core.submit(self._sha256, number, sealed, masked_sha256=digest)
+            or self._core.host_part_bytes(self._sha256, number) != len(vector)
+            or self._core.submit(self._sha256, number, sealed, host_sha256=digest)
         ):
             raise StateError("the rehearsal's contribution was refused")
         self._restart([sealed + digest])
-        masked = MaskedSum(vector, set_sha256(self._sha256, number, [digest])) if vector else None
-        return self._release(number, order, masked)
+        name = set_of_one(digest, task_sha256=self._sha256, round=number)
+        return self._release(number, order, HostSum(vector, name) if vector else None)
 
-    def _announced(self, number: int) -> MaskedSum:
+    def _announced(self, number: int) -> HostSum:
         self._restart([])
-        self._core.announce(self._sha256, number, _CLIENTS, bytes(32))
+        self._core.announce(self._sha256, number, self._definition.cohort.minimum, bytes(32))
         (release,) = self._algorithm.query(number).releases
-        return MaskedSum(bytes(8 * release.coordinates), bytes(32))
+        return HostSum(bytes(8 * release.coordinates), bytes(32))
 
-    def _release(self, number: int, order: aggregator_pb2.RoundOrder, masked: MaskedSum | None) -> NoisyTensors:
+    def _release(self, number: int, order: aggregator_pb2.RoundOrder, host_sum: HostSum | None) -> NoisyTensors:
         close = sign_order(order, self._developer, domains.CLOSE)
-        self._settle(self._core.charge(*close).writes)
-        if masked is not None and not is_secagg(self._definition):
-            self._core.masked_set(self._sha256, number, 0)
+        charged = self._core.charge(*close)
+        self._settle(charged.writes)
+        if charged.host_part_bytes:
+            self._core.host_parts(self._sha256, number, 0)
         noise = self._records[noise_key(self._sha256, number)]
-        self._settle(self._core.seal_release(close[0], noise=noise, masked=masked))
+        self._settle(self._core.seal_release(close[0], noise=noise, host_sum=host_sum))
         signed = self._core.release(close[0], stored=self._records[release_key(self._sha256, number)])
         release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed).release)
         tensors = {
@@ -247,9 +245,8 @@ class _Rehearsal:
         slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
         payload, _ = self._algorithm.client().contribute(slices, LocalRatings(items, np.ones(3)), round=number, seed=1)
         vector = b""
-        if self._core.masked_bytes(self._sha256, number):
-            halves = mask(payload, info=domains.masked_vector_info(self._sha256, number))
-            payload, vector = halves.secret, halves.vector
+        if self._core.host_part_bytes(self._sha256, number):
+            payload, vector = split(payload, task_sha256=self._sha256, round=number)
         contribution_id = os.urandom(32)
         contribution = aggregator_pb2.Contribution(
             task_sha256=self._sha256,

@@ -6,18 +6,18 @@ import hashlib
 
 from odp.algorithms.release import charge_of
 from odp.crypto import domains
-from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
 from odp.privacy.events import releases_of
 from odp.privacy.ledger_entry import Entry
 from odp.v1 import common_pb2
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.sealed_state import RoundNoise
 
 
 def signed_release(
-    found: Round, entry: Entry, key: SigningKey, *, noise: RoundNoise, masked: MaskedSum | None = None
+    found: Round, entry: Entry, key: SigningKey, *, noise: RoundNoise, host_sum: HostSum | None = None
 ) -> common_pb2.SignedRelease:
     """The SignedRelease of a frozen round under the ledger entry that charged it.
 
@@ -30,7 +30,7 @@ def signed_release(
     """
     if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
         raise StateError(f"the contributions or the noise of round {found.number} are not those that were charged")
-    sums = found.noisy_sums(noise, masked)
+    sums = found.noisy_sums(noise, host_sum)
     release = common_pb2.Release(
         task_sha256=found.task_sha256,
         round=found.number,

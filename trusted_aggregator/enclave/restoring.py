@@ -15,7 +15,7 @@ from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
@@ -80,7 +80,7 @@ def restore(
 def held_round(task: OpenedTask, record: RoundRecord, identity: EnclaveIdentity) -> Round:
     """The round of a record, without contributions."""
     order = parse_order(record.order)
-    return Round(
+    return task.rounds(
         task_sha256=task.sha256,
         order=order,
         record=record,

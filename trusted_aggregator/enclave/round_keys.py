@@ -21,7 +21,7 @@ from odp.crypto import domains
 from odp.enclave import sealing
 from odp.enclave.identity import EnclaveIdentity
 from odp.v1 import common_pb2
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.sealed_state import Sealer
 
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Refused, RoundState, Status
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.population import Population
 
 
@@ -25,12 +26,12 @@ class Submissions:
         self._holdings = Holdings()
         self._closed = ClosedRounds()
 
-    def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, masked_sha256: bytes = b"") -> Refusal | None:
+    def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, host_sha256: bytes = b"") -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
         found = self._find_round(task_sha256, round)
         if isinstance(found, Refusal):
             return found
-        return found.submit([sealed], masked_sha256=[masked_sha256])[0]
+        return found.submit([sealed], host_sha256=[host_sha256])[0]
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
         """``submit`` for each, those of one round in order; refusals are signed where they are for good."""
@@ -62,7 +63,7 @@ class Submissions:
 
     def _kept(self, held: Round, given: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
         judged = held.judge(
-            [one.sealed_contribution for one in given], masked_sha256=[one.masked_sha256 for one in given]
+            [one.sealed_contribution for one in given], host_sha256=[wire.host_sha256(one) for one in given]
         )
         answers: list[Refused | None] = []
         for one, found, refusal in zip(given, judged, held.keep(judged), strict=True):
@@ -85,23 +86,17 @@ class Submissions:
             return found
         return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
 
-    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of the masked vector that comes with each contribution, 0 where none does; or the refusal."""
+    def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the part of each contribution that stays with the host, 0 where none does; or the refusal."""
         found = self._find_round(task_sha256, round)
         if isinstance(found, Refusal):
             return found
-        return found.masked_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+        return found.host_part_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
 
-    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        """Digests (32 bytes each, ascending) of the masked vectors that a charged round sums, a page from ``start`` on.
-
-        Raises StateError where no such round is charged and waits for its sum.
-        """
+    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """A page of what the host has to sum of a charged round; see ``Round.host_parts``, and what it raises."""
         with self._admin:
-            found = self._find_round(task_sha256, round)
-            if isinstance(found, Refusal) or found.status is not Status.CHARGED or found.halves is None:
-                raise StateError(f"round {round} does not wait for a masked sum; close it first")
-            return found.halves.page(start)
+            return self._held(task_sha256, round).host_parts(start)
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
         """How many contributions a round has; None for an unknown one."""
@@ -117,12 +112,15 @@ class Submissions:
         return [state for state in states if state is not None]
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
-        """Notes what the host can unmask in a round of SecAgg+; see ``Round.announce``, and what it raises."""
+        """Notes what the host holds alone of an open round; see ``Round.announce``, and what it raises."""
         with self._admin:
-            found = self._find_round(task_sha256, round)
-            if isinstance(found, Refusal):
-                raise StateError(f"round {round} is not open here; open it first")
-            found.announce(clients, set_sha256)
+            self._held(task_sha256, round).announce(clients, set_sha256)
+
+    def _held(self, task_sha256: bytes, round: int) -> Round:
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            raise StateError(f"round {round} is not open here; open it first")
+        return found
 
     def _find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
         return self._holdings.find_round(task_sha256, round, self._populations)

@@ -39,6 +39,20 @@ class Changes:
                 raise self._failure
             yield
 
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Within a turn: others have theirs meanwhile, and this one goes on afterwards.
+
+        Raises StateError where something could not be stored meanwhile.
+        """
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            if self._failure is not None:
+                raise self._failure
+
     def store(self, writes: Sequence[SealedRecord]) -> None:
         """Makes writes durable. Raises StateError where that fails; in a turn alone."""
         try:

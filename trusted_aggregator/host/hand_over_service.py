@@ -18,7 +18,7 @@ from odp.v1 import aggregator_pb2, hand_over_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Status
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.modes.secagg.rounds import Key, SecAggRounds
+from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.state.records import (
     LEDGER_PREFIX,
     LEDGER_STATE_PREFIX,
@@ -49,8 +49,8 @@ class HandOverService:
         state: StateFolder,
         changes: Changes,
         log: Log,
+        modes: HostModes,
         *,
-        secagg: SecAggRounds | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
@@ -58,7 +58,7 @@ class HandOverService:
         self._state = state
         self._changes = changes
         self._log = log
-        self._secagg = secagg
+        self._modes = modes
         self._clock = clock
         self._asked = float("-inf")
         self._given = False
@@ -75,8 +75,8 @@ class HandOverService:
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
         """The package, or how many rounds have to be closed first. Raises as ``HandingOver.begin_hand_over``."""
         with self._changes.turn():
-            # Of what is in a session of clients, the enclave knows nothing yet.
-            writes = () if self._in_sessions() else self._core.begin_hand_over(request)
+            # Of some contributions the enclave knows nothing yet.
+            writes = () if self._are_uncounted() else self._core.begin_hand_over(request)
             # A successor that the enclave refuses holds nobody up.
             self._asked = self._clock()
             if not writes:
@@ -109,18 +109,9 @@ class HandOverService:
         """The hand-overs that led to this enclave, oldest first."""
         return read_history(self._state)
 
-    def _in_sessions(self) -> bool:
-        if self._secagg is None:
-            return False
-        open_rounds = [state for state in self._core.round_states() if state.status is Status.OPEN]
-        return any(self._survivors(self._secagg, (state.task_sha256, state.round)) for state in open_rounds)
-
-    @staticmethod
-    def _survivors(secagg: SecAggRounds, key: Key) -> int:
-        try:
-            return secagg.survivors(key) if secagg.holds(key) else 0
-        except PrivacyError:  # its session failed: it never has a sum
-            return 0
+    def _are_uncounted(self) -> bool:
+        keys = [(each.task_sha256, each.round) for each in self._core.round_states() if each.status is Status.OPEN]
+        return any(self._modes.of(key).has_uncounted(key) for key in keys)
 
 
 def read_history(state: StateFolder) -> aggregator_pb2.GetHandOversResponse:

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Refused
+from trusted_aggregator.boundary.wire import host_sha256
 from trusted_aggregator.host.storage import Contribution, Storage
 
 _MOST_TOGETHER = 512
@@ -29,11 +30,11 @@ _COMPANY_SECONDS = 0.01
 class _Submission:
     """One contribution on its way."""
 
-    __slots__ = ("answer", "future", "masked", "request")
+    __slots__ = ("answer", "future", "host_part", "request")
 
-    def __init__(self, request: aggregator_pb2.SubmitRequest, masked: bytes | None) -> None:
+    def __init__(self, request: aggregator_pb2.SubmitRequest, host_part: bytes | None) -> None:
         self.request = request
-        self.masked = masked
+        self.host_part = host_part
         self.answer: Refused | Exception | None = None
         self.future: Future[Refused | None] = Future()
 
@@ -66,15 +67,15 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: aggregator_pb2.SubmitRequest, *, masked: bytes | None = None) -> Future[Refused | None]:
+    def submit(self, request: aggregator_pb2.SubmitRequest, host_part: bytes | None = None) -> Future[Refused | None]:
         """A future that is None once the contribution is counted and stored; the reason where it is refused.
 
-        ``masked`` is the masked vector whose hash ``request`` names; it is stored and does not go to the enclave.
+        ``host_part`` is what ``request`` names by its hash; it is stored and does not go to the enclave.
 
         The future raises, or this does:
             StateError: the enclave is gone, or something could not be stored: the program has to stop.
         """
-        mine = _Submission(request, masked)
+        mine = _Submission(request, host_part)
         with self._changed:
             if self._closing:
                 raise StateError("the aggregator is stopping; try again later")
@@ -129,8 +130,8 @@ class Ingest:
                 Contribution(
                     each.request.task_sha256,
                     each.request.round,
-                    each.request.sealed_contribution + each.request.masked_sha256,
-                    each.masked,
+                    each.request.sealed_contribution + host_sha256(each.request),
+                    each.host_part,
                 )
                 for each in batch
                 if each.answer is None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import grpc
 
 from odp import _validate
-from odp.crypto.roster import read_roster
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process
@@ -28,20 +27,18 @@ from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import Callers, caller_name, check_files, identity_for
-from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc, secagg_service_pb2_grpc
+from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Status
 from trusted_aggregator.host import control as control_plane
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.control import ControlService, control_servicer
 from trusted_aggregator.host.hand_over_service import HandOverService
+from trusted_aggregator.host.idle_tasks import IDLE_DAYS, IdleTasks
 from trusted_aggregator.host.remote import RemoteAggregator, restore
+from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.modes.secagg import servicer as secagg_servicer
-from trusted_aggregator.modes.secagg.admission import WithToken
-from trusted_aggregator.modes.secagg.limits import SessionLimits
-from trusted_aggregator.modes.secagg.rounds import SecAggRounds
-from trusted_aggregator.modes.secagg.session import Pace
+from trusted_aggregator.modes.hosting import HostModes, ModeOptions
 from trusted_aggregator.state.records import POPULATION_PREFIX, noise_key
 
 if TYPE_CHECKING:
@@ -57,10 +54,8 @@ class Config:
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
     ``ca_folder`` (default: inside ``state``) issues the certificate.
-    ``pace`` says how long the steps of SecAgg+ take, and ``session_limits`` what its sessions may take of the host;
-    ``rosters`` are files of the identities that may take part in the sessions of tasks that name them, so that a
-    stranger cannot end one. ``limits`` say what callers may take of the listener, and ``reflection`` serves gRPC
-    reflection. Nothing here touches the noise (rule P23).
+    ``modes`` are options of single modes of aggregation. ``limits`` say what callers may take of the listener, and
+    ``reflection`` serves gRPC reflection. Nothing here touches the noise (rule P23).
 
     Devices connect to ``listen``; servers order rounds at ``control_listen``, with certificates under the CA.
     ``idle_days`` is how long a task is kept that no server asks about.
@@ -69,16 +64,14 @@ class Config:
     state: Path
     listen: str = "127.0.0.1:7202"
     control_listen: str = "127.0.0.1:7212"
-    idle_days: float = control_plane.IDLE_DAYS
+    idle_days: float = IDLE_DAYS
     platform: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
     ca_folder: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
-    pace: Pace = field(default_factory=Pace)
-    session_limits: SessionLimits = field(default_factory=SessionLimits)
-    rosters: tuple[Path, ...] = ()
+    modes: ModeOptions = field(default_factory=ModeOptions)
     limits: Limits = field(default_factory=Limits)
     reflection: bool = False
 
@@ -101,7 +94,7 @@ def start(
     or older than what the platform's counters know).
     """
     log = Log(ROLE) if log is None else log
-    rosters = [read_roster(path) for path in config.rosters]
+    rosters = config.modes.read_rosters()
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
@@ -124,26 +117,21 @@ def start(
         undo.callback(client.close)
         core = RemoteAggregator(client)
         _resume(core, storage, populations, log)
-        secagg = SecAggRounds(state, log, pace=config.pace, rosters=rosters, limits=config.session_limits)
-        _resume_secagg(core, secagg)
+        modes = HostModes(core, storage, state, log, config.modes, rosters)
+        modes.resume(core.round_states())
         changes = Changes(core, storage, failed=failure)
-        service = AggregatorService(core, storage, changes, failed=failure)
+        service = AggregatorService(core, storage, changes, modes, failed=failure)
         undo.callback(service.close)
-        hand_over = HandOverService(core, storage, state, changes, log, secagg=secagg)
-        control = ControlService(
-            core, storage, changes, log, secagg=secagg, hand_over=hand_over, idle_seconds=config.idle_days * DAY
-        )
+        hand_over = HandOverService(core, storage, state, changes, log, modes)
+        rounds = HostedRounds(core, storage, changes, modes, log)
+        idle = IdleTasks(storage, idle_seconds=config.idle_days * DAY)
+        control = ControlService(core, storage, changes, log, rounds=rounds, idle=idle, hand_over=hand_over)
         control.resume()
         undo.callback(Sweeping(control.sweep, log).close)
 
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
-            secagg_service_pb2_grpc.add_SecureAggregationServiceServicer_to_server(
-                secagg_servicer.secagg_servicer(
-                    secagg_servicer.SecureAggregationService(secagg, admission=WithToken(secagg)), log
-                ),
-                server,
-            )
+            modes.add_to(server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
@@ -158,9 +146,9 @@ def start(
                 control_servicer(control, hand_over, log), server
             )
 
-        names = [NAME, secagg_servicer.NAME, attestation_servicer.NAME]
-        # Clients of SecAgg+ that wait for each other must not keep the rest waiting.
-        workers = WORKERS + secagg_servicer.MOST_WAITING
+        names = [NAME, *modes.service_names, attestation_servicer.NAME]
+        # Clients that wait for each other must not keep the rest waiting.
+        workers = WORKERS + modes.waiting
         server = serve(
             address=config.listen,
             identity=tls,
@@ -169,8 +157,8 @@ def start(
             workers=workers,
             limits=config.limits,
             reflection=config.reflection,
-            # A contribution goes into a list; whose reply comes later. The vector of a masked one is stored first.
-            immediate={f"/{NAME}/Submit": lambda request: not request.masked_vector},
+            # A contribution goes into a list; whose reply comes later. What stays here is hashed first.
+            immediate={f"/{NAME}/Submit": modes.is_whole},
         )
         undo.callback(server.stop)
         orders = serve(
@@ -197,15 +185,6 @@ def _in_this_process(noise: IntegerNoise) -> Launch:
     from trusted_aggregator.enclave.process import run
 
     return InThread(functools.partial(run, noise=noise))
-
-
-def _resume_secagg(core: Aggregator, secagg: SecAggRounds) -> None:
-    """Takes up the open rounds of SecAgg+: each of them with its next attempt."""
-    states = [state for state in core.round_states() if state.status is Status.OPEN]
-    keys = [(state.task_sha256, state.round) for state in states]
-    secagg.keep_only(keys)
-    for key in keys:
-        secagg.restore(key)
 
 
 def _resume(core: Aggregator, storage: Storage, populations: Sequence[str], log: Log) -> None:

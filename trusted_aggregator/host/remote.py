@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.enclave.channel import Client, Connection
 from odp.enclave.enclave_start import answered
 from odp.errors import Refusal, StateError
@@ -19,7 +18,7 @@ from odp.v1 import (
 )
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Charged, Refused, RoundState
+from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState
 from trusted_aggregator.state.records import SealedRecord, Writes
 
 _PAGE_BYTES = 2**20
@@ -71,20 +70,15 @@ class RemoteAggregator:
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
         """See ``Aggregator``."""
-        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
-        found = self._client.call(EnclaveRequest(sealed_length=given)).sealed_length
-        return found.bytes if found.WhichOneof("answer") == "bytes" else Refusal(found.refusal)
+        return self._lengths(task_sha256, round)[0]
 
-    def masked_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+    def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
         """See ``Aggregator``."""
-        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
-        found = self._client.call(EnclaveRequest(sealed_length=given)).sealed_length
-        return found.masked if found.WhichOneof("answer") == "bytes" else Refusal(found.refusal)
+        return self._lengths(task_sha256, round)[1]
 
-    def masked_set(self, task_sha256: bytes, round: int, start: int) -> bytes:
+    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
         """See ``Aggregator``."""
-        given = enclave_pb2.AskMaskedSet(task_sha256=task_sha256, round=round, start=start)
-        return self._client.call(EnclaveRequest(masked_set=given)).masked_set.digests
+        return wire.host_parts_of(self._client.call(wire.ask_host_parts(task_sha256, round, start)))
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
         """See ``Aggregator``."""
@@ -103,11 +97,9 @@ class RemoteAggregator:
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
         return wire.charged_of(self._client.call(EnclaveRequest(charge=given)).charged)
 
-    def seal_release(self, order: bytes, *, noise: bytes | None = None, masked: MaskedSum | None = None) -> Writes:
+    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
         """See ``Aggregator``."""
-        half = None if masked is None else enclave_pb2.MaskedSum(sum=masked.sum, set_sha256=masked.set_sha256)
-        given = enclave_pb2.SealRelease(order=order, noise=noise, masked=half)
-        return self._writes(EnclaveRequest(seal_release=given))
+        return self._writes(wire.seal_release(order, noise, host_sum))
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
         """See ``Aggregator``."""
@@ -171,6 +163,10 @@ class RemoteAggregator:
     def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
         """See ``Aggregator``."""
         return self._client.call(EnclaveRequest(finish_hand_over=request)).package
+
+    def _lengths(self, task_sha256: bytes, round: int) -> tuple[int | Refusal, int | Refusal]:
+        given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
+        return wire.sealed_length_of(self._client.call(EnclaveRequest(sealed_length=given)).sealed_length)
 
     def _writes(self, request: EnclaveRequest) -> Writes:
         return wire.writes_of(self._client.call(request).writes.records)

@@ -1,8 +1,7 @@
 """AggregatorService: contributions of devices, who are strangers, and the ledger for whoever asks.
 
 - A contribution is acknowledged once the enclave has counted it and its ciphertext is stored.
-- Of a masked contribution, the vector stays here and its hash goes to the enclave; at the close the vectors that the
-  enclave names are summed.
+- Where a part of a contribution stays here, the enclave gets its hash.
 - Where storing fails, the program stops: its memory is then ahead of its files, and a start from the files is right.
 
 Orders come by another listener (``control.py``).
@@ -30,7 +29,8 @@ from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.ingest import Ingest
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.host.streams import read_header, read_sealed
-from trusted_aggregator.modes.masked.host_half import masked_request
+from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.rounds.host_half import Submission
 
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: so many submissions share one commit.
@@ -52,12 +52,14 @@ class AggregatorService:
         core: Aggregator,
         storage: Storage,
         changes: Changes,
+        modes: HostModes,
         *,
         failed: Callable[[StateError], None],
     ) -> None:
         self._core = core
         self._storage = storage
         self._changes = changes
+        self._modes = modes
         self._ingest = Ingest(core, storage, failed=failed)
         self._reading = threading.Lock()
         self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
@@ -65,43 +67,30 @@ class AggregatorService:
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
         """Counts a contribution; the future is None once it is counted and stored."""
-        if request.masked_sha256:  # the host's own word to its enclave
-            return _refused(Refused(Refusal.MALFORMED))
-        if not request.masked_vector:
-            return self._ingest.submit(request)
-        length = self._core.masked_bytes(request.task_sha256, request.round)
-        if isinstance(length, Refusal):
-            return _refused(self._core.sign_refusal(masked_request(request, request.sealed_contribution, b"")))
-        if len(request.masked_vector) != length:
-            return _refused(Refused(Refusal.MALFORMED))
-        return self._ingest.submit(
-            masked_request(request, request.sealed_contribution, request.masked_vector), masked=request.masked_vector
-        )
+        return self._taken(self._modes.submission(request))
 
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
     ) -> Refused | None:
         """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
         header = read_header(requests)
-        masked = bool(header.sealed_contribution)
-        asked = self._core.masked_bytes if masked else self._core.sealed_bytes
-        length = asked(header.task_sha256, header.round)
+        half = self._modes.streaming(header)
+        length = half.stream_bytes(header)
         if isinstance(length, Refusal):
-            return self._core.sign_refusal(masked_request(header, header.sealed_contribution or header.sealed_key, b""))
+            return self._core.sign_refusal(half.to_refuse(header))
         # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
         with self._streams.turn(progress(context)):
             data = read_sealed(requests, length)
             if isinstance(data, Refusal):
                 return Refused(data)
-            if masked:
-                # Without a vector, the round is not masked.
-                request = masked_request(header, header.sealed_contribution, data)
-                return self._ingest.submit(request, masked=data).result() if data else Refused(Refusal.MALFORMED)
-            return self._ingest.submit(
-                aggregator_pb2.SubmitRequest(
-                    task_sha256=header.task_sha256, round=header.round, sealed_contribution=data
-                )
-            ).result()
+            return self._taken(half.streamed(header, data)).result()
+
+    def _taken(self, submission: Submission | Refused) -> Future[Refused | None]:
+        if isinstance(submission, Submission):
+            return self._ingest.submit(*submission)
+        refused: Future[Refused | None] = Future()
+        refused.set_result(submission)
+        return refused
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
         """Entries of the ledger of the task's population, and its signed head; the enclave is asked for that once after
@@ -155,12 +144,6 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
             return service.get_ledger(request)
 
     return Servicer()
-
-
-def _refused(refused: Refused) -> Future[Refused | None]:
-    future: Future[Refused | None] = Future()
-    future.set_result(refused)
-    return future
 
 
 def _answer(response: _Response, refused: Refused | None) -> _Response:

@@ -26,8 +26,19 @@ import numpy as np
 from odp.algorithms.seam import Int64Array
 from odp.privacy.events import Sampling
 
-SEED_BYTES = 32
 _RANGE = 2**256  # of HMAC-SHA-256 as a number
+
+
+class FullParticipation:
+    """The draw of a round that is not sampled: every accepted contribution counts."""
+
+    def counted(self, contribution_id: bytes, payload: bytes) -> bytes:
+        """``payload``."""
+        return payload
+
+    def within_cap(self, totals: dict[str, Int64Array]) -> dict[str, Int64Array]:
+        """``totals``."""
+        return totals
 
 
 class Draw:

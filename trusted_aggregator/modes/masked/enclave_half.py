@@ -12,19 +12,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import DeclaredRelease, Query, refusals_one_by_one
+from odp.algorithms.seam import DeclaredRelease, Int64Array, Query, refusals_one_by_one
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import (
     DIGEST_BYTES,
     SECRET_BYTES,
     SEED_BYTES,
-    MaskedSum,
     MaskSum,
     set_sha256,
+    unmasked,
 )
-from odp.errors import ConfigurationError, ContributionRefused, PrivacyError, Refusal, StateError
-from odp.v1 import common_pb2
-from trusted_aggregator.modes.secagg.enclave_half import AnnouncedQuery
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
+from odp.privacy.events import Sampling
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import HostSum, Status
+from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound
+from trusted_aggregator.rounds.enclave_half import dense
+from trusted_aggregator.state.sealed_state import RoundNoise, RoundRecord
 
 #: So many digests travel in one message.
 PAGE = 2**15
@@ -61,19 +66,58 @@ class MaskedQuery:
         return MaskSum(self.releases[0].name, self._size, info=self._info)
 
 
-def aggregated(query: Query, definition: common_pb2.TaskDefinition, *, task_sha256: bytes, round: int) -> Query:
-    """``query`` as the task's aggregation has it.
+class MaskedRound(EnclaveRound):
+    """A round of seeds: their masks are summed here, the masked vectors at the host."""
 
-    Raises:
-        ConfigurationError: the aggregation is masked or SecAgg+, and the contributions are not dense.
-    """
-    if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED:
-        return query
-    if not isinstance(query, DenseQuery):
-        raise ConfigurationError("Expected dense contributions for aggregation='masked' or 'secagg+'")
-    if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
-        return AnnouncedQuery(query)
-    return MaskedQuery(query, info=domains.masked_vector_info(task_sha256, round))
+    def __init__(
+        self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
+        policy: EnclavePolicy, sampling: Sampling | None = None, most: int,
+    ) -> None:  # fmt: skip
+        masked = MaskedQuery(
+            dense(query, aggregation="masked"), info=domains.masked_vector_info(task_sha256, order.round)
+        )
+        self.host_part_bytes = masked.vector_bytes
+        self._halves = HalfSet(task_sha256, order.round)
+        super().__init__(
+            task_sha256=task_sha256, order=order, record=record, query=masked, policy=policy, sampling=sampling,
+            most=most,
+        )  # fmt: skip
+
+    @classmethod
+    def require(cls, query: Query) -> None:
+        """See ``Round``."""
+        dense(query, aggregation="masked")
+
+    def host_parts(self, start: int) -> bytes:
+        """See ``Round``."""
+        if self.status is not Status.CHARGED:
+            raise StateError(f"round {self.number} does not wait for a masked sum; close it first")
+        return self._halves.page(start)
+
+    def _resubmit(self, stored: Sequence[bytes]) -> None:
+        sealed, host_sha256 = zip(*((one[:-DIGEST_BYTES], one[-DIGEST_BYTES:]) for one in stored), strict=True)
+        self.submit(sealed, host_sha256=host_sha256)
+
+    def _host_sha256(self, payload: bytes) -> bytes:
+        return payload[SEED_BYTES:]
+
+    def _repeats(self, payload: bytes) -> bool:
+        return self._halves.holds(payload)
+
+    def _note(self, payload: bytes) -> None:
+        self._halves.add(payload)
+
+    def _noised(
+        self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None
+    ) -> dict[str, Int64Array]:
+        if host_sum is None:
+            raise StateError(f"round {self.number} is masked: its release needs the host's sum")
+        self._halves.require(host_sum)
+        return {name: unmasked(host_sum.sum, masks, noise=noise.arrays[name]) for name, masks in totals.items()}
+
+    def _erase(self) -> None:
+        super()._erase()
+        self._halves = HalfSet(self.task_sha256, self.number)
 
 
 class HalfSet:
@@ -99,7 +143,7 @@ class HalfSet:
         """Digests from number ``start`` on, ascending, at most a page of them."""
         return b"".join(self._ascending()[start : start + PAGE])
 
-    def require(self, given: MaskedSum) -> None:
+    def require(self, given: HostSum) -> None:
         """Raises PrivacyError unless ``given`` is over this set."""
         if given.set_sha256 != set_sha256(self._task_sha256, self._round, self._ascending()):
             raise PrivacyError(
@@ -111,15 +155,3 @@ class HalfSet:
         if len(self._sorted) != len(self._digests):
             self._sorted = sorted(self._digests)
         return self._sorted
-
-
-def split_stored(stored: bytes) -> tuple[bytes, bytes]:
-    """(sealed contribution, digest of its masked vector) of what the host kept as one ciphertext."""
-    return stored[:-DIGEST_BYTES], stored[-DIGEST_BYTES:]
-
-
-def require_masked(given: MaskedSum | None, *, round: int) -> MaskedSum:
-    """``given``. Raises StateError where the host handed in nothing."""
-    if given is None:
-        raise StateError(f"round {round} is masked: its release needs the host's sum")
-    return given

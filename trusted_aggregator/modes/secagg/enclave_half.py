@@ -8,82 +8,94 @@ the host's word, and that it is noisy is the devices'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import DeclaredRelease, Int64Array, Sum
-from odp.crypto.secure_aggregation.masked import DIGEST_BYTES, MaskedSum
-from odp.errors import ConfigurationError, ContributionRefused, PrivacyError, Refusal, StateError
+from odp import _validate
+from odp.algorithms.seam import DeclaredRelease, Int64Array, Query
+from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.privacy.mechanisms import IntegerNoise
+from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.rounds.enclave_half import Judged, Round, dense
+from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise
 
 _NUMBER = np.dtype("<i8")
 # As the enclave's own sums.
 _LARGEST_INTEGER = 2**62
 
 
-class AnnouncedQuery:
-    """``odp.algorithms.seam.Query`` of the same release as ``dense``, to which nobody contributes at the enclave."""
+class SecAggRound(Round):
+    """A round whose contributions go to sessions of clients at the host: those that come here are refused."""
 
-    payload_bytes = 1
+    # The newest session's survivors, as announced.
+    _clients = 0
+    _survivors_sha256 = b""
 
-    def __init__(self, dense: DenseQuery) -> None:
-        self.releases: tuple[DeclaredRelease, ...] = dense.releases
-        self.maximum = dense.maximum
+    @classmethod
+    def require(cls, query: Query) -> None:
+        """See ``Round``."""
+        dense(query, aggregation="secagg+")
 
-    def check(self, payload: bytes) -> None:
-        """Raises ContributionRefused (MALFORMED): contributions go to a session of clients."""
-        raise ContributionRefused(Refusal.MALFORMED)
+    @classmethod
+    def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
+        """None: the devices add the noise."""
+        return ()
 
-    def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
-        """``check`` of each."""
-        return [Refusal.MALFORMED] * len(payloads)
+    @classmethod
+    def draw_noise(cls, query: Query, noise: IntegerNoise) -> RoundNoise:
+        """A name alone."""
+        return RoundNoise(os.urandom(HASH_BYTES), {})
 
-    def new_sum(self, *, oblivious: bool = False) -> Sum:
-        """Raises StateError: the enclave sums nothing."""
-        raise StateError("a round of SecAgg+ is summed by its host alone")
+    @property
+    def contributions(self) -> int:
+        """Clients whose vectors the host can unmask."""
+        return self._clients
 
+    def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
+        """MALFORMED for each."""
+        return [Refusal.MALFORMED] * len(sealed)
 
-def enclave_draws(query: object) -> bool:
-    """Whether the enclave adds the noise of a query's releases."""
-    return not isinstance(query, AnnouncedQuery)
+    def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
+        """The refusals of ``judge``."""
+        return [Refusal.MALFORMED] * len(judged)
 
+    def resubmit(self, stored: Iterable[bytes]) -> None:
+        """Takes nothing: no contribution of such a round was accepted."""
 
-class Announced:
-    """Which survivors the host can unmask in one round. Not thread-safe: its owner calls it under a lock."""
+    def announce(self, clients: int, set_sha256: bytes) -> None:
+        """See ``Round``; a later announcement takes the place of an earlier one."""
+        with self._lock:
+            if self._frozen:
+                raise StateError(f"round {self.number} takes no survivors now")
+            _validate.integer(low=0, high=self._most, clients=clients)
+            if len(set_sha256) != DIGEST_BYTES:
+                raise ConfigurationError(f"Expected set_sha256 to be {DIGEST_BYTES} bytes, got {len(set_sha256)}")
+            self._clients, self._survivors_sha256 = clients, set_sha256
 
-    def __init__(self, round: int) -> None:
-        self._round = round
-        self.clients = 0
-        self.set_sha256 = b""
+    def _set_sha256(self) -> bytes:
+        return self._survivors_sha256
 
-    def set(self, clients: int, set_sha256: bytes) -> None:
-        """Takes the newest session's survivors. Raises ConfigurationError for a hash of another length."""
-        if len(set_sha256) != DIGEST_BYTES:
-            raise ConfigurationError(f"Expected set_sha256 to be {DIGEST_BYTES} bytes, got {len(set_sha256)}")
-        self.clients, self.set_sha256 = clients, set_sha256
-
-    def sums(self, releases: Sequence[DeclaredRelease], given: MaskedSum | None) -> dict[str, Int64Array]:
-        """The integers of the release: the host's sum over the announced survivors, their noise in it.
-
-        Raises:
-            StateError: the host handed in nothing.
-            PrivacyError: the sum is over other survivors.
-            ConfigurationError: the sum has another length, or numbers beyond what a sum can have.
-        """
-        (release,) = releases
-        if given is None:
-            raise StateError(f"round {self._round} is of SecAgg+: its release needs the host's sum")
-        if given.set_sha256 != self.set_sha256:
+    def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
+        """The host's sum over the announced survivors, their noise in it."""
+        (release,) = self.query.releases
+        if host_sum is None:
+            raise StateError(f"round {self.number} is of SecAgg+: its release needs the host's sum")
+        if host_sum.set_sha256 != self._survivors_sha256:
             raise PrivacyError(
-                f"the host unmasked other clients than those that round {self._round} was charged for: nothing is "
+                f"the host unmasked other clients than those that round {self.number} was charged for: nothing is "
                 "released"
             )
-        if len(given.sum) != _NUMBER.itemsize * release.coordinates:
+        if len(host_sum.sum) != _NUMBER.itemsize * release.coordinates:
             raise ConfigurationError(
-                f"Expected a sum of {_NUMBER.itemsize * release.coordinates} bytes, got {len(given.sum)}"
+                f"Expected a sum of {_NUMBER.itemsize * release.coordinates} bytes, got {len(host_sum.sum)}"
             )
-        total = np.frombuffer(given.sum, dtype=_NUMBER).astype(np.int64).reshape(release.shape)
+        total = np.frombuffer(host_sum.sum, dtype=_NUMBER).astype(np.int64).reshape(release.shape)
         if int(total.max()) >= _LARGEST_INTEGER or int(total.min()) <= -_LARGEST_INTEGER:
             raise ConfigurationError("Expected a sum within 62 bits")
         return {release.name: total}
+
+    def _erase(self) -> None:
+        """Nothing: a count and a name are public."""

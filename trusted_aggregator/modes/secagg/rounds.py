@@ -24,7 +24,6 @@ from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.roster import hash_of
-from odp.crypto.secure_aggregation.masked import MaskedSum
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
@@ -35,18 +34,18 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.boundary.orders import ordered
-from trusted_aggregator.modes.admission import key_of
 from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, SessionLimits, session_bytes
-from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase, Survivors
+from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
+from trusted_aggregator.rounds.admission import key_of
+from trusted_aggregator.rounds.host_half import Key, Survivors
 
 #: Rounds that are open at a host, at most; each has one session at a time.
 MOST_ROUNDS = 256
 _LATER_SECONDS = (10.0, 60.0)
 _FILE = "secagg-{task}-{round}"
 _ATTEMPT_BYTES = 4
-
-Key = tuple[bytes, int]
 
 
 @dataclass
@@ -214,7 +213,7 @@ class SecAggRounds:
             raise PrivacyError(f"round {key[1]} has no session that can be unmasked now")
         return session.require_ready()
 
-    def take_sum(self, key: Key, survivors: Survivors) -> MaskedSum:
+    def take_sum(self, key: Key, survivors: Survivors) -> HostSum:
         """Has the charged session unmasked, and gives its sum, noise included: int64 little-endian.
 
         Raises PrivacyError where it is gone, or fails: then the round has no release.
@@ -222,15 +221,15 @@ class SecAggRounds:
         with self._lock:
             opened = self._rounds.get(key)
             if opened is None or opened.session is None or opened.session.survivors != survivors:
-                raise _void(key[1], "its session is gone")
+                raise void(key[1], "its session is gone")
             opened.charged = True
             session = opened.session
         session.allow_unmasking()
         try:
             total = session.finish()
         except PrivacyError as error:
-            raise _void(key[1], str(error)) from error
-        return MaskedSum(np.ascontiguousarray(total, dtype="<i8").tobytes(), survivors.set_sha256)
+            raise void(key[1], str(error)) from error
+        return HostSum(np.ascontiguousarray(total, dtype="<i8").tobytes(), survivors.set_sha256)
 
     def forget(self, key: Key) -> None:
         """Drops a round that is released, or was not opened. Idempotent."""
@@ -296,21 +295,20 @@ class SecAggRounds:
 
 
 @contextlib.contextmanager
-def kept(rounds: SecAggRounds | None, request: aggregator_pb2.OpenRoundRequest) -> Iterator[None]:
+def kept(rounds: SecAggRounds, request: aggregator_pb2.OpenRoundRequest) -> Iterator[None]:
     """Around the opening of a round: it is written down before, and forgotten where the opening is refused.
 
     Raises ConfigurationError, SignatureError where task or order are malformed.
     """
     key = task_sha256(request.task), ordered(request.order)[1]
-    new = rounds is not None and rounds.keep(key, request)
+    new = rounds.keep(key, request)
     try:
         yield
     except BaseException:
-        if rounds is not None and new:
+        if new:
             rounds.forget(key)
         raise
-    if rounds is not None:
-        rounds.opened(key)
+    rounds.opened(key)
 
 
 def _opened(
@@ -343,5 +341,6 @@ def _too_large(round: int, needed: int, most: int) -> str:
     )
 
 
-def _void(round: int, why: str) -> PrivacyError:
+def void(round: int, why: str) -> PrivacyError:
+    """Of a round that was charged and has no sum."""
     return PrivacyError(f"round {round} is void: {why}; its charge stays, submit a new task")

@@ -42,6 +42,7 @@ from odp.errors import Busy, ConfigurationError, OdpError, PrivacyError
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
 from trusted_aggregator.modes.secagg.limits import Memory, SessionLimits, session_bytes
+from trusted_aggregator.rounds.host_half import Survivors
 
 TOKEN_BYTES = 32
 #: Clients are told to come back after so long where a session is void.
@@ -107,14 +108,6 @@ class _Member:
     address: str = ""
     number: int = -1
     left: bool = False
-
-
-@dataclass(frozen=True)
-class Survivors:
-    """How many clients' vectors a session can unmask, and the name of the set (32 bytes)."""
-
-    clients: int
-    set_sha256: bytes
 
 
 @dataclass

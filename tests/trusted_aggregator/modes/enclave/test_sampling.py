@@ -24,6 +24,7 @@ from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.modes.enclave import enclave_half as rounds
 from trusted_aggregator.modes.enclave import sampling
 from trusted_aggregator.modes.enclave.sampling import Draw
+from trusted_aggregator.rounds.enclave_half import new_record
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.sealed_state import Sealer
 
@@ -278,7 +279,7 @@ class TestCrash:
         monkeypatch.setattr(os, "urandom", lambda count: next(numbers).to_bytes(count, "big"))
         from odp.privacy.mechanisms import GaussianNoise
         from odp.simulation.noise import SeededNoise
-        from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise, new_record
+        from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise
 
         query = make_world(minimum=3).algorithm.query(0)
         started = next(numbers)
@@ -333,8 +334,8 @@ class TestTrace:
         query = world.algorithm.query(round)
         noise = rounds.draw_round_noise(query, NoNoise())
         order, _ = world.order(round, b"odp/v1/open")
-        record = dataclasses.replace(rounds.new_record(order, noise), draw_seed=seed)
-        held = rounds.Round(
+        record = dataclasses.replace(new_record(order, noise), draw_seed=seed)
+        held = rounds.EnclaveRound(
             task_sha256=world.task_sha256, order=aggregator_pb2.RoundOrder.FromString(order), record=record,
             query=query, policy=world.policy, sampling=terms, most=10**6,
         )  # fmt: skip
@@ -362,7 +363,7 @@ class TestTrace:
             assert other[1:] == (size, lines, operations)
 
 
-def memory_of(held: rounds.Round) -> int:
+def memory_of(held: rounds.EnclaveRound) -> int:
     """Bytes of payloads that a round holds outside of its sums."""
     return sum(len(payload) for payload in held._waiting)
 

@@ -31,7 +31,7 @@ from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import opened_task
 from trusted_aggregator.modes.enclave import enclave_half as rounds
 from trusted_aggregator.modes.enclave import sampling
-from trusted_aggregator.modes.enclave.enclave_half import Round
+from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound as Round
 from trusted_aggregator.state import population
 from trusted_aggregator.state.sealed_state import RoundRecord
 

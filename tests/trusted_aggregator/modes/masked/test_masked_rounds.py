@@ -13,12 +13,12 @@ import pytest
 from aggregator_host import StoredHost
 
 from odp.crypto import domains, seal
-from odp.crypto.secure_aggregation.masked import Halves, MaskedSum, mask, set_sha256
+from odp.crypto.secure_aggregation.masked import Halves, mask, set_sha256
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.simulation.noise import NoNoise
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.modes.masked.host_half import masked_sum
 from trusted_aggregator.state.records import Writes, noise_key
 
@@ -79,16 +79,16 @@ class Host(StoredHost):
         self.settle(charged.writes)
         return charged
 
-    def half(self) -> MaskedSum:
+    def half(self) -> HostSum:
         world = self.world
         return masked_sum(self.core, self.storage, world.task_sha256, 0, length=4 * world.bins)
 
-    def seal(self, masked: MaskedSum | None) -> Writes:
+    def seal(self, masked: HostSum | None) -> Writes:
         """The sealed release, which the host does not store."""
         noise = self.storage.record(noise_key(self.world.task_sha256, 0))
-        return self.core.seal_release(self.world.order(0, domains.CLOSE)[0], noise=noise, masked=masked)
+        return self.core.seal_release(self.world.order(0, domains.CLOSE)[0], noise=noise, host_sum=masked)
 
-    def release(self, masked: MaskedSum | None) -> common_pb2.Release:
+    def release(self, masked: HostSum | None) -> common_pb2.Release:
         """The release, once it is stored and in force."""
         self.settle(self.seal(masked))
         return opened(self.close_round())
@@ -211,8 +211,8 @@ def test_a_host_cannot_release_a_set_below_the_minimum(host: Host) -> None:
     with pytest.raises(PrivacyError, match="2 contributions of at least 3"):
         host.close_round()
     with pytest.raises(StateError, match="does not wait for a masked sum"):
-        host.core.masked_set(host.world.task_sha256, 0, 0)
-    lone = MaskedSum(host.halve(0).vector, set_sha256(host.world.task_sha256, 0, [host.halve(0).secret[32:]]))
+        host.core.host_parts(host.world.task_sha256, 0, 0)
+    lone = HostSum(host.halve(0).vector, set_sha256(host.world.task_sha256, 0, [host.halve(0).secret[32:]]))
     with pytest.raises(PrivacyError, match="not charged"):
         host.release(lone)
 
@@ -232,7 +232,7 @@ def test_a_sum_over_another_set_than_the_enclaves_is_refused_and_the_right_one_r
     }[change]  # fmt: skip
     name = set_sha256(host.world.task_sha256, int(change == "another round"), chosen)
     with pytest.raises(PrivacyError, match="summed another set"):
-        host.release(MaskedSum(right.sum, name))
+        host.release(HostSum(right.sum, name))
     with pytest.raises(StateError, match="needs the host's sum"):
         host.release(None)
     state = host.core.round_state(host.world.task_sha256, 0)
@@ -253,7 +253,7 @@ def test_a_sum_of_other_vectors_under_the_right_name_is_noise_and_not_a_persons_
         assert host.send(device) is None
     host.charge()
     right = host.half()
-    found = integers(host.release(MaskedSum(host.halve(0).vector, right.set_sha256)))
+    found = integers(host.release(HostSum(host.halve(0).vector, right.set_sha256)))
     assert abs(float(np.abs(found).mean()) - 2**30) < 6 * 2**31 / np.sqrt(12 * LARGE)
     person = np.frombuffer(host.world.payload(0), "<i4")
     assert np.count_nonzero(found == person) < 10
@@ -265,7 +265,7 @@ def test_a_sum_of_another_length_is_refused(host: Host) -> None:
     host.charge()
     right = host.half()
     with pytest.raises(ConfigurationError, match="masked sum of 160 bytes"):
-        host.release(MaskedSum(right.sum[:-4], right.set_sha256))
+        host.release(HostSum(right.sum[:-4], right.set_sha256))
 
 
 def test_a_seed_that_comes_twice_is_refused(host: Host) -> None:
@@ -359,14 +359,14 @@ def test_a_whole_vector_is_no_contribution_to_a_masked_round_and_a_masked_one_to
     assert host.core.submit(host.world.task_sha256, 0, host.world.sealed(1)) is Refusal.MALFORMED
     plain = make_statistics(SMALL)
     plain.open()
-    assert plain.core.masked_bytes(plain.task_sha256, 0) == 0
+    assert plain.core.host_part_bytes(plain.task_sha256, 0) == 0
     halves = mask(plain.payload(1), info=domains.masked_vector_info(plain.task_sha256, 0))
     given = plain.contribution(1)
     given.payload = halves.secret
     sealed = plain.seal(given.SerializeToString())
-    answer = plain.core.submit(plain.task_sha256, 0, sealed, masked_sha256=halves.secret[32:])
+    answer = plain.core.submit(plain.task_sha256, 0, sealed, host_sha256=halves.secret[32:])
     assert answer is Refusal.MALFORMED
-    assert plain.core.submit(plain.task_sha256, 0, plain.sealed(1), masked_sha256=bytes(32)) is Refusal.MALFORMED
+    assert plain.core.submit(plain.task_sha256, 0, plain.sealed(1), host_sha256=bytes(32)) is Refusal.MALFORMED
     assert plain.core.submit(plain.task_sha256, 0, plain.sealed(1)) is None
 
 
