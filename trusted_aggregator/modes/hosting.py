@@ -89,7 +89,11 @@ class HostModes:
             self._sessions.restore(key)
 
     def of(self, key: Key, charged: Charged | None = None) -> HostHalf:
-        """The half of a round; before the charge that of a like mode, where only the enclave knows."""
+        """The half of a round; ``charged`` is the enclave's answer to its charge, and None before.
+
+        Before the charge, a round whose mode the enclave alone knows has the half of one that the enclave sums: up to
+        there, both go the same way.
+        """
         return next(half for half in self._halves if half.holds(key, charged))
 
     @contextlib.contextmanager

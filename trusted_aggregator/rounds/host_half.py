@@ -1,6 +1,6 @@
 """The host's half of an aggregation mode: what it does around the calls to the enclave that every round has.
 
-``trusted_aggregator.host.rounds`` makes those calls, in one order for all modes; a half decides nothing of it.
+``trusted_aggregator.host.rounds`` makes those calls, in one order for all modes; no half changes that order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trusted_aggregator.boundary.interface import Charged, HostSum, RoundState
 
 #: (task_sha256, round)
 Key = tuple[bytes, int]
-#: Within it, others may change the enclave while this round waits for somebody.
+#: Lets others change the enclave while this round waits for its clients.
 Pause = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -35,7 +35,7 @@ class Survivors:
 
 
 class HostHalf:
-    """What every mode may change; as it stands, contributions come to the enclave, and their sum needs nothing else."""
+    """The steps of one mode; the defaults are of a mode whose contributions all come to the enclave."""
 
     def holds(self, key: Key, charged: Charged | None) -> bool:
         """Whether a round is of this mode, as far as it is known; ``charged`` is None before the charge."""
