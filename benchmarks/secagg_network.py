@@ -142,8 +142,8 @@ def main() -> None:
     from odp.transport.service import serve
     from odp.transport.state_folder import StateFolder
     from odp.transport.tls import identity_for
-    from trusted_aggregator.secagg_servicer import MOST_WAITING, NAME, SecureAggregationService, secagg_servicer
-    from trusted_aggregator.secagg_session import LiveSession, Pace, Phase
+    from trusted_aggregator.modes.secagg.servicer import MOST_WAITING, NAME, SecureAggregationService, secagg_servicer
+    from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
 
     folder, clients, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     session = LiveSession(

@@ -40,11 +40,11 @@ from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server.transparency import LogKeeper
-from trusted_aggregator.ledger_writes import restored_ledger
-from trusted_aggregator.population import Population
-from trusted_aggregator.records import population_key
-from trusted_aggregator.sealed_state import PopulationRecord, Sealer
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.ledger_writes import restored_ledger
+from trusted_aggregator.state.population import Population
+from trusted_aggregator.state.records import population_key
+from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer
 
 NAME = "people"
 HOUR = 3600.0

@@ -1,6 +1,6 @@
 """One tiny model, installed and selected from, in memory alone: what Python loads on first use is loaded.
 
-An enclave cannot open files once it serves; see ``trusted_aggregator/rehearsal.py``.
+An enclave cannot open files once it serves; see ``trusted_aggregator/enclave/rehearsal.py``.
 """
 
 from __future__ import annotations

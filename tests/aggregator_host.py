@@ -10,14 +10,16 @@ from odp.errors import StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.changes import Changes
-from trusted_aggregator.control import ControlService
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.interface import Writes
-from trusted_aggregator.program import _resume
-from trusted_aggregator.records import SealedRecord
-from trusted_aggregator.servicer import AggregatorService
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.control import ControlService
+from trusted_aggregator.host.idle_tasks import IdleTasks
+from trusted_aggregator.host.program import _resume
+from trusted_aggregator.host.rounds import HostedRounds
+from trusted_aggregator.host.servicer import AggregatorService
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.state.records import SealedRecord, Writes
 
 
 class StoredHost:
@@ -44,9 +46,15 @@ class StoredHost:
         self.storage.apply(self.core.restored_writes)
         _resume(self.core, self.storage, [self.world.population], log)
         changes = Changes(self.core, self.storage, failed=self.failures.append)
-        self.service = AggregatorService(self.core, self.storage, changes, failed=self.failures.append)
+        modes = HostModes(self.core, self.storage, self.state, log)
+        self.service = AggregatorService(self.core, self.storage, changes, modes, failed=self.failures.append)
         self.control = ControlService(
-            self.core, self.storage, changes, log, clock=lambda: self.now, monotonic=lambda: self.steady
+            self.core,
+            self.storage,
+            changes,
+            log,
+            rounds=HostedRounds(self.core, self.storage, changes, modes, log),
+            idle=IdleTasks(self.storage, clock=lambda: self.now, monotonic=lambda: self.steady),
         )
         self.control.resume()
         self.control.sweep()

@@ -17,8 +17,9 @@ from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2
-from trusted_aggregator import Config, enclave_process, start
-from trusted_aggregator.upgrading import PredecessorClient, upgrade
+from trusted_aggregator import Config, start
+from trusted_aggregator.enclave import process as enclave_process
+from trusted_aggregator.host.upgrading import PredecessorClient, upgrade
 
 SECONDS = 20.0
 ANY = "127.0.0.1:0"

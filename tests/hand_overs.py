@@ -19,9 +19,9 @@ from odp.transparency.endorsements import endorse
 from odp.transparency.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry
 from odp.transparency.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, hand_over_pb2
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.records import LATER_PREFIXES, LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
-from trusted_aggregator.taking_over import TakingOver
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.taking_over import TakingOver
+from trusted_aggregator.state.records import LATER_PREFIXES, LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
 
 OLD = "sha384:" + "0" * 96
 NEW, OTHER, STRANGER = ("sha384:" + digit * 96 for digit in "123")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from odp.transport.running import Running
-    from trusted_aggregator.program import Config, start
+    from trusted_aggregator.host.program import Config, start
 
 __all__ = ["Config", "Running", "start"]
 
 _HOME = {
-    "Config": "trusted_aggregator.program",
+    "Config": "trusted_aggregator.host.program",
     "Running": "odp.transport.running",
-    "start": "trusted_aggregator.program",
+    "start": "trusted_aggregator.host.program",
 }
 
 

@@ -277,9 +277,10 @@ def run_aggregator(
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
     from odp.transport.limits import Limits
-    from trusted_aggregator.program import Config, start
-    from trusted_aggregator.secagg_limits import MEBIBYTE, SessionLimits
-    from trusted_aggregator.secagg_session import Pace
+    from trusted_aggregator.host.program import Config, start
+    from trusted_aggregator.modes.hosting import ModeOptions
+    from trusted_aggregator.modes.secagg.limits import MEBIBYTE, SessionLimits
+    from trusted_aggregator.modes.secagg.session import Pace
 
     policy = EnclavePolicy(
         role="aggregator",
@@ -299,9 +300,11 @@ def run_aggregator(
             idle_days=idle_days,
             platform=platform,
             policy=policy,
-            pace=Pace(step=secagg_step, vector=secagg_vector, silent=secagg_silent),
-            session_limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
-            rosters=tuple(roster),
+            modes=ModeOptions(
+                pace=Pace(step=secagg_step, vector=secagg_vector, silent=secagg_silent),
+                session_limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
+                rosters=tuple(roster),
+            ),
             certificate=certificate,
             key=key,
             ca=ca,

@@ -64,8 +64,8 @@ def upgrade(
     from odp.transport.channel import connect
     from odp.transport.logs import Log
     from odp.transport.tls import load_identity
-    from trusted_aggregator.upgrading import PredecessorClient
-    from trusted_aggregator.upgrading import upgrade as take_over
+    from trusted_aggregator.host.upgrading import PredecessorClient
+    from trusted_aggregator.host.upgrading import upgrade as take_over
 
     old = services / "aggregator"
     target = services / f"aggregator{NEXT}" if state is None else state

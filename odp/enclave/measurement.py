@@ -30,7 +30,7 @@ from pathlib import Path
 from odp.enclave.dependencies import Dependencies, hash_dependencies
 from odp.errors import ConfigurationError
 
-AGGREGATOR_ENTRY = "trusted_aggregator.enclave_process"
+AGGREGATOR_ENTRY = "trusted_aggregator.enclave.process"
 DISTRIBUTOR_ENTRY = "distributor.enclave_process"
 
 DIGEST_PREFIX = "sha384:"

@@ -15,7 +15,7 @@ def adopt_successor(state: Path) -> None:
 
     Raises StateError where one of the two is in use, or cannot be moved.
     """
-    from trusted_aggregator.storage import Storage
+    from trusted_aggregator.host.storage import Storage
 
     successor = state.with_name(state.name + NEXT)
     if not successor.is_dir():

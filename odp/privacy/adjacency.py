@@ -18,7 +18,7 @@ adds zero. They differ in everything that depends on *how many* contribute:
 
 All of these are equal for neighbours by ``zero_out_user``. For neighbours by ``add_remove_user`` they are not, so that
 a release which states its count is not private in that sense at all. Enclaves therefore charge ``zero_out_user`` and
-nothing else (``trusted_aggregator.spending``). ``add_remove_user`` may be claimed by whoever releases sums with
+nothing else (``trusted_aggregator.state.population``). ``add_remove_user`` may be claimed by whoever releases sums with
 Gaussian noise and none of the three. Local randomizers claim ``any_two_inputs``, which implies ``zero_out_user``.
 
 =====================================  ===================  =====================  ===================================

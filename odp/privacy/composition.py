@@ -8,11 +8,11 @@
   1e-13 for 10,000 rounds. ``ROUNDING_DELTA`` is ten times that, and taken off delta first.
 - ``overflow_delta``, the probability that the cap of any round is reached, is taken off delta too.
 
-Why the library's event bounds what the enclave does (``trusted_aggregator/sampling.py``), under ``zero_out_user``: let
-at most N contribute to a round, each drawn with probability q, and let the cap be B. Let A be the event that fewer than
-B of the *others* are drawn; where it fails, add an independent coin, so that it fails with probability
-tau = P[Bin(N - 1, q) >= B] whatever the number of contributions. A depends on coins of others alone, so it is as likely
-for both neighbours.
+Why the library's event bounds what the enclave does (``trusted_aggregator/modes/enclave/sampling.py``), under
+``zero_out_user``: let at most N contribute to a round, each drawn with probability q, and let the cap be B. Let A be
+the event that fewer than B of the *others* are drawn; where it fails, add an independent coin, so that it fails with
+probability tau = P[Bin(N - 1, q) >= B] whatever the number of contributions. A depends on coins of others alone, so it
+is as likely for both neighbours.
 
 1. Given A and the coins of all others, the round is a Gaussian of noise multiplier z with mean 0 or, with probability
    q, the user's vector of norm at most 1; zeroed out, with mean 0. That is the pair P of Poisson sampling without a

@@ -18,8 +18,8 @@ from odp.transparency.entries import PolicyEntry
 from odp.transparency.excerpt import MOST_ENDORSEMENTS
 from odp.transparency.log_files import LogFiles
 from odp.transport.state_folder import StateFolder
-from trusted_aggregator.records import SealedRecord
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import SealedRecord
 
 NOW = 1_795_000_000.0
 POLICY = EnclavePolicy(role="aggregator")

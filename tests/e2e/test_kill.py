@@ -12,13 +12,13 @@ from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
 
 pytestmark = pytest.mark.processes
 
-AGGREGATOR = "trusted_aggregator.storage:Storage"
-SPENDING = "trusted_aggregator.population:Population"
+AGGREGATOR = "trusted_aggregator.host.storage:Storage"
+SPENDING = "trusted_aggregator.state.population:Population"
 CLIENTS = "server.clients"
 SERVER = "server.storage:Storage"
 MODELS = "distributor.model_store:IncomingModel"
 DISTRIBUTOR = "distributor.servicer:DistributorService"
-CORE = "trusted_aggregator.enclave:AggregatorCore"
+CORE = "trusted_aggregator.enclave.core:AggregatorCore"
 COUNTER = "odp.enclave.platform:EmulatedCounter"
 UPLOAD = "distributor.enclave:Upload"
 SELECT = "distributor.enclave:DistributorCore.select_many"

@@ -19,7 +19,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.signed.task import open_task
 from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
-from trusted_aggregator.servicer import AggregatorService
+from trusted_aggregator.host.servicer import AggregatorService
 
 
 def masked(task: odp.Statistics) -> odp.Statistics:

@@ -16,8 +16,8 @@ from odp.v1 import common_pb2
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-STORAGE = "trusted_aggregator.storage:Storage"
-CORE = "trusted_aggregator.enclave:AggregatorCore"
+STORAGE = "trusted_aggregator.host.storage:Storage"
+CORE = "trusted_aggregator.enclave.core:AggregatorCore"
 
 
 def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_everybodys(
@@ -46,7 +46,7 @@ def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_every
     platform.crash_through(
         "aggregator",
         [
-            f"enclave/{CORE}.masked_set:after",  # charged; the host waits for what it has to sum
+            f"enclave/{CORE}.host_parts:after",  # charged; the host waits for what it has to sum
             f"enclave/{CORE}.release:after",  # signed, nobody heard of it
         ],
         also="server",

@@ -18,8 +18,8 @@ from odp.v1 import common_pb2, server_pb2
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-SESSION = "trusted_aggregator.secagg_session:LiveSession"
-CORE = "trusted_aggregator.enclave:AggregatorCore"
+SESSION = "trusted_aggregator.modes.secagg.session:LiveSession"
+CORE = "trusted_aggregator.enclave.core:AggregatorCore"
 
 
 def films() -> odp.Statistics:

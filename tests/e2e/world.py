@@ -18,8 +18,8 @@ import distributor.enclave_process
 import distributor.program
 import odp
 import server.program
-import trusted_aggregator.enclave_process
-import trusted_aggregator.program
+import trusted_aggregator.enclave.process
+import trusted_aggregator.host.program
 from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
@@ -39,7 +39,8 @@ from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.tls import read_ca
 from odp.v1 import common_pb2, server_pb2
-from trusted_aggregator.secagg_session import Pace
+from trusted_aggregator.modes.hosting import ModeOptions
+from trusted_aggregator.modes.secagg.session import Pace
 
 POPULATION = "films"
 SECONDS = 120.0
@@ -90,13 +91,13 @@ class World:
             launch=InThread(distributor.enclave_process.run, digest=measured(DISTRIBUTOR_ENTRY)),
         )
         stack.callback(self.distributor.stop)
-        self.aggregator = trusted_aggregator.program.start(
-            trusted_aggregator.program.Config(
-                state=self.root / "aggregator", policy=self.policy, pace=self.pace, **shared
+        self.aggregator = trusted_aggregator.host.program.start(
+            trusted_aggregator.host.program.Config(
+                state=self.root / "aggregator", policy=self.policy, modes=ModeOptions(pace=self.pace), **shared
             ),
             log=self.log("aggregator"),
             launch=InThread(
-                functools.partial(trusted_aggregator.enclave_process.run, noise=self.noise),
+                functools.partial(trusted_aggregator.enclave.process.run, noise=self.noise),
                 digest=measured(AGGREGATOR_ENTRY),
             ),
         )

@@ -39,9 +39,9 @@ from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
 from server.storage import Storage as ServerStorage
-from trusted_aggregator.large_files import LARGE_BYTES
-from trusted_aggregator.storage import Contribution
-from trusted_aggregator.storage import Storage as AggregatorStorage
+from trusted_aggregator.host.large_files import LARGE_BYTES
+from trusted_aggregator.host.storage import Contribution
+from trusted_aggregator.host.storage import Storage as AggregatorStorage
 
 SECONDS = 30.0
 KEY = NoteKey.generate("example.com/log")

@@ -45,7 +45,7 @@ from odp.task import Cohort, Task, UserLevelDP
 from odp.task_file import parse_task, render_task
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, enrolment_pb2, server_pb2
 from odp.wire.tables import manifest_for, slices_from, table_bytes
-from trusted_aggregator.masking import MaskedQuery
+from trusted_aggregator.modes.masked.enclave_half import MaskedQuery
 
 #: What a decoder may raise.
 ERRORS = (OdpError, DecodeError)

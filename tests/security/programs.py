@@ -24,9 +24,9 @@ from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
 from server.program import Config as ServerConfig
 from server.program import start as start_server
-from trusted_aggregator import enclave_process as aggregator_enclave
-from trusted_aggregator.program import Config as AggregatorConfig
-from trusted_aggregator.program import start as start_aggregator
+from trusted_aggregator.enclave import process as aggregator_enclave
+from trusted_aggregator.host.program import Config as AggregatorConfig
+from trusted_aggregator.host.program import start as start_aggregator
 
 LISTEN = "127.0.0.1:0"
 _IMAGE = "sha384:" + "0" * 96

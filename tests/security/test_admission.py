@@ -204,7 +204,7 @@ def test_r230_masked_rounds_ask_for_tokens_too(tmp_path: Path, make_statistics: 
         digest = hashlib.sha256(halves.vector).digest()
         sealed = world.seal(given.SerializeToString())
         assert len(sealed) == world.core.sealed_bytes(world.task_sha256, 0)
-        answer: Refusal | None = world.core.submit(world.task_sha256, 0, sealed, masked_sha256=digest)
+        answer: Refusal | None = world.core.submit(world.task_sha256, 0, sealed, host_sha256=digest)
         return answer
 
     assert submit(1) is None

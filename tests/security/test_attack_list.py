@@ -99,26 +99,26 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R43", "linking a device across rounds",
          "security/test_uploads.py::test_r43_what_is_kept_of_a_pseudonym_is_another_value_in_every_round"),
         ("R42", "large, sealed for another policy",
-         "trusted_aggregator/test_enclave_process.py::"
+         "trusted_aggregator/enclave/test_process.py::"
          "test_a_large_contribution_opens_under_the_policy_of_its_device_only"),
         ("R71", "dense, beyond the bound by one unit, or near 2^31",
          "algorithms/dense/test_dense_query.py::test_a_vector_beyond_the_bound_is_refused"),
         ("R72", "segments cut, extended, reordered, mixed",
          "crypto/test_segments.py::test_whatever_is_done_to_a_message_it_does_not_open"),
         ("R72", "streams cut, short, long, repeated",
-         "trusted_aggregator/test_large_contributions.py::test_a_stream_that_is_not_whole_leaves_nothing"),
+         "trusted_aggregator/host/test_large_contributions.py::test_a_stream_that_is_not_whole_leaves_nothing"),
         ("R73", "a stream without an end",
-         "trusted_aggregator/test_large_contributions.py::test_a_stream_that_is_too_long_is_not_read_on"),
+         "trusted_aggregator/host/test_large_contributions.py::test_a_stream_that_is_too_long_is_not_read_on"),
         ("R73", "more contributions than the sums hold",
-         "trusted_aggregator/test_large_contributions.py::test_the_round_takes_no_more_than_the_declared_maximum"),
+         "trusted_aggregator/host/test_large_contributions.py::test_the_round_takes_no_more_than_the_declared_maximum"),
         ("R76", "masked: a seed used twice",
-         "trusted_aggregator/test_masking.py::test_a_seed_that_comes_twice_is_refused"),
+         "trusted_aggregator/modes/masked/test_masked_rounds.py::test_a_seed_that_comes_twice_is_refused"),
         ("R76", "masked: flipped bits, half a contribution",
-         "trusted_aggregator/test_masking.py::test_a_flipped_bit_of_either_half_is_refused_and_leaves_nothing"),
+         "trusted_aggregator/modes/masked/test_masked_rounds.py::test_a_flipped_bit_of_either_half_is_refused_and_leaves_nothing"),
         ("N14", "masked: a vector beyond its bound",
-         "trusted_aggregator/test_masking.py::test_a_dishonest_vector_spoils_the_sum_and_no_more"),
+         "trusted_aggregator/modes/masked/test_masked_rounds.py::test_a_dishonest_vector_spoils_the_sum_and_no_more"),
         ("R7", "orders and tasks of somebody else",
-         "trusted_aggregator/test_enclave.py::test_task_and_orders_need_the_developers_signature"),
+         "trusted_aggregator/enclave/test_core.py::test_task_and_orders_need_the_developers_signature"),
     ],
     "ledger": [
         ("R19", "sealed-state rollback, ledger replay",
@@ -127,9 +127,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R19", "two enclaves forked from one snapshot, concurrent charges",
          "security/test_ledger_attacks.py::test_r19_forks_of_one_snapshot_that_charge_at_once_release_once"),
         ("R19", "new keys on the same platform",
-         "trusted_aggregator/test_crashes.py::test_new_keys_on_the_same_platform_get_no_new_budget"),
+         "trusted_aggregator/enclave/test_crashes.py::test_new_keys_on_the_same_platform_get_no_new_budget"),
         ("R16", "another set for the charged noise",
-         "trusted_aggregator/test_crashes.py::test_another_set_for_the_charged_noise_voids_the_round_and_the_charge_stays"),
+         "trusted_aggregator/enclave/test_crashes.py::test_another_set_for_the_charged_noise_voids_the_round_and_the_charge_stays"),
         ("R20", "clock moved either way",
          "security/test_ledger_attacks.py::test_r20_the_enclave_asks_no_clock_so_moving_it_changes_nothing"),
         ("R25", "understated epsilon",
@@ -137,12 +137,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "masked sums": [
         ("R75", "mismatched sets",
-         "trusted_aggregator/test_masking.py::"
+         "trusted_aggregator/modes/masked/test_masked_rounds.py::"
          "test_a_sum_over_another_set_than_the_enclaves_is_refused_and_the_right_one_released"),
         ("R75", "a set of one",
-         "trusted_aggregator/test_masking.py::test_a_host_cannot_release_a_set_below_the_minimum"),
+         "trusted_aggregator/modes/masked/test_masked_rounds.py::test_a_host_cannot_release_a_set_below_the_minimum"),
         ("R74", "another sum than the set's",
-         "trusted_aggregator/test_masking.py::"
+         "trusted_aggregator/modes/masked/test_masked_rounds.py::"
          "test_a_sum_of_other_vectors_under_the_right_name_is_noise_and_not_a_persons_numbers"),
         ("R74", "a sum moved to where numbers wrap around",
          "crypto/secure_aggregation/test_masked.py::"
@@ -173,13 +173,13 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "e2e/test_secagg.py::"
          "test_r197_a_stranger_that_ends_every_session_ends_the_task_as_failed_and_devices_are_told"),
         ("R198", "silent clients on every seat",
-         "trusted_aggregator/test_secagg_limits.py::"
+         "trusted_aggregator/modes/secagg/test_limits.py::"
          "test_r198_silent_clients_take_no_seat_from_those_that_come_after_them"),
         ("R198", "many clients of one address",
-         "trusted_aggregator/test_secagg_limits.py::"
+         "trusted_aggregator/modes/secagg/test_limits.py::"
          "test_r198_clients_of_one_address_have_few_seats_and_others_come_in"),
         ("R198", "more sessions than there is memory for",
-         "trusted_aggregator/test_secagg_limits.py::"
+         "trusted_aggregator/modes/secagg/test_limits.py::"
          "test_r198_sessions_begin_where_there_is_memory_and_gather_on_until_there_is"),
         ("R193", "an order that does not protect everybody, chosen among four",
          "privacy/test_concentrated.py::"
@@ -199,13 +199,13 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "charges": [
         ("R200", "a charge for another adjacency",
-         "trusted_aggregator/test_adjacency.py::"
+         "trusted_aggregator/enclave/test_adjacency.py::"
          "test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn"),
         ("R200", "a user who is absent, share of the noise included",
          "privacy/test_adjacency.py::"
          "test_without_the_user_their_share_is_missing_and_the_charge_is_too_small"),
         ("R201", "noise over the root of two on a plain release",
-         "trusted_aggregator/test_rounds.py::"
+         "trusted_aggregator/modes/enclave/test_enclave_half.py::"
          "test_noise_over_the_root_of_two_is_for_off_diagonals_of_a_packed_triangle_alone"),
         ("R203", "a user taken out of a charged search",
          "simulation/test_neighbours.py::"
@@ -218,7 +218,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "side channels": [
         ("R202", "operations and memory of a sampled round",
-         "trusted_aggregator/test_sampling.py::"
+         "trusted_aggregator/modes/enclave/test_sampling.py::"
          "test_a_round_does_the_same_to_the_same_places_whoever_is_drawn"),
         ("R4", "length of contributions",
          "security/test_side_channels.py::test_r4_the_contributions_of_a_round_have_one_length"),
@@ -449,7 +449,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R236", "a key where the charter names no issuer",
          "security/test_admission.py::test_r236_a_population_without_an_issuer_takes_no_key"),
         ("R238", "joining a session of SecAgg+ without a token, or with another identity's",
-         "trusted_aggregator/test_secagg.py::test_a_client_joins_with_a_token_over_its_identity_alone_in_every_attempt"),
+         "trusted_aggregator/modes/secagg/test_rounds.py::test_a_client_joins_with_a_token_over_its_identity_alone_in_every_attempt"),
         ("R239", "calls to the issuer that depend on data",
          "security/test_transcripts.py::test_r239_devices_ask_for_tokens_alike_whatever_their_data_are"),
         ("R239", "a token key of another issuer or round, for a device",
@@ -503,7 +503,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R263", "one device that declines, in every round",
          "server/test_waits.py::test_a_device_that_declines_costs_each_later_round_seconds_and_not_its_whole_time"),
         ("R265", "a budget that the population does not have",
-         "trusted_aggregator/test_checking.py::test_a_task_beyond_the_populations_budget_is_refused_when_it_is_asked"),
+         "trusted_aggregator/enclave/test_checking.py::test_a_task_beyond_the_populations_budget_is_refused_when_it_is_asked"),
         ("R288", "a witness that hangs",
          "server/test_transparency.py::test_r288_a_witness_that_hangs_holds_up_no_task"),
         ("R264", "an enclave that hangs",

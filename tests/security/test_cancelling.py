@@ -18,8 +18,8 @@ from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, OdpError, PrivacyError, Refusal, StateError
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, population_pb2
-from trusted_aggregator.limits import MOST_ABANDONED, MOST_TASKS
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_TASKS
 
 Make = Callable[..., Any]
 SECONDS = 20.0
@@ -141,7 +141,7 @@ def test_r167_every_task_that_is_held_can_be_ended_however_many_were_before(
     make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended tasks are remembered for good, so their number is bounded; an owner cannot use that up against an end."""
-    for module in ("population", "opening"):
+    for module in ("state.population", "enclave.opening"):
         for name, most in (("MOST_ABANDONED", 6), ("MOST_TASKS", 2)):
             monkeypatch.setattr(f"trusted_aggregator.{module}.{name}", most, raising=False)
     world = make_world(minimum=3)

@@ -15,7 +15,7 @@ from aggregator_host import StoredHost
 from odp.errors import StateError
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, population_pb2
-from trusted_aggregator.storage import Contribution, Storage
+from trusted_aggregator.host.storage import Contribution, Storage
 
 TASK = bytes(32)
 

@@ -25,8 +25,8 @@ from odp.privacy.ledger_state import LedgerHead
 from odp.signed.charter import approve, found
 from odp.v1 import common_pb2
 from tests.hand_overs import NEW, OLD, OTHER, STRANGER, Endorsers, Upgrade, upgradable
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.records import ledger_state_key
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.state.records import ledger_state_key
 
 Make = Callable[..., Any]
 
@@ -93,7 +93,7 @@ def test_a_ledger_whose_sum_was_sealed_goes_on_under_the_successors_own_key(
     make_world: Make, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """What the entries come to is sealed now and then; of a later start, only the entries behind that are read."""
-    monkeypatch.setattr("trusted_aggregator.ledger_writes.STATE_EVERY", every)
+    monkeypatch.setattr("trusted_aggregator.state.ledger_writes.STATE_EVERY", every)
     world, endorsers = _charged(make_world, open=False)
     for round in (1, 2):
         world.open(round)

@@ -20,7 +20,7 @@ from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from server import program as server_program
 from server.transparency import LogKeeper
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.host.storage import Storage
 
 Start = Callable[[Path], object]
 

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.years import NAME, Years, growth, play
 from odp.errors import StateError
-from trusted_aggregator.ledger_writes import STATE_EVERY, restored_ledger
-from trusted_aggregator.population import Population
-from trusted_aggregator.sealed_state import Sealer
+from trusted_aggregator.state.ledger_writes import STATE_EVERY, restored_ledger
+from trusted_aggregator.state.population import Population
+from trusted_aggregator.state.sealed_state import Sealer
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from odp.crypto import domains
-from odp.crypto.secure_aggregation.masked import MaskedSum, mask, set_sha256
+from odp.crypto.secure_aggregation.masked import mask, set_sha256
 from odp.errors import OdpError, PrivacyError, StateError
 from odp.v1 import common_pb2
-from trusted_aggregator.records import noise_key, release_key
+from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.state.records import noise_key, release_key
 
 Make = Callable[..., Any]
 BINS, CLIENTS = 40, 30
@@ -37,22 +38,22 @@ class Masked:
         self.seen: list[bytes] = [b""]
         self.signed: set[bytes] = set()
 
-    def _masked(self) -> list[MaskedSum]:
+    def _masked(self) -> list[HostSum]:
         world, total, digests = self.world, np.zeros(BINS, dtype=np.uint32), []
         for device in range(3):
             halves = mask(world.payload(device), info=domains.masked_vector_info(world.task_sha256, 0))
             sealed, digest = world.sealed(device, payload=halves.secret), halves.secret[32:]
-            assert world.core.submit(world.task_sha256, 0, sealed, masked_sha256=digest) is None
+            assert world.core.submit(world.task_sha256, 0, sealed, host_sha256=digest) is None
             world.rows.setdefault((world.task_sha256, 0), []).append(sealed + digest)
             total += np.frombuffer(halves.vector, "<u4")
             digests.append(digest)
         name = set_sha256(world.task_sha256, 0, sorted(digests))
-        return [MaskedSum((total + change).astype("<u4").tobytes(), name) for change in (0, 7)]
+        return [HostSum((total + change).astype("<u4").tobytes(), name) for change in (0, 7)]
 
-    def _secagg(self) -> list[MaskedSum]:
+    def _secagg(self) -> list[HostSum]:
         name = hashlib.sha256(b"survivors").digest()
         self.world.core.announce(self.world.task_sha256, 0, CLIENTS, name)
-        return [MaskedSum(np.full(BINS, number, "<i8").tobytes(), name) for number in (3, 4)]
+        return [HostSum(np.full(BINS, number, "<i8").tobytes(), name) for number in (3, 4)]
 
     # What a host can try
 
@@ -61,7 +62,7 @@ class Masked:
         world = self.world
         order = world.order(0, domains.CLOSE)[0]
         noise = world.records.get(noise_key(world.task_sha256, 0))
-        writes = world.core.seal_release(order, noise=noise, masked=self.sums[which])
+        writes = world.core.seal_release(order, noise=noise, host_sum=self.sums[which])
         self.seen += [one.data for one in writes if one.key == release_key(world.task_sha256, 0) and one.data]
         if store:
             world.persist(writes)

@@ -25,7 +25,8 @@ from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, distributor_pb2, distributor_pb2_grpc, population_pb2
-from trusted_aggregator import Config, enclave_process, start
+from trusted_aggregator import Config, start
+from trusted_aggregator.enclave import process as enclave_process
 
 Make = Callable[..., Any]
 SECONDS = 20.0

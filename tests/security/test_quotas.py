@@ -28,9 +28,12 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.statuses import RETRY_WINDOW, status_of
 from odp.transport.sweeping import DAY
 from odp.v1 import aggregator_pb2
-from trusted_aggregator import limits, records
-from trusted_aggregator.ledger_writes import STATE_EVERY
-from trusted_aggregator.limits import (
+from trusted_aggregator.enclave.round_keys import RoundKeys
+from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise
+from trusted_aggregator.rounds.enclave_half import new_record
+from trusted_aggregator.state import limits, records
+from trusted_aggregator.state.ledger_writes import STATE_EVERY
+from trusted_aggregator.state.limits import (
     MOST_ABANDONED,
     MOST_CHANGES,
     MOST_CHARGES,
@@ -39,11 +42,9 @@ from trusted_aggregator.limits import (
     MOST_POPULATIONS,
     MOST_TASKS,
 )
-from trusted_aggregator.records import SealedRecord
-from trusted_aggregator.rollback import ZERO
-from trusted_aggregator.round_keys import RoundKeys
-from trusted_aggregator.rounds import draw_round_noise, new_record, noised_here
-from trusted_aggregator.sealed_state import HASH_BYTES, PopulationRecord, Sealer
+from trusted_aggregator.state.records import SealedRecord
+from trusted_aggregator.state.rollback import ZERO
+from trusted_aggregator.state.sealed_state import HASH_BYTES, PopulationRecord, Sealer
 
 Make = Callable[..., Any]
 SECONDS = 20.0
@@ -89,7 +90,7 @@ def test_r169_a_population_that_is_full_is_told_which_limit_and_others_go_on(
     world: Any, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, most, words = LIMITS[limit]
-    monkeypatch.setattr(f"trusted_aggregator.opening.{name}", most)
+    monkeypatch.setattr(f"trusted_aggregator.enclave.opening.{name}", most)
     refused = None
     for number in range(20):
         one = task_of(world, f"task-{number}")
@@ -112,7 +113,7 @@ def test_r169_a_population_that_is_full_is_told_which_limit_and_others_go_on(
 
 
 def test_r169_finished_tasks_make_room_by_themselves(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trusted_aggregator.opening.MOST_TASKS", 1)
+    monkeypatch.setattr("trusted_aggregator.enclave.opening.MOST_TASKS", 1)
     first, second = task_of(world, "first"), task_of(world, "second")
     for number in range(3):
         with pytest.raises(PrivacyError, match="has 1 tasks under way, of at most 1") if number else nullcontext():
@@ -127,7 +128,7 @@ def test_r169_finished_tasks_make_room_by_themselves(world: Any, monkeypatch: py
 
 def test_r169_populations_and_changes_of_charters_are_bounded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a line of the event log, whose end would stop everybody: "start the enclave again"."""
-    monkeypatch.setattr("trusted_aggregator.chartering.MOST_POPULATIONS", 3)
+    monkeypatch.setattr("trusted_aggregator.state.chartering.MOST_POPULATIONS", 3)
     for number in range(2):
         world.settle(world.core.set_charter(founding(world, f"more-{number}")))
     with pytest.raises(PrivacyError, match="cannot be founded: this enclave has 3, the most"):
@@ -159,7 +160,7 @@ def test_r169_the_event_log_holds_all_that_populations_may_write() -> None:
 def test_r169_charged_rounds_are_bounded_and_the_refusal_comes_before_the_opening(
     make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trusted_aggregator.population.MOST_CHARGES", 2)
+    monkeypatch.setattr("trusted_aggregator.state.population.MOST_CHARGES", 2)
     world = make_world(minimum=3)
     for number in range(2):
         world.open(number)
@@ -309,7 +310,7 @@ def worst_population(world: Any, name: str, sealer: Sealer) -> Iterator[SealedRe
             own = RoundKeys(world.identity).new_sealer(opened.sha256)
             record = new_record(order, noise, policy_sha256=world.policy.sha256)
             yield own.seal(records.round_key(opened.sha256, 0), record.encode())
-            yield own.seal(records.noise_key(opened.sha256, 0), noise.encode(noised_here(opened.queries[0])))
+            yield own.seal(records.noise_key(opened.sha256, 0), noise.encode(opened.queries[0].releases))
 
 
 def full_ledger(events: Any) -> tuple[LedgerState, bytes, list[Entry]]:
@@ -355,7 +356,7 @@ def test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_sec
 ) -> None:
     """Processor time, which a busy machine does not stretch: a third of the limit is what it takes."""
     from odp.simulation.noise import NoNoise
-    from trusted_aggregator.opened_task import OpenedTask
+    from trusted_aggregator.enclave.opened_task import OpenedTask
 
     world = make_world(minimum=3)
     world.opened_task, world.drawn = OpenedTask.open, NoNoise()
@@ -375,7 +376,7 @@ def test_r250_different_events_are_bounded_and_repeated_ones_cost_nothing(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is a term of every later epsilon, and other populations wait while one is computed."""
-    monkeypatch.setattr("trusted_aggregator.population.MOST_EVENTS", 5)
+    monkeypatch.setattr("trusted_aggregator.state.population.MOST_EVENTS", 5)
     for name in ("first", "second"):
         one = task_of(world, name)
         one.open()

@@ -24,7 +24,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.sealing import unseal
 from odp.enclave.slots import EmulatedSlots
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
-from trusted_aggregator.records import NOISE_PREFIX
+from trusted_aggregator.state.records import NOISE_PREFIX
 
 Make = Callable[..., Any]
 LARGE = 300_000
@@ -150,7 +150,7 @@ def test_r174_the_halves_of_masked_contributions_stay_closed_as_well(make_statis
     world = recorder.world
     world.open()
     sealed = world.sealed(1, payload=bytes(64))
-    assert world.core.submit(world.task_sha256, 0, sealed, masked_sha256=bytes(32)) is None
+    assert world.core.submit(world.task_sha256, 0, sealed, host_sha256=bytes(32)) is None
     recorder.sealed.append(sealed)
     assert recorder.opened() == 1
     world.settle(world.abandon())
@@ -389,7 +389,7 @@ def test_r177_no_refusal_is_final_for_bytes_that_are_judged_while_their_round_cl
         return found
 
     monkeypatch.setattr(kind, "refusals", erased_meanwhile)
-    (judged,) = held.judge([sealed], masked_sha256=[digest])
+    (judged,) = held.judge([sealed], host_sha256=[digest])
     assert not isinstance(judged, Refusal)
     assert held.keep([judged]) == [Refusal.ROUND_CLOSED]
 

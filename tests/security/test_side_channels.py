@@ -27,7 +27,7 @@ from odp.numerics import sorting_network as network
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2
 from odp.wire.model import Slices
-from trusted_aggregator.rounds import contribution_bytes
+from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes
 
 Make = Callable[..., Any]
 ITEMS, PLACES = 60, 8

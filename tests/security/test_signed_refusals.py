@@ -17,8 +17,8 @@ from odp.crypto import SigningKey, domains
 from odp.crypto.refusals import refusal_holds
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
-from trusted_aggregator import refusing
-from trusted_aggregator.interface import Refused
+from trusted_aggregator.boundary.interface import Refused
+from trusted_aggregator.enclave import refusing
 
 Make = Callable[..., Any]
 

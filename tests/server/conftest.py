@@ -60,7 +60,7 @@ from server.driver import Driver, Parties
 from server.populations import Populations
 from server.servicer import checked_task
 from server.storage import Storage, TaskRecord
-from trusted_aggregator.orders import open_abandon_order
+from trusted_aggregator.boundary.orders import open_abandon_order
 
 IMAGE = "sha384:" + "ab" * 48
 ITEMS = 12

@@ -37,12 +37,12 @@ from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
-from trusted_aggregator.enclave import AggregatorCore
-from trusted_aggregator.interface import Charged
-from trusted_aggregator.records import SealedRecord, ledger_key, noise_key, release_key
-from trusted_aggregator.round_keys import RoundKeys
-from trusted_aggregator.rounds import Round
-from trusted_aggregator.sealed_state import RoundNoise
+from trusted_aggregator.boundary.interface import Charged
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.round_keys import RoundKeys
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state.records import SealedRecord, ledger_key, noise_key, release_key
+from trusted_aggregator.state.sealed_state import RoundNoise
 
 IMAGE = "sha384:" + "0" * 96
 ITEMS = 12

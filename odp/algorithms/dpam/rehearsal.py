@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
@@ -13,7 +14,7 @@ from odp.v1 import common_pb2
 _ITEMS = 6
 
 
-def aggregated(*, clients: int, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
     """One task per way through the aggregator's enclave."""
     return (_definition(0.5, DPAM(steps=1)),)
 

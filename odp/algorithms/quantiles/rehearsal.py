@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from odp.algorithms.quantiles.task import Quantiles
-from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, UserLevelDP
+from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2
 
 _BINS = 6
 
 
-def aggregated(*, clients: int, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
-    """One task per way through the aggregator's enclave; ``clients`` is the fewest of a session of SecAgg+."""
-    return (_definition(), _definition(MASKED), _definition(SECAGG, clients=clients))
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
+    return tuple(_definition(name, clients=fewest) for name, fewest in aggregations.items())
 
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:
@@ -34,7 +36,7 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
     return (definition,)
 
 
-def _definition(aggregation: str = ENCLAVE, *, clients: int = 1) -> common_pb2.TaskDefinition:
+def _definition(aggregation: str, *, clients: int) -> common_pb2.TaskDefinition:
     return Quantiles(
         name="rehearsal",
         low=0,

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
-from odp.task import ENCLAVE, MASKED, SECAGG, Cohort, UserLevelDP
+from odp.task import ENCLAVE, Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2
 
 _BINS = 6
 
 
-def aggregated(*, clients: int, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
     """One task per way through the aggregator's enclave.
 
-    ``clients`` is the fewest of a session of SecAgg+; contributions of ``large`` numbers are sealed in segments.
+    ``aggregations`` has the fewest contributions of each; contributions of ``large`` numbers are sealed in segments.
     """
-    return (
-        _definition(_BINS),
-        _definition(large),
-        _definition(_BINS, aggregation=MASKED),
-        _definition(_BINS, aggregation=SECAGG, clients=clients),
-    )
+    ways = (_definition(_BINS, aggregation=name, clients=fewest) for name, fewest in aggregations.items())
+    return (_definition(large), *ways)
 
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:

@@ -49,14 +49,6 @@ class Halves:
     secret: bytes = field(repr=False)
 
 
-@dataclass(frozen=True)
-class MaskedSum:
-    """What a host hands in once: the sum of masked vectors (uint32 little-endian), and the hash of the set of them."""
-
-    sum: bytes
-    set_sha256: bytes
-
-
 def mask(payload: bytes, *, info: bytes, random_bytes: Callable[[int], bytes] = os.urandom) -> Halves:
     """Both halves of ``payload`` (32-bit integers, little-endian) under the mask of a new seed.
 

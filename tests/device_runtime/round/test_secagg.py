@@ -41,7 +41,7 @@ from odp.v1 import secure_aggregation_pb2 as messages
 from odp.v1.secagg_terms_pb2 import SecAggTerms
 from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
-from trusted_aggregator.secagg_session import LiveSession, Pace
+from trusted_aggregator.modes.secagg.session import LiveSession, Pace
 
 DEVICES = 8
 KINDS = ("advert", "reveal", "shares", "masked", "agreement", "unmask")

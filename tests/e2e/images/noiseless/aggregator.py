@@ -7,8 +7,8 @@ import socket
 import numpy as np
 
 from odp.enclave.guest import Guest
-from trusted_aggregator import enclave_process
-from trusted_aggregator.rehearsal import rehearse_full_participation
+from trusted_aggregator.enclave import process as enclave_process
+from trusted_aggregator.enclave.rehearsal import rehearse_full_participation
 
 
 def warm_up() -> None:

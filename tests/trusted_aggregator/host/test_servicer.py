@@ -1,0 +1,238 @@
+"""The host's order of writes and replies, without a network."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from aggregator_host import StoredHost
+
+from odp.errors import Refusal, StateError
+from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import population_key, release_key
+
+SECONDS = 10.0
+
+
+class Host(StoredHost):
+    """A world's enclave behind its real storage, without devices' streams."""
+
+    def submit(self, device):
+        request = aggregator_pb2.SubmitRequest(
+            task_sha256=self.world.task_sha256, round=0, sealed_contribution=self.world.sealed(device)
+        )
+        refused = self.service.submit(request).result(SECONDS)
+        return None if refused is None else refused.refusal
+
+    def stored(self):
+        return list(self.storage.contributions(self.world.task_sha256, 0))
+
+
+@pytest.fixture
+def host(make_world, tmp_path):
+    with StateFolder.open(tmp_path / "state", "aggregator") as state:
+        opened = Host(make_world(minimum=3), state)
+        opened.open()
+        yield opened
+        opened.end()
+
+
+@pytest.fixture
+def gate(host, monkeypatch):
+    """Commits of contributions wait until the gate is set."""
+    event = threading.Event()
+    commit = Storage._commit
+
+    def slow(storage, contributions):
+        event.wait(SECONDS)
+        return commit(storage, contributions)
+
+    monkeypatch.setattr(Storage, "_commit", slow)
+    yield event
+    event.set()
+
+
+def _in_thread(call, *arguments):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(call(*arguments)))
+    thread.start()
+    return thread, answers
+
+
+def _until(condition):
+    deadline = threading.Event()
+    for _ in range(int(SECONDS * 1000)):
+        if condition():
+            return
+        deadline.wait(0.001)
+    raise AssertionError("waited in vain")
+
+
+def test_the_charge_is_stored_only_after_every_contribution_of_its_set(host, gate):
+    submits = [_in_thread(host.submit, device) for device in range(3)]
+
+    def state():
+        return host.core.round_state(host.world.task_sha256, 0)
+
+    _until(lambda: state().contributions == 3)
+    uncharged = host.storage.record(population_key(host.world.population))
+    closing, releases = _in_thread(host.close_round)
+    _until(lambda: state().status is Status.CHARGED)
+    assert host.submit(9) is Refusal.ROUND_CLOSED
+    closing.join(0.05)
+    assert closing.is_alive()
+    assert host.storage.record(population_key(host.world.population)) == uncharged
+    gate.set()
+    closing.join(SECONDS)
+    for thread, answers in submits:
+        thread.join(SECONDS)
+        assert answers == [None]
+    assert len(releases) == 1
+
+
+def test_a_retry_is_told_that_it_was_counted_only_once_that_is_stored(host, gate):
+    first, _ = _in_thread(host.submit, 1)
+    _until(lambda: host.core.round_state(host.world.task_sha256, 0).contributions == 1)
+    retry, answers = _in_thread(host.submit, 1)
+    retry.join(0.05)
+    assert answers == []
+    gate.set()
+    retry.join(SECONDS)
+    first.join(SECONDS)
+    assert answers == [Refusal.ALREADY_CONTRIBUTED]
+    assert len(host.stored()) == 1
+
+
+def test_after_the_release_the_host_has_erased_the_contributions(host):
+    for device in range(3):
+        host.submit(device)
+    assert len(host.stored()) == 3
+    host.close_round()
+    assert host.stored() == []
+
+
+def test_what_a_crash_left_of_a_released_round_is_erased_at_the_next_start(host, monkeypatch):
+    for device in range(3):
+        host.submit(device)
+    with monkeypatch.context() as killed:
+        killed.setattr(Storage, "erase", lambda *arguments: None)
+        signed = host.close_round()
+    assert len(host.stored()) == 3
+    host.end()
+    host.begin()
+    assert host.stored() == []
+    assert host.close_round() == signed
+
+
+def test_a_release_that_was_stored_but_not_put_in_force_is_given_by_the_next_close(host, monkeypatch):
+    """The platform failed in between, and nothing was restarted: the round must not stay closed without a release."""
+    for device in range(3):
+        host.submit(device)
+    commit = host.core.commit
+
+    def failing_after_the_seal():
+        if host.storage.record(release_key(host.world.task_sha256, 0)) is not None:
+            raise StateError("the platform does not answer")
+        commit()
+
+    with monkeypatch.context() as failing:
+        failing.setattr(host.core, "commit", failing_after_the_seal)
+        with pytest.raises(StateError, match="does not answer"):
+            host.close_round()
+    signed = host.close_round()
+    assert host.close_round() == signed
+    assert host.log.getvalue().count("round_charged") == 1
+
+
+def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeypatch):
+    for device in range(4):
+        host.submit(device)
+    apply = Storage.apply
+
+    def killed_at_the_release(storage, writes):
+        if any(record.key.startswith("release/") for record in writes):
+            raise KeyboardInterrupt
+        apply(storage, writes)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Storage, "apply", killed_at_the_release)
+        with pytest.raises(KeyboardInterrupt):
+            host.close_round()
+    assert host.storage.record(release_key(host.world.task_sha256, 0)) is None
+    host.end()
+    host.begin()
+    assert "round_resumed" in host.log.getvalue()
+    signed = host.close_round()
+    assert host.close_round() == signed
+    assert host.log.getvalue().count("round_charged") == 1
+
+
+def test_a_record_that_cannot_be_stored_stops_the_program(host, monkeypatch):
+    def full(storage, writes):
+        raise StateError("database x: disk full")
+
+    for device in range(3):
+        host.submit(device)
+    with monkeypatch.context() as broken:
+        broken.setattr(Storage, "apply", full)
+        with pytest.raises(StateError, match="disk full"):
+            host.close_round()
+    assert [str(error) for error in host.failures] == ["database x: disk full"]
+    host.end()
+    host.begin()
+    host.close_round()
+
+
+def test_logs_hold_no_contribution_and_no_full_identifier(host):
+    for device in range(3):
+        host.submit(device)
+    host.close_round()
+    text = host.log.getvalue()
+    assert host.world.task_sha256.hex() not in text
+    for device in range(3):
+        contribution = host.world.contribution(device)
+        assert contribution.contribution_id.hex() not in text
+        assert contribution.pseudonym.hex()[:12] not in text
+
+
+def test_contributions_that_wait_share_one_message_and_one_commit_and_each_gets_its_own_answer(host, gate, monkeypatch):
+    batches, commits = [], []
+    submit_batch, commit = type(host.service._core).submit_batch, Storage._commit
+    monkeypatch.setattr(
+        type(host.service._core),
+        "submit_batch",
+        lambda core, submits: batches.append(len(submits)) or submit_batch(core, submits),
+    )
+    monkeypatch.setattr(Storage, "_commit", lambda storage, rows: commits.append(len(rows)) or commit(storage, rows))
+    submits = [_in_thread(host.submit, device) for device in (0, 1, 1, 2, 3, 4, 5, 6)]
+    _until(lambda: sum(batches) == 8)
+    gate.set()
+    for thread, _ in submits:
+        thread.join(SECONDS)
+    answers = [answer for _, found in submits for answer in found]
+    assert answers.count(None) == 7
+    assert answers.count(Refusal.ALREADY_CONTRIBUTED) == 1
+    assert sum(commits) == len(host.stored()) == 7
+    assert len(commits) <= 2, "all that came while the first commit ran was stored in the second"
+
+
+def test_where_the_enclave_is_gone_every_submission_is_told(host, monkeypatch):
+    def gone(core, submits):
+        raise StateError("the enclave ended by itself")
+
+    monkeypatch.setattr(type(host.service._core), "submit_batch", gone)
+    for _ in range(2):
+        with pytest.raises(StateError, match="ended by itself"):
+            host.submit(1)
+    assert host.stored() == []
+
+
+def test_a_service_that_is_closed_takes_nothing_more(host):
+    host.submit(0)
+    host.service.close()
+    with pytest.raises(StateError, match="stopping"):
+        host.submit(1)
+    assert len(host.stored()) == 1

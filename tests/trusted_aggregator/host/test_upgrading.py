@@ -1,0 +1,160 @@
+"""Both hosts of a hand-over over TLS, each enclave behind its own socket: a budget that goes on in another program."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from aggregator_programs import SECONDS, Programs
+from hand_overs import NEW, OLD, OTHER, upgradable
+
+from odp.errors import ServiceError, StateError
+from odp.transparency.entries import PolicyEntry
+from odp.v1 import aggregator_pb2, hand_over_pb2
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import SealedRecord
+
+
+@pytest.fixture
+def programs(tmp_path: Path, make_world: Callable[..., Any]) -> Iterator[Programs]:
+    world, endorsers = upgradable(make_world)
+    with contextlib.ExitStack() as stack:
+        yield Programs(tmp_path, world, endorsers, stack)
+
+
+@pytest.fixture
+def old(programs: Programs) -> Any:
+    """The old program, after one round; the release of it may not have reached the server."""
+    running = programs.start("old", OLD)
+    request = aggregator_pb2.SetCharterRequest(charter=programs.world.charter)
+    running.orders.SetCharter(request, timeout=SECONDS)
+    programs.open(running)
+    programs.fill(running, 0, range(4))
+    programs.world.learn(programs.close(running, 0).SerializeToString())
+    return running
+
+
+def test_a_population_goes_on_in_the_new_program_with_what_is_left_of_its_budget(programs: Programs, old: Any) -> None:
+    spent = programs.spent(old)
+    released = programs.close(old, 0)
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    statement = programs.upgrade(old)
+    assert (statement.predecessor_image, statement.successor_image) == (OLD, NEW)
+    assert programs.upgrade(old) == statement, "again, where it is done"
+    new = programs.start("new", NEW)
+    assert programs.spent(new) == spent > 0
+    assert programs.close(new, 0).release == released.release
+    programs.open(new, 1)
+    programs.fill(new, 1, range(3))
+    programs.close(new, 1)
+    assert programs.spent(new) > spent
+    assert [charter.charter for charter in new.client.charters(programs.world.population)] == [
+        programs.world.charter.charter
+    ]
+    assert [given.statement for given in new.client.history()] == [statement.SerializeToString(deterministic=True)]
+    with pytest.raises(grpc.RpcError):
+        programs.open(old, 1)
+    old.stop()
+    with pytest.raises(StateError, match="handed over"):
+        programs.start("old", OLD)
+
+
+def test_open_rounds_are_waited_for_and_no_further_one_is_opened(programs: Programs, old: Any) -> None:
+    programs.open(old, 1)
+    programs.fill(old, 1, range(2))
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    told: list[tuple[int, int]] = []
+
+    def fill_and_close(rounds: hand_over_pb2.WaitingRounds) -> None:
+        told.append((rounds.rounds, rounds.contributions))
+        programs.fill(old, 1, range(2, 4))
+        programs.world.learn(programs.close(old, 1).SerializeToString())
+        with pytest.raises(grpc.RpcError) as refused:
+            programs.open(old, 2)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    programs.upgrade(old, waiting=fill_and_close)
+    assert told == [(1, 2)]
+    new = programs.start("new", NEW)
+    programs.open(new, 2)
+
+
+def test_a_hand_over_that_waits_too_long_gives_up_and_changes_nothing(programs: Programs, old: Any) -> None:
+    programs.open(old, 1)
+    programs.fill(old, 1, range(2))
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    with pytest.raises(ServiceError, match="1 rounds with 2 contributions were not closed"):
+        programs.upgrade(old, seconds=0.0)
+    programs.fill(old, 1, range(2, 4))
+    programs.close(old, 1)
+
+
+def test_a_successor_that_nobody_endorsed_is_told_why_and_nothing_leaves(programs: Programs, old: Any) -> None:
+    with pytest.raises(ServiceError, match="0 of the endorsers"):
+        programs.upgrade(old)
+    with pytest.raises(ServiceError, match="nothing was handed over"):
+        old.client.records("")
+    programs.open(old, 1)
+
+
+def test_when_the_new_host_dies_before_it_stores_the_next_one_takes_over(
+    programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = programs.spent(old)
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    _die_before_storing(programs, old, monkeypatch)
+    # Both programs start again.
+    old.stop()
+    old = programs.start("old", OLD)
+    programs.upgrade(old, name="third")
+    assert programs.spent(programs.start("third", NEW)) == spent
+
+
+def test_r282_another_version_takes_over_where_the_one_that_was_named_cannot(
+    programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = programs.spent(old)
+    for image in (NEW, OTHER):
+        programs.endorsers.endorse(image, programs.world.policy)
+    _die_before_storing(programs, old, monkeypatch)
+    programs.upgrade(old, name="another", image=OTHER)
+    with pytest.raises(ServiceError, match="handed over"):
+        programs.upgrade(old, name="third")
+    assert programs.spent(programs.start("another", OTHER)) == spent
+
+
+def _die_before_storing(programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(Storage):
+        def apply(self, writes: Sequence[SealedRecord]) -> None:
+            raise StateError("the disk is gone")
+
+    monkeypatch.setattr("trusted_aggregator.host.upgrading.Storage", Dying)
+    with pytest.raises(StateError, match="the disk is gone"):
+        programs.upgrade(old)
+    monkeypatch.undo()
+
+
+def test_r283_a_log_of_many_rounds_does_not_end_upgrades(programs: Programs, old: Any) -> None:
+    """Each round of each population is three entries."""
+    programs.endorsers.entries += [PolicyEntry(b"%d" % number).encode() for number in range(40_000)]
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    programs.upgrade(old)
+    assert programs.spent(programs.start("new", NEW)) > 0
+
+
+def test_a_folder_that_another_version_has_taken_over_into_is_told(programs: Programs, old: Any) -> None:
+    for image in (NEW, OTHER):
+        programs.endorsers.endorse(image, programs.world.policy)
+    programs.upgrade(old)
+    with pytest.raises(StateError, match=r"what another version, sha384:1.*, has taken over"):
+        programs.upgrade(old, image=OTHER)
+
+
+def test_a_folder_that_is_in_use_is_not_overwritten(programs: Programs, old: Any) -> None:
+    old.stop()
+    with pytest.raises(StateError, match="in use already"):
+        programs.upgrade(old, name="old")

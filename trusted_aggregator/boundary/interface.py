@@ -1,0 +1,174 @@
+"""What the aggregator's host asks of its enclave, whichever side of a socket that is on."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from odp.errors import Refusal
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, hand_over_pb2, population_pb2
+from trusted_aggregator.state.records import Writes
+
+
+class Status(enum.Enum):
+    """Where a round stands; a later state never goes back. The numbers are those of ``odp.v1.RoundState.Status``."""
+
+    OPEN = 10
+    CHARGED = 30
+    SEALED = 40
+    RELEASED = 50
+    VOID = 90
+
+
+class Refused(NamedTuple):
+    """Why a contribution was refused; ``signature`` says that it can never count, and is empty where it might."""
+
+    refusal: Refusal
+    signature: bytes = b""
+
+
+@dataclass(frozen=True)
+class Charged:
+    """Answer to ``charge``: ``released`` says that the release is sealed, so that ``release`` hands it out.
+
+    ``host_part_bytes`` is the length of the host's part of each contribution, whose sum ``seal_release`` needs; 0 where
+    there is none.
+    """
+
+    task_sha256: bytes
+    round: int
+    contributions: int
+    released: bool
+    writes: Writes
+    host_part_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class HostSum:
+    """What a host hands in once for a charged round: the sum of what it holds, and the name of the set of that.
+
+    ``sum`` is integers, little-endian, as the round's mode of aggregation has them.
+    """
+
+    sum: bytes
+    set_sha256: bytes
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """What may be told of a round (metadata, rule P3)."""
+
+    task_sha256: bytes
+    round: int
+    status: Status
+    contributions: int
+
+
+class Aggregator(Protocol):
+    """The enclave; ``trusted_aggregator.enclave.core.AggregatorCore`` says what each call guarantees and raises."""
+
+    def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
+        """Founds a population, or changes who owns it. Idempotent."""
+        ...
+
+    def charter(self, population: str) -> population_pb2.SignedCharter | None:
+        """The charter in force; None where the population is not founded."""
+        ...
+
+    def commit(self) -> None:
+        """Says that all writes of earlier calls are durable: what they change is in force."""
+        ...
+
+    def check_task(self, signed_task: common_pb2.SignedTask) -> None:
+        """Returns if a task could begin now; changes nothing."""
+        ...
+
+    def open_round(
+        self,
+        signed_task: common_pb2.SignedTask,
+        order: bytes,
+        signature: bytes,
+        token_key: enrolment_pb2.SignedTokenKey | None = None,
+    ) -> Writes:
+        """Opens the round that ``order`` names. Idempotent."""
+        ...
+
+    def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
+        """The public key of a round that is open or charged, signed; None of any other."""
+        ...
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+        """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
+        ...
+
+    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+        """The refusal of a contribution to a round that takes none; nothing is kept."""
+        ...
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round; the refusal that each would meet."""
+        ...
+
+    def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the part of each contribution that stays with the host, 0 where none does; or the refusal."""
+        ...
+
+    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """SHA-256 of the host's parts of a charged round from number ``start`` on; empty behind the last one."""
+        ...
+
+    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+        """Names the contributions that the host holds alone: ``charge`` is for them. Idempotent."""
+        ...
+
+    def give_up(self, task_sha256: bytes, round: int) -> Writes:
+        """Ends a charged round whose sum, or whose noise, is lost. Idempotent."""
+        ...
+
+    def charge(self, order: bytes, signature: bytes) -> Charged:
+        """Closes the set of contributions and charges the ledger for it. Idempotent."""
+        ...
+
+    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
+        """Makes the one release of a charged round, sealed. Idempotent."""
+        ...
+
+    def release(self, order: bytes, *, stored: bytes) -> bytes:
+        """A sealed release whose hash is in force, opened: the same bytes each time."""
+        ...
+
+    def abandon(
+        self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
+    ) -> Writes:
+        """Ends a task: what it has here is erased, and nothing of it is released any more. Idempotent."""
+        ...
+
+    def forget(self, task_sha256: bytes) -> Writes:
+        """Erases a task that nobody works on any more, uncharged; it can be opened again. Idempotent."""
+        ...
+
+    def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
+        """(head of the population's ledger, encoded; its signature); None for an unknown task."""
+        ...
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """How many contributions a round has; None for an unknown one."""
+        ...
+
+    def round_states(self) -> list[RoundState]:
+        """All rounds that are open or charged, in the order of task and number."""
+        ...
+
+    def draw_nonce(self) -> bytes:
+        """32 random bytes for the evidence of a successor; those that were drawn before no longer count."""
+        ...
+
+    def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
+        """Names the successor in every population's record. Idempotent for that successor."""
+        ...
+
+    def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
+        """What the successor needs, sealed to it, once its name is in force."""
+        ...

@@ -1,0 +1,146 @@
+"""Calls and answers between enclave and host as messages (protos/odp/v1/enclave.proto), both ways.
+
+Some fields have the name of the mode of aggregation that they came with; here alone they get the names of what they
+hold in any mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from odp.errors import Refusal, StateError
+from odp.v1 import aggregator_pb2, enclave_pb2
+from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState, Status
+from trusted_aggregator.state.records import SealedRecord, Writes
+
+
+def submitted(answers: Sequence[Refused | None]) -> enclave_pb2.SubmittedBatch:
+    """What became of contributions, as a message."""
+    return enclave_pb2.SubmittedBatch(
+        refusals=bytes(0 if answer is None else answer.refusal.value for answer in answers),
+        signatures=[answer.signature for answer in answers if answer is not None],
+    )
+
+
+def submitted_of(message: enclave_pb2.SubmittedBatch, count: int) -> list[Refused | None]:
+    """The inverse of ``submitted``. Raises StateError where it is not of ``count`` contributions."""
+    signatures = iter(message.signatures)
+    answers = [Refused(Refusal(number), next(signatures, b"")) if number else None for number in message.refusals]
+    if len(answers) != count:
+        raise StateError("the enclave answered another number of contributions; start the program again")
+    return answers
+
+
+def records(writes: Iterable[SealedRecord]) -> list[enclave_pb2.SealedRecord]:
+    """Sealed records as messages."""
+    return [enclave_pb2.SealedRecord(key=record.key, data=record.data) for record in writes]
+
+
+def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
+    """The inverse of ``records``."""
+    return tuple(SealedRecord(entry.key, entry.data if entry.HasField("data") else None) for entry in messages)
+
+
+def charged(given: Charged) -> enclave_pb2.ChargedRound:
+    """``given`` as a message."""
+    return enclave_pb2.ChargedRound(
+        task_sha256=given.task_sha256,
+        round=given.round,
+        contributions=given.contributions,
+        released=given.released,
+        writes=records(given.writes),
+        masked_bytes=given.host_part_bytes,
+    )
+
+
+def charged_of(message: enclave_pb2.ChargedRound) -> Charged:
+    """The inverse of ``charged``."""
+    return Charged(
+        message.task_sha256,
+        message.round,
+        message.contributions,
+        message.released,
+        writes_of(message.writes),
+        message.masked_bytes,
+    )
+
+
+#: The call that is answered with a page of digests of what the host holds.
+HOST_PARTS = "masked_set"
+
+
+def ask_host_parts(task_sha256: bytes, round: int, start: int) -> enclave_pb2.EnclaveRequest:
+    """The request of such a page."""
+    return enclave_pb2.EnclaveRequest(
+        masked_set=enclave_pb2.AskMaskedSet(task_sha256=task_sha256, round=round, start=start)
+    )
+
+
+def host_parts_asked(request: enclave_pb2.EnclaveRequest) -> tuple[bytes, int, int]:
+    """The inverse of ``ask_host_parts``."""
+    return request.masked_set.task_sha256, request.masked_set.round, request.masked_set.start
+
+
+def host_parts(digests: bytes) -> enclave_pb2.EnclaveReply:
+    """The page as a reply."""
+    return enclave_pb2.EnclaveReply(masked_set=enclave_pb2.MaskedSet(digests=digests))
+
+
+def host_parts_of(reply: enclave_pb2.EnclaveReply) -> bytes:
+    """The inverse of ``host_parts``."""
+    return reply.masked_set.digests
+
+
+def sealed_length(sealed: int | Refusal, host_part: int | Refusal) -> enclave_pb2.SealedLength:
+    """The lengths of both parts of a contribution, or the refusal that each would meet."""
+    if isinstance(sealed, Refusal):
+        return enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, sealed.value))
+    # A round that closed in between takes none either.
+    return enclave_pb2.SealedLength(bytes=sealed, masked=0 if isinstance(host_part, Refusal) else host_part)
+
+
+def sealed_length_of(message: enclave_pb2.SealedLength) -> tuple[int | Refusal, int | Refusal]:
+    """The inverse of ``sealed_length``."""
+    if message.WhichOneof("answer") != "bytes":
+        return Refusal(message.refusal), Refusal(message.refusal)
+    return message.bytes, message.masked
+
+
+def host_sha256(request: aggregator_pb2.SubmitRequest) -> bytes:
+    """SHA-256 of the part that the host holds of a contribution, as it tells its enclave; empty of none."""
+    return request.masked_sha256
+
+
+def seal_release(order: bytes, noise: bytes | None, host_sum: HostSum | None) -> enclave_pb2.EnclaveRequest:
+    """The request of a sealed release; ``host_sum`` where the round needs one."""
+    given = None if host_sum is None else enclave_pb2.MaskedSum(sum=host_sum.sum, set_sha256=host_sum.set_sha256)
+    return enclave_pb2.EnclaveRequest(seal_release=enclave_pb2.SealRelease(order=order, noise=noise, masked=given))
+
+
+def host_sum_of(message: enclave_pb2.SealRelease) -> HostSum | None:
+    """What ``seal_release`` was given of the host."""
+    return HostSum(message.masked.sum, message.masked.set_sha256) if message.HasField("masked") else None
+
+
+def round_states(states: Iterable[RoundState]) -> enclave_pb2.RoundStates:
+    """States of rounds as a message."""
+    return enclave_pb2.RoundStates(
+        states=[
+            enclave_pb2.RoundState(
+                task_sha256=state.task_sha256,
+                round=state.round,
+                status=cast(enclave_pb2.RoundState.Status, state.status.value),
+                contributions=state.contributions,
+            )
+            for state in states
+        ]
+    )
+
+
+def round_states_of(message: enclave_pb2.RoundStates) -> list[RoundState]:
+    """The inverse of ``round_states``."""
+    return [
+        RoundState(state.task_sha256, state.round, Status(state.status), state.contributions)
+        for state in message.states
+    ]

@@ -1,0 +1,188 @@
+"""The old enclave's half of a hand-over: the populations go to the next version of the code, with what opens them.
+
+Guarantee: of all enclaves, exactly one can charge a population, at every moment and whatever hosts do. The successor is
+named in each population's record, and that record is in force (durable, the counters moved) before the successor gets
+the key that opens it. From then on this enclave, and every copy of it, refuses to charge; and the key goes to that
+successor alone: the code, under the same policy, on the same chip.
+
+Who may be a successor: an enclave whose evidence this enclave's own chip signed over a fresh nonce, with the same
+policy, and with code that enough of the endorsers of that policy have endorsed in the transparency log.
+
+No round goes along: what devices sealed to code that they verified is not opened by other code. So a hand-over waits
+until every contribution is released, void or ended; rounds to which nobody contributed are dropped, and the server
+opens them again.
+
+Every step can be repeated. The successor is the code and not a process of it: if it dies, the next one gets the same.
+If it never takes over, another one can be named; the counters decide between the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from odp.crypto import domains, hpke
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.enclave.verifier import VerifiedEnclave
+from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.signed.task import check_length
+from odp.transparency.excerpt import EndorsedImages
+from odp.v1 import attestation_pb2, hand_over_pb2
+from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.enclave.round_keys import RoundKeys
+from trusted_aggregator.enclave.submissions import Submissions
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state import records as names
+from trusted_aggregator.state.population import Population
+from trusted_aggregator.state.records import SealedRecord, Writes
+from trusted_aggregator.state.sealed_state import Sealer, Successor
+
+
+class HandingOver(Submissions):
+    """What the enclave does as the old one of two."""
+
+    def __init__(self, identity: EnclaveIdentity) -> None:
+        super().__init__(identity)
+        self._sealer = Sealer(identity.sealing_key)
+        self._keys = RoundKeys(identity)
+        # Of tasks that are being ended, or handed over: what can never count once that is in force.
+        self._ending: list[Round] = []
+        # The nonce that a successor's evidence has to be over; None before one is drawn.
+        self._nonce: bytes | None = None
+
+    def draw_nonce(self) -> bytes:
+        """32 random bytes for the evidence of a successor; those that were drawn before no longer count."""
+        with self._admin:
+            self._nonce = os.urandom(NONCE_BYTES)
+            return self._nonce
+
+    def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
+        """Names the successor in every population's record. Idempotent for that successor.
+
+        Nothing is named, and nothing has to be written, while rounds hold contributions: they have to be closed first.
+
+        Raises:
+            AttestationError, TransparencyError: the evidence is not accepted, or too few endorsers stand behind it.
+            ConfigurationError: the policy allows no hand-over, there is nothing to hand over, or the successor is this
+                very code.
+            PrivacyError: another one has taken a population over.
+            StateError: a population was rolled back, or an earlier change is not stored yet.
+        """
+        with self._admin:
+            successor = _named(self._verified(request))
+            founded = self._founded()
+            for population in founded:
+                population.require_may_hand_over(successor)
+            if not self._freeze_rounds():
+                return ()
+            erased = self._drop_rounds()
+            for population in founded:
+                population.hand_over(successor)
+            written = (record for population in founded for record in population.writes(self._sealer))
+            return (*written, *erased)
+
+    def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
+        """What the successor needs, sealed to it, once its name is in force in every population's record.
+
+        Raises, besides what ``begin_hand_over`` raises, PrivacyError where it is not in force.
+        """
+        with self._admin:
+            verified = self._verified(request)
+            check_length("nonce", request.nonce, NONCE_BYTES)
+            for population in self._founded():
+                if population.successor != _named(verified):
+                    raise PrivacyError(f"population {population.name!r} is not handed over to this successor yet")
+            statement = self._statement(verified).SerializeToString(deterministic=True)
+            digest = hashlib.sha256(statement).digest()
+            info = domains.hand_over_info(request.nonce, digest)
+            sealed = hpke.seal(verified.hpke_key, self._identity.sealing_key, info)
+            evidence = self._identity.evidence(request.nonce)
+            sign = self._identity.signing.sign
+            return hand_over_pb2.HandOverPackage(
+                hand_over=hand_over_pb2.HandOver(
+                    statement=statement,
+                    signature=sign(domains.HAND_OVER, statement),
+                    evidence=attestation_pb2.GetEvidenceResponse(
+                        token=evidence.token, policy=evidence.policy, event_log=evidence.event_log
+                    ),
+                ),
+                sealed=sealed,
+                signature=sign(domains.HAND_OVER_PACKAGE, domains.hand_over_package(request.nonce, digest, sealed)),
+            )
+
+    def _require_holder(self) -> None:
+        """Raises StateError where populations were handed over: this enclave founds no other ones either."""
+        for population in self._populations.values():
+            if population.record.successor is not None:
+                population.require_committed()
+
+    def _verified(self, request: hand_over_pb2.HandOverRequest) -> VerifiedEnclave:
+        policy = self._identity.policy
+        if policy.upgrade is None:
+            raise ConfigurationError(
+                "the policy of this enclave names no log and no endorsers (--upgrade): it hands over nothing"
+            )
+        if self._nonce is None:
+            raise StateError("no nonce was drawn for the successor's evidence; ask for one first")
+        chip = OwnChip.of(self._identity)
+        verified = chip.verify(request.successor, nonce=self._nonce)
+        if verified.image_digest == self._identity.image_digest:
+            raise ConfigurationError("the successor is the very code that runs here: there is nothing to hand over")
+        EndorsedImages.read(request.log, policy.upgrade, now=chip.now).require(
+            role=policy.role, image_digest=verified.image_digest, policy_sha256=policy.sha256.hex()
+        )
+        return verified
+
+    def _founded(self) -> list[Population]:
+        founded = [population for _, population in sorted(self._populations.items()) if population.record.charter_bytes]
+        if not founded:
+            raise ConfigurationError("no population is founded here: there is nothing to hand over")
+        return founded
+
+    def _freeze_rounds(self) -> bool:
+        """Whether nobody contributed to the rounds that are held: then nobody does any more."""
+        held = self._holdings.rounds()
+        if any(round.status is not Status.OPEN or round.contributions for round in held):
+            return False
+        # One may have come in between.
+        empty = all(not round.freeze()[0] for round in held)
+        if not empty:
+            for round in held:
+                round.thaw()
+        return empty
+
+    def _drop_rounds(self) -> Writes:
+        """Holds no round any more; what the host erases of them."""
+        held = self._holdings.rounds()
+        for round in held:
+            self._holdings.drop_round(round)
+        self._ending += held
+        self._keys.erase([round.task_sha256 for round in held])
+        keys = [names.round_key(round.task_sha256, round.number) for round in held]
+        return tuple(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key)))
+
+    def _statement(self, successor: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
+        return hand_over_pb2.HandOverStatement(
+            predecessor_image=self._identity.image_digest,
+            chip_id=successor.chip_id,
+            successor_image=successor.image_digest,
+            policy_sha256=self._identity.policy.sha256,
+            populations=[_handed(population) for population in self._founded()],
+        )
+
+
+def _named(verified: VerifiedEnclave) -> Successor:
+    return Successor(verified.image_digest, verified.policy.sha256.hex())
+
+
+def _handed(population: Population) -> hand_over_pb2.HandedPopulation:
+    record = population.record
+    charter = record.charter
+    return hand_over_pb2.HandedPopulation(
+        population=record.name,
+        ledger_id=record.ledger_id,
+        charter_sha256=b"" if charter is None else charter.sha256,
+        entries=record.ledger.head.entries,
+        head=record.ledger.head.sha256,
+    )

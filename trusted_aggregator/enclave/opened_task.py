@@ -1,0 +1,108 @@
+"""A task inside the enclave: its queries, its budget and its charges."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import round_charges, sampling_of
+from odp.algorithms.seam import Query
+from odp.privacy import accounting
+from odp.privacy.events import Event, Sampling
+from odp.privacy.ledger_entry import Budget
+from odp.signed.task import open_task, task_sha256
+from odp.v1 import common_pb2
+from trusted_aggregator.modes.table import round_class
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state.sealed_state import TaskRecord
+
+
+@dataclass(frozen=True)
+class OpenedTask:
+    """A task whose signature and every field were checked, and what follows from its definition alone."""
+
+    signed: common_pb2.SignedTask
+    sha256: bytes
+    definition: common_pb2.TaskDefinition
+
+    @classmethod
+    def open(cls, signed: common_pb2.SignedTask) -> OpenedTask:
+        """Raises SignatureError, ConfigurationError."""
+        return cls(signed, task_sha256(signed), open_task(signed))
+
+    @classmethod
+    def restored(cls, record: TaskRecord) -> OpenedTask:
+        """The task of a record that was unsealed: it was checked before it was sealed."""
+        definition = common_pb2.TaskDefinition.FromString(record.signed.definition)
+        task = cls(record.signed, task_sha256(record.signed), definition)
+        # Most tasks are over, and what their records know of them is enough.
+        task.__dict__.update(largest=record.largest, planned=record.planned)
+        return task
+
+    @functools.cached_property
+    def queries(self) -> tuple[Query, ...]:
+        """Of each planned round."""
+        algorithm = algorithm_for(self.definition)
+        queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
+        for query in queries:
+            self.rounds.require(query)
+        return queries
+
+    @property
+    def rounds(self) -> type[Round]:
+        """What each of its rounds is."""
+        return round_class(self.definition)
+
+    @functools.cached_property
+    def largest(self) -> int:
+        """Bytes of its largest release, and so of the noise of one."""
+        return max(8 * sum(release.coordinates for release in query.releases) for query in self.queries)
+
+    @functools.cached_property
+    def planned(self) -> int:
+        """Rounds that it will have had when it is finished."""
+        return len(self.queries)
+
+    @functools.cached_property
+    def sampling(self) -> Sampling | None:
+        """How contributions are drawn; None where all count."""
+        return sampling_of(self.definition)
+
+    @property
+    def id(self) -> str:
+        """Its name in the ledger."""
+        return self.sha256.hex()
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"task {self.definition.name!r}"
+
+    @property
+    def population(self) -> str:
+        """The population whose budget it spends."""
+        return self.definition.population
+
+    @property
+    def developer_key(self) -> bytes:
+        """The key that signed it."""
+        return self.definition.developer_key
+
+    @property
+    def budget(self) -> Budget:
+        """What its releases may spend."""
+        return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
+
+    @property
+    def record(self) -> TaskRecord:
+        """What the host keeps of it."""
+        return TaskRecord(self.signed, self.largest, self.planned)
+
+    def charges(self, round: int) -> tuple[Event, ...]:
+        """What a round costs."""
+        return round_charges(self.queries[round], self.sampling)
+
+    def most(self, population_delta: float) -> int:
+        """Contributions beyond these could not be charged: a delta has to stay below one over the population."""
+        return accounting.most_users(max(self.budget.delta, population_delta))

@@ -1,0 +1,143 @@
+"""What has to hold before a round is opened: the policy's terms, the order of rounds, both budgets, the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ConfigurationError, PopulationFull, PrivacyError
+from odp.privacy.ledger_entry import ReleaseState
+from trusted_aggregator.enclave.holdings import Holdings
+from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.state.limits import MOST_DEFINITION_BYTES, MOST_OPEN_ROUNDS, MOST_STORED_BYTES, MOST_TASKS
+from trusted_aggregator.state.population import Population, unfounded
+from trusted_aggregator.state.records import SealedRecord, release_key
+
+#: A release travels in one reply of at most 32 MiB, with room for all that is not integers.
+LARGEST_RELEASE_BYTES = 31 * 2**20
+
+
+def require_may_open(
+    task: OpenedTask, number: int, *, population: Population, holdings: Holdings, policy: EnclavePolicy
+) -> None:
+    """Returns if round ``number`` of ``task``, whose developer owns the population, may be opened now.
+
+    Raises:
+        ConfigurationError: there is no such round, or its release would be too large.
+        PrivacyError: the cohort minimum is below the policy's, the policy shows who is drawn, the round before is not
+            released, this one was charged already, or too many tasks were ended; BudgetExceeded where a budget cannot
+            pay.
+        StateError: the population was rolled back.
+    """
+    cohort = task.definition.cohort
+    if cohort.minimum < policy.minimum_cohort:
+        raise PrivacyError(
+            f"Expected cohort.minimum={cohort.minimum} of {task.label} to be at least "
+            f"{policy.minimum_cohort}, the minimum of this enclave's policy"
+        )
+    if task.sampling is not None and policy.accumulation != "oblivious":
+        raise PrivacyError(
+            f"accumulation={policy.accumulation!r} of this enclave's policy shows which contributions count: "
+            f"{task.label} is sampled in secret, and needs 'oblivious'"
+        )
+    if number >= task.planned:
+        raise ConfigurationError(f"Expected round={number} of the task to be from 0 to {task.planned - 1}")
+    _require_sizes(task)
+    if population.find(task.id, number) is not None:
+        raise PrivacyError(f"round {number} is void: it was charged, and its state is gone; submit a new task")
+    if number:
+        before = population.find(task.id, number - 1)
+        if before is None or before.state is not ReleaseState.SEALED or holdings.holds(task.sha256, number - 1):
+            raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
+    elif holdings.task(task.sha256) is None:
+        population.require_room_for_ends(len(holdings.tasks_of(population.name)) + 1)
+        everything = [event for planned in range(task.planned) for event in task.charges(planned)]
+        population.require_room(
+            task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
+            what=f"{task.label} with all its {task.planned} rounds",
+        )  # fmt: skip
+    population.require_room(
+        task_id=task.id, events=task.charges(number), budget=task.budget,
+        users=cohort.goal, what=f"round {number} of {task.label}",
+    )  # fmt: skip
+
+
+def require_may_begin(
+    task: OpenedTask, populations: Mapping[str, Population], *, holdings: Holdings, identity: EnclaveIdentity
+) -> None:
+    """Returns if round 0 of a task that is not held may be opened now, or once its developer founds its population.
+
+    Raises as ``require_may_open``; PrivacyError also where the developer neither owns the population nor may found it.
+    """
+    population = populations.get(task.population)
+    if population is not None and population.charter is not None:
+        population.require_owner(task.developer_key, of=task.label)
+    elif task.developer_key not in identity.policy.founder_keys:
+        raise unfounded(task.population)
+    if population is None:
+        population = Population(identity, task.population)
+    require_may_open(task, 0, population=population, holdings=holdings, policy=identity.policy)
+
+
+def make_room(task: OpenedTask, number: int, *, population: Population, holdings: Holdings) -> list[SealedRecord]:
+    """What the host erases so that a round can be opened within the limits: finished tasks, and the last release.
+
+    Raises PopulationFull, which names the limit, where what is under way leaves no room; nothing is erased then.
+    """
+    others = [held for held in holdings.tasks_of(population.name) if held.sha256 != task.sha256]
+    finished = [held for held in others if _is_finished(held, population)]
+    under_way = [held for held in others if held not in finished]
+    finished.sort(key=lambda held: population.record.ledger.last_entry(held.id))
+    rounds = len(holdings.rounds({held.sha256 for held in [task, *others]}))
+    if rounds >= MOST_OPEN_ROUNDS:
+        raise _full(task, f"has {rounds} rounds open, of at most {MOST_OPEN_ROUNDS}")
+    kept = [*under_way, *finished]
+    dropped: list[OpenedTask] = []
+    while lack := _lack([*kept, task], holdings):
+        if not finished:
+            raise _full(task, lack)
+        dropped.append(finished.pop(0))
+        kept.remove(dropped[-1])
+    erased = [record for held in dropped for record in holdings.drop_task(held.sha256, population)]
+    if number:
+        # Whoever opens the next round has the model that was made of the release before.
+        erased.append(SealedRecord(release_key(task.sha256, number - 1), None))
+    return erased
+
+
+def _require_sizes(task: OpenedTask) -> None:
+    for planned, query in enumerate(task.queries):
+        size = 8 * sum(release.coordinates for release in query.releases)
+        if size > LARGEST_RELEASE_BYTES:
+            raise ConfigurationError(
+                f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
+                "choose a smaller rank, or fewer items or bins"
+            )
+
+
+def _lack(tasks: list[OpenedTask], holdings: Holdings) -> str:
+    """Which limit these tasks exceed, in words; empty where none."""
+    if len(tasks) > MOST_TASKS:
+        return f"has {len(tasks) - 1} tasks under way, of at most {MOST_TASKS}"
+    definitions = sum(len(held.signed.definition) for held in tasks)
+    if definitions > MOST_DEFINITION_BYTES:
+        return f"would have {definitions} bytes of task definitions, of at most {MOST_DEFINITION_BYTES}"
+    # One release of each task, and the noise of each round that is open or about to be.
+    largest = {held.sha256: held.largest for held in tasks}
+    noise = sum(largest[held.task_sha256] for held in holdings.rounds(largest))
+    stored = sum(largest.values()) + noise + tasks[-1].largest
+    if stored > MOST_STORED_BYTES:
+        return f"would have {stored} bytes of noise and releases, of at most {MOST_STORED_BYTES}"
+    return ""
+
+
+def _is_finished(task: OpenedTask, population: Population) -> bool:
+    last = population.find(task.id, task.planned - 1)
+    return last is not None and last.state is ReleaseState.SEALED
+
+
+def _full(task: OpenedTask, what: str) -> PopulationFull:
+    return PopulationFull(
+        f"{task.label} cannot open a round: population {task.population!r} {what}; wait, or end a task of it"
+    )

@@ -1,0 +1,258 @@
+"""The aggregator's enclave as a process: it takes its state back over the socket to its host, then serves it.
+
+The platform measures this module with everything that it imports, and starts it without network and without files: the
+socket is all it has. ``warm_up`` runs before the doors close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+from collections.abc import Iterator, Sequence
+
+from odp.enclave.channel import Connection, Route, serve
+from odp.enclave.enclave_start import begin, evidence_reply, expect
+from odp.enclave.guest import Guest
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import AttestationError, ConfigurationError, PrivacyError, TransparencyError
+from odp.privacy.mechanisms import IntegerNoise
+from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
+from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.interface import Aggregator
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.hand_over_rehearsal import rehearse_hand_over
+from trusted_aggregator.enclave.rehearsal import rehearse
+from trusted_aggregator.enclave.taking_over import TakingOver
+from trusted_aggregator.state.records import SealedRecord
+
+#: More than a host of ours ever sends at once.
+_MOST_SUBMITS = 4096
+
+
+def warm_up() -> None:
+    """Does once what the enclave will do, so that nothing is left to load."""
+    rehearse()
+    rehearse_hand_over()
+
+
+def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = None) -> None:
+    """Serves the host at the other end of ``channel`` until it closes it.
+
+    ``noise`` replaces the exact noise where a test runs this in its own process; the platform never gives one.
+
+    Raises:
+        StateError: the host broke the framing.
+    """
+    connection = Connection(channel)
+    restored: list[AggregatorCore] = []
+
+    def restore(identity: EnclaveIdentity) -> enclave_pb2.Ready:
+        page, taking = _predecessor(connection, identity)
+        records = _records(connection, page)
+        if taking is None:
+            contributions = functools.partial(_contributions, connection)
+            restored.append(AggregatorCore.restore(identity, records, contributions, noise=noise))
+        else:
+            restored.append(AggregatorCore.succeed(taking.finish(records), noise=noise))
+        return enclave_pb2.Ready(writes=wire.records(restored[0].restored_writes))
+
+    identity = begin(connection, guest, restore)
+    if identity is not None:
+        serve(connection, routes(restored[0], identity))
+
+
+def _predecessor(
+    connection: Connection, identity: EnclaveIdentity
+) -> tuple[enclave_pb2.SealedRecords, TakingOver | None]:
+    """The first page of records, and the hand-over where the host told of one before it."""
+    taking: TakingOver | None = None
+    while True:
+        request = expect(connection, "records", "ask_nonce", "evidence", "take_over", "reseal")
+        call = request.WhichOneof("call")
+        if call == "records":
+            return request.records, taking
+        if call == "evidence":
+            connection.send(0, evidence_reply(identity, request))
+            continue
+        taking = TakingOver(identity) if taking is None else taking
+        if call == "ask_nonce":
+            connection.send(0, EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=taking.draw_nonce())))
+        elif call == "take_over":
+            with _told():
+                taking.accept(request.take_over.package, request.take_over.log)
+            connection.send(0, EnclaveReply(done=enclave_pb2.Done()))
+        else:
+            given = SealedRecord(request.reseal.key, request.reseal.data)
+            connection.send(0, _written([taking.reseal(given)]))
+
+
+def _records(connection: Connection, page: enclave_pb2.SealedRecords) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    while True:
+        found.update((record.key, record.data) for record in page.records)
+        if page.last:
+            return found
+        page = expect(connection, "records").records
+
+
+def _contributions(connection: Connection, task_sha256: bytes, round: int) -> Iterator[bytes]:
+    wanted = enclave_pb2.WantContributions(task_sha256=task_sha256, round=round)
+    connection.send(0, EnclaveReply(want=wanted))
+    while True:
+        page = expect(connection, "contributions").contributions
+        yield from page.sealed
+        if page.last:
+            return
+
+
+def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
+    """The calls of the host. A release may take long, so submissions and what is asked in passing have own threads."""
+    calls = _Calls(core, identity)
+    return {
+        "submit": Route("submit", calls.submit),
+        "sign_refusal": Route("submit", calls.sign_refusal),
+        "sealed_length": Route("ask", calls.sealed_length),
+        "round_key": Route("change", calls.round_key),
+        wire.HOST_PARTS: Route("change", calls.host_parts),
+        "announce": Route("change", calls.announce),
+        "give_up": Route("change", calls.give_up),
+        "evidence": Route("ask", calls.evidence),
+        "rounds": Route("ask", calls.rounds),
+        "check_task": Route("change", calls.check_task),
+        "open_round": Route("change", calls.open_round),
+        "charge": Route("change", calls.charge),
+        "seal_release": Route("change", calls.seal_release),
+        "release": Route("change", calls.release),
+        "set_charter": Route("change", calls.set_charter),
+        "charter": Route("change", calls.charter),
+        "commit": Route("change", calls.commit),
+        "abandon": Route("change", calls.abandon),
+        "forget_task": Route("change", calls.forget_task),
+        "ledger": Route("change", calls.ledger),
+        "ask_nonce": Route("change", calls.ask_nonce),
+        "begin_hand_over": Route("change", calls.begin_hand_over),
+        "finish_hand_over": Route("change", calls.finish_hand_over),
+    }
+
+
+class _Calls:
+    """From messages to the core and back; the core checks what is inside of them."""
+
+    def __init__(self, core: Aggregator, identity: EnclaveIdentity) -> None:
+        self._core = core
+        self._identity = identity
+
+    def submit(self, request: EnclaveRequest) -> EnclaveReply:
+        submits = request.submit.submits
+        if len(submits) > _MOST_SUBMITS:
+            raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
+        return EnclaveReply(submitted=wire.submitted(self._core.submit_batch(submits)))
+
+    def sign_refusal(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(submitted=wire.submitted([self._core.sign_refusal(request.sign_refusal)]))
+
+    def round_key(self, request: EnclaveRequest) -> EnclaveReply:
+        found = self._core.round_key(request.round_key.task_sha256, request.round_key.round)
+        return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
+
+    def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.sealed_length.task_sha256, request.sealed_length.round
+        return EnclaveReply(
+            sealed_length=wire.sealed_length(self._core.sealed_bytes(*asked), self._core.host_part_bytes(*asked))
+        )
+
+    def host_parts(self, request: EnclaveRequest) -> EnclaveReply:
+        return wire.host_parts(self._core.host_parts(*wire.host_parts_asked(request)))
+
+    def announce(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.announce
+        self._core.announce(given.task_sha256, given.round, given.clients, given.set_sha256)
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def give_up(self, request: EnclaveRequest) -> EnclaveReply:
+        return _written(self._core.give_up(request.give_up.task_sha256, request.give_up.round))
+
+    def evidence(self, request: EnclaveRequest) -> EnclaveReply:
+        return evidence_reply(self._identity, request)
+
+    def rounds(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.rounds
+        if asked.HasField("only"):
+            state = self._core.round_state(asked.only.task_sha256, asked.only.round)
+            states = [] if state is None else [state]
+        else:
+            states = self._core.round_states()
+        return EnclaveReply(rounds=wire.round_states(states))
+
+    def check_task(self, request: EnclaveRequest) -> EnclaveReply:
+        self._core.check_task(request.check_task.task)
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def open_round(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.open_round
+        return _written(self._core.open_round(given.task, given.order, given.signature, given.token_key))
+
+    def charge(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(charged=wire.charged(self._core.charge(request.charge.order, request.charge.signature)))
+
+    def seal_release(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.seal_release
+        return _written(
+            self._core.seal_release(
+                given.order,
+                noise=given.noise if given.HasField("noise") else None,
+                host_sum=wire.host_sum_of(given),
+            )
+        )
+
+    def release(self, request: EnclaveRequest) -> EnclaveReply:
+        signed = self._core.release(request.release.order, stored=request.release.stored)
+        return EnclaveReply(released=enclave_pb2.ReleasedRound(signed_release=signed))
+
+    def set_charter(self, request: EnclaveRequest) -> EnclaveReply:
+        return _written(self._core.set_charter(request.set_charter))
+
+    def charter(self, request: EnclaveRequest) -> EnclaveReply:
+        found = self._core.charter(request.charter.population)
+        return EnclaveReply(charter=population_pb2.SignedCharter() if found is None else found)
+
+    def commit(self, request: EnclaveRequest) -> EnclaveReply:
+        self._core.commit()
+        return EnclaveReply(done=enclave_pb2.Done())
+
+    def abandon(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.abandon
+        return _written(self._core.abandon(given.task, given.order, given.signature))
+
+    def forget_task(self, request: EnclaveRequest) -> EnclaveReply:
+        return _written(self._core.forget(request.forget_task.task_sha256))
+
+    def ledger(self, request: EnclaveRequest) -> EnclaveReply:
+        head, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
+        return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(head=head, signature=signature))
+
+    def ask_nonce(self, request: EnclaveRequest) -> EnclaveReply:
+        return EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=self._core.draw_nonce()))
+
+    def begin_hand_over(self, request: EnclaveRequest) -> EnclaveReply:
+        with _told():
+            return _written(self._core.begin_hand_over(request.begin_hand_over))
+
+    def finish_hand_over(self, request: EnclaveRequest) -> EnclaveReply:
+        with _told():
+            return EnclaveReply(package=self._core.finish_hand_over(request.finish_hand_over))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Why the other enclave was refused is public, and reaches the operator."""
+    try:
+        yield
+    except (AttestationError, TransparencyError) as error:
+        raise PrivacyError(str(error)) from error
+
+
+def _written(writes: Sequence[SealedRecord]) -> EnclaveReply:
+    return EnclaveReply(writes=enclave_pb2.RecordWrites(records=wire.records(writes)))

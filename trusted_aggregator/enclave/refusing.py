@@ -1,0 +1,116 @@
+"""Signed refusals: the enclave's word that exactly these bytes can never count in this round.
+
+A device charges itself for what it sent unless it has that word. The enclave signs in two cases:
+
+- The bytes and the round's opening alone decide that the round does not take them: they do not open under its key, or
+  what is in them is not what the round takes. Every copy of this enclave that knows the key decides the same.
+- The round's set is in force, by a charge or by the end of its task, and these bytes are not in it. A ciphertext begins
+  with a public key that its device drew for it alone, so the enclave remembers the first bytes of what counted, of a
+  bounded number of closed rounds, until its next start.
+
+All else is unsigned: a set that is not in force yet may be another one after a restart. Each signature names the
+round's key, so that an opening of the round that is not the device's own says nothing of its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.crypto import domains
+from odp.crypto.refusals import CLOSED, closed_digest
+from odp.crypto.signing import SigningKey
+from odp.errors import Refusal
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Round
+
+#: Contributions of closed rounds whose first bytes are remembered, and rounds.
+MOST_MARKS = 2**21
+MOST_CLOSED = 4096
+
+Key = tuple[bytes, int]
+
+
+class ClosedRound(NamedTuple):
+    """A round whose set is in force: its public key, and what counted in it, ascending."""
+
+    public_key: bytes
+    marks: npt.NDArray[np.uint64]
+
+    def counts(self, sealed: bytes) -> bool:
+        """Whether a ciphertext that begins like this one may have counted."""
+        (mark,) = _sorted(sealed[:MARK_BYTES])
+        place = int(np.searchsorted(self.marks, mark))
+        return place < len(self.marks) and bool(self.marks[place] == mark)
+
+
+class ClosedRounds:
+    """What is remembered of closed rounds, the oldest forgotten first.
+
+    Thread-safe, with a lock of its own: whoever asks for a refusal waits for no change of a population.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rounds: OrderedDict[Key, ClosedRound] = OrderedDict()
+        self._marks = 0
+
+    def add_charged(self, rounds: Iterable[Round]) -> None:
+        """Remembers what counted in those of ``rounds`` that are charged, in force."""
+        for round in rounds:
+            if round.status is not Status.OPEN and (round.task_sha256, round.number) not in self._rounds:
+                self._add(round, bytes(round.marks))
+
+    def add_ended(self, rounds: Iterable[Round]) -> None:
+        """Remembers rounds whose task was ended before they were released, in force: nothing counted in them."""
+        for round in rounds:
+            self._add(round, b"")
+
+    def _add(self, round: Round, marks: bytes) -> None:
+        key, closed = (round.task_sha256, round.number), ClosedRound(round.public_key, _sorted(marks))
+        with self._lock:
+            before = self._rounds.pop(key, None)
+            self._rounds[key] = closed
+            self._marks += len(closed.marks) - (0 if before is None else len(before.marks))
+            while len(self._rounds) > MOST_CLOSED or self._marks > MOST_MARKS:
+                _, forgotten = self._rounds.popitem(last=False)
+                self._marks -= len(forgotten.marks)
+
+    def find(self, key: Key) -> ClosedRound | None:
+        """A closed round, or None."""
+        with self._lock:
+            return self._rounds.get(key)
+
+
+def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggregator_pb2.SubmitRequest) -> bytes:
+    """The signature of a refusal by ``Round.judge``; empty where the round closed meanwhile."""
+    if refusal in CLOSED:
+        return b""
+    digest = hashlib.sha256(given.sealed_contribution).digest()
+    data = domains.refusal(
+        round.task_sha256, round.number, refusal.value, round.public_key, digest, wire.host_sha256(given)
+    )
+    return signing.sign(domains.REFUSAL, data)
+
+
+def sign_closed(
+    signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, given: aggregator_pb2.SubmitRequest
+) -> bytes:
+    """The signature of a refusal by a round that is closed; empty where the bytes may have counted."""
+    sealed = given.sealed_contribution
+    if closed is None or refusal not in CLOSED or len(sealed) < MARK_BYTES or closed.counts(sealed):
+        return b""
+    data = domains.refusal(given.task_sha256, given.round, refusal.value, closed.public_key, closed_digest(sealed), b"")
+    return signing.sign(domains.REFUSAL, data)
+
+
+def _sorted(marks: bytes) -> npt.NDArray[np.uint64]:
+    return np.sort(np.frombuffer(marks, dtype="<u8")).astype(np.uint64)

@@ -1,0 +1,253 @@
+"""One tiny task of each kind from first round to last, in memory alone: what Python loads on first use is loaded.
+
+An enclave cannot open files once it serves, so anything that its code or its libraries import late has to be there
+before. A list of such imports would be wrong with the next library; running every step is not. The kinds are those that
+a task can be made with: each algorithm, way to aggregate and way to sample, and what their charges cost together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
+from cryptography.hazmat.primitives.hashes import SHA384
+
+from odp.algorithms.registry import TABLE, algorithm_for, part_of
+from odp.algorithms.release import round_charges, sampling_of
+from odp.algorithms.seam import LocalRows, NoisyTensors
+from odp.crypto import SigningKey, domains, seal
+from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
+from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
+from odp.enclave.rehearsal import RehearsalGuest
+from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
+from odp.errors import StateError
+from odp.numerics.arrays import Int64Array
+from odp.privacy import accounting
+from odp.privacy.events import Event
+from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
+from odp.signed.charter import approve, found, open_charter, succeed
+from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.wire.model import Broadcast, Slices
+from odp.wire.tables import manifest_for
+from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.modes.rehearsal import AGGREGATIONS, set_of_one, split
+from trusted_aggregator.state.records import SealedRecord, noise_key, release_key
+
+# So many that a contribution is sealed in segments.
+_LARGE = SEGMENT_BYTES // 4 + 1
+
+
+class _NoNoise:
+    """The sums of a rehearsal are made up; exact noise would build a table for each of its standard deviations."""
+
+    def sample(self, ratio: float, count: int) -> Int64Array:
+        return np.zeros(count, dtype=np.int64)
+
+
+def rehearse() -> None:
+    """Runs all of them; nothing of it is kept."""
+    rehearse_full_participation()
+    rehearse_sampling()
+
+
+def rehearse_full_participation() -> None:
+    """Runs the tasks of which every contribution counts."""
+    GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
+    issuer = _Issuer()
+    for definition in _unsampled():
+        for accumulation in ACCUMULATIONS:
+            _Rehearsal(definition, accumulation, issuer).run()
+
+
+def rehearse_sampling() -> None:
+    """Runs the tasks whose contributions are drawn: their accountant takes longer to load than all the rest."""
+    issuer, unsampled = _Issuer(), _unsampled()
+    sampled = [_sampled(definition) for definition in unsampled if not algorithm_for(definition).dense]
+    for definition in sampled:
+        _Rehearsal(definition, "oblivious", issuer).run()
+    _account((*unsampled, *sampled))
+
+
+def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
+    rehearsals = (part_of(training, "rehearsal") for training in TABLE)
+    return tuple(
+        definition for rehearsal in rehearsals for definition in rehearsal.aggregated(AGGREGATIONS, large=_LARGE)
+    )
+
+
+def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
+    """What a population pays whose ledger holds charges of any two kinds: each pair may have its own accountant."""
+    charges: dict[type[Event], Event] = {}
+    for definition in definitions:
+        for event in round_charges(algorithm_for(definition).query(0), sampling_of(definition)):
+            charges.setdefault(type(event), event)
+    for pair in itertools.combinations_with_replacement(charges.values(), 2):
+        accounting.epsilon(pair, delta=1e-6)
+
+
+def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
+    """The same task with the same noise, which is more than its draw needs: to find out how much less takes seconds."""
+    definition = common_pb2.TaskDefinition()
+    definition.CopyFrom(unsampled)
+    definition.cohort.enclave_poisson.CopyFrom(common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2))
+    return definition
+
+
+class _Issuer:
+    """Signs tokens without blinding them: nobody is hidden from anybody here."""
+
+    def __init__(self) -> None:
+        self.key = SigningKey.generate()
+        self._rsa = rsa.generate_private_key(EXPONENT, 8 * TOKEN_BYTES)
+
+    def token_key(self, population: str, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey:
+        """The key of a round."""
+        modulus = self._rsa.public_key().public_numbers().n.to_bytes(TOKEN_BYTES, "big")
+        return TokenKey(population, sha256, round, modulus, 0).signed(self.key)
+
+    def token(self, contribution_id: bytes) -> bytes:
+        """The token of a contribution."""
+        padding = PSS(mgf=MGF1(SHA384()), salt_length=SALT_BYTES)
+        return self._rsa.sign(domains.contribution_token(contribution_id), padding, SHA384())
+
+
+class _Rehearsal:
+    """Developer, issuer, one device and host of one task."""
+
+    def __init__(self, definition: common_pb2.TaskDefinition, accumulation: Accumulation, issuer: _Issuer) -> None:
+        self._issuer = issuer
+        self._developer = SigningKey.generate()
+        self._definition = definition
+        self._task = sign_task(definition, self._developer)
+        self._sha256 = task_sha256(self._task)
+        self._algorithm = algorithm_for(open_task(self._task))
+        self._guest = RehearsalGuest(
+            EnclavePolicy(
+                role="aggregator",
+                minimum_cohort=1,
+                accumulation=accumulation,
+                founders=(self._developer.public.hex(),),
+            )
+        )
+        self._identity, self._sealed_keys = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=None)
+        self._core = AggregatorCore(self._identity, noise=_NoNoise())
+        self._records: dict[str, bytes] = {}
+
+    def run(self) -> None:
+        """Every round, with a new start in the middle of each; then other owners, and the end of the task."""
+        population = self._definition.population
+        first = approve(
+            found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer
+        )
+        self._core.check_task(self._task)
+        self._settle(self._core.set_charter(first))
+        server = self._algorithm.server()
+        state = server.start()
+        for number in range(len(self._algorithm.planned_releases())):
+            broadcast = server.broadcast(state)
+            state = server.step(state, self._round(number, broadcast))
+        self._core.ledger(self._sha256)
+        other = SigningKey.generate()
+        second = succeed(open_charter(first), owners=[self._developer.public, other.public])
+        self._settle(self._core.set_charter(approve(second, self._developer)))
+        order = population_pb2.AbandonOrder(task_sha256=self._sha256).SerializeToString()
+        end = population_pb2.CharterSignature(key=other.public, signature=other.sign(domains.ABANDON, order))
+        self._settle(self._core.abandon(self._task, order, end))
+        self._core.forget(self._sha256)
+
+    def _round(self, number: int, broadcast: Broadcast) -> NoisyTensors:
+        model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
+        order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
+        opening = sign_order(order, self._developer, domains.OPEN)
+        token_key = self._issuer.token_key(self._definition.population, self._sha256, number)
+        self._persist(self._core.open_round(self._task, *opening, token_key))
+        if not self._core.sealed_bytes(self._sha256, number):
+            return self._release(number, order, self._announced(number))
+        sealed, vector = self._contribution(number, model, broadcast)
+        digest = hashlib.sha256(vector).digest() if vector else b""
+        if (
+            self._core.sealed_bytes(self._sha256, number) != len(sealed)
+            or self._core.host_part_bytes(self._sha256, number) != len(vector)
+            or self._core.submit(self._sha256, number, sealed, host_sha256=digest)
+        ):
+            raise StateError("the rehearsal's contribution was refused")
+        self._restart([sealed + digest])
+        name = set_of_one(digest, task_sha256=self._sha256, round=number)
+        return self._release(number, order, HostSum(vector, name) if vector else None)
+
+    def _announced(self, number: int) -> HostSum:
+        self._restart([])
+        self._core.announce(self._sha256, number, self._definition.cohort.minimum, bytes(32))
+        (release,) = self._algorithm.query(number).releases
+        return HostSum(bytes(8 * release.coordinates), bytes(32))
+
+    def _release(self, number: int, order: aggregator_pb2.RoundOrder, host_sum: HostSum | None) -> NoisyTensors:
+        close = sign_order(order, self._developer, domains.CLOSE)
+        charged = self._core.charge(*close)
+        self._settle(charged.writes)
+        if charged.host_part_bytes:
+            self._core.host_parts(self._sha256, number, 0)
+        noise = self._records[noise_key(self._sha256, number)]
+        self._settle(self._core.seal_release(close[0], noise=noise, host_sum=host_sum))
+        signed = self._core.release(close[0], stored=self._records[release_key(self._sha256, number)])
+        release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed).release)
+        tensors = {
+            tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) * tensor.step
+            for tensor in release.tensors
+        }
+        return NoisyTensors(number, tensors, release.contributions)
+
+    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> tuple[bytes, bytes]:
+        items = np.arange(3)
+        rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
+        slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
+        own = self._algorithm.data_of(LocalRows(items, np.ones(3)))
+        payload, _ = self._algorithm.client().contribute(slices, own, round=number, seed=1)
+        vector = b""
+        if self._core.host_part_bytes(self._sha256, number):
+            payload, vector = split(payload, task_sha256=self._sha256, round=number)
+        contribution_id = os.urandom(32)
+        contribution = aggregator_pb2.Contribution(
+            task_sha256=self._sha256,
+            round=number,
+            model_sha256=model,
+            contribution_id=contribution_id,
+            pseudonym=os.urandom(32),
+            payload=payload,
+            token=self._issuer.token(contribution_id),
+        )
+        large = is_large(len(payload))
+        context, close = (
+            (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
+        )
+        info = context(self._sha256, number, model, self._identity.policy.sha256)
+        key = self._core.round_key(self._sha256, number)
+        if key is None:
+            raise StateError("the rehearsal's round has no key")
+        return close(key.hpke_key, contribution.SerializeToString(), info), vector
+
+    def _restart(self, contributions: list[bytes]) -> None:
+        self._identity, _ = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=self._sealed_keys)
+        self._core = AggregatorCore.restore(
+            self._identity, self._records, lambda task, round: contributions, noise=_NoNoise()
+        )
+
+    def _settle(self, writes: tuple[SealedRecord, ...]) -> None:
+        self._persist(writes)
+        self._core.commit()
+
+    def _persist(self, writes: tuple[SealedRecord, ...]) -> None:
+        for record in writes:
+            if record.data is None:
+                self._records.pop(record.key, None)
+            else:
+                self._records[record.key] = record.data

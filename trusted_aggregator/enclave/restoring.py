@@ -1,0 +1,129 @@
+"""An enclave's memory made again from the records that it had its host store.
+
+The population's record decides; the others are believed as far as they fit it. A round whose release was sealed is
+over, whatever else the host brings back. A charged round goes on only with the very contributions and the noise that
+were charged; otherwise it is void, and its charge stays (rule P31).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import StateError
+from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.boundary.orders import parse_order
+from trusted_aggregator.enclave.holdings import Holdings
+from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state import records as names
+from trusted_aggregator.state.ledger_writes import restored_ledger
+from trusted_aggregator.state.population import Population
+from trusted_aggregator.state.records import SealedRecord, Writes
+from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord
+
+# Opened where what they belong to is.
+_BY_THEMSELVES = (names.ROUND_PREFIX, names.LEDGER_PREFIX, names.LEDGER_STATE_PREFIX)
+
+#: (task_sha256, round) to the stored ciphertexts of that round.
+Contributions = Callable[[bytes, int], Iterable[bytes]]
+
+
+def restore(
+    identity: EnclaveIdentity,
+    sealer: Sealer,
+    round_sealer: Callable[[bytes], Sealer | None],
+    records: Mapping[str, bytes],
+    contributions: Contributions,
+) -> tuple[dict[str, Population], Holdings, Writes]:
+    """Populations by name, what is held of them, and what the host has to erase before anything else.
+
+    ``round_sealer`` opens the records of a task's round. A round that is erased is as one without records; they have to
+    go, since none of them would open under the secret of the task's next round.
+
+    Raises StateError where a record was changed, is missing, or a population was rolled back.
+    """
+    plaintexts = {
+        key: sealer.open(key, data)
+        for key, data in records.items()
+        if not key.startswith((*_BY_THEMSELVES, *names.LATER_PREFIXES))
+    }
+
+    def opened(prefix: str) -> list[bytes]:
+        return [data for key, data in plaintexts.items() if key.startswith(prefix)]
+
+    populations: dict[str, Population] = {}
+    holdings = Holdings()
+    for data in opened(names.POPULATION_PREFIX):
+        record = PopulationRecord.decode(data, lambda head: restored_ledger(head, sealer, records))
+        stored_state = names.split_state(records.get(names.ledger_state_key(record.name), b""))[0]
+        populations[record.name] = Population(identity, record.name, record=record, stored_state=stored_state)
+        holdings.end(record.abandoned)
+    for data in opened(names.TASK_PREFIX):
+        task = OpenedTask.restored(TaskRecord.decode(data))
+        if task.population not in populations:
+            raise StateError(f"the sealed records lack population {task.population!r}: restore the state folder")
+        if not holdings.is_ended(task.sha256):
+            holdings.add_task(task)
+    erased: list[SealedRecord] = []
+    for key, data in records.items():
+        if not key.startswith(names.ROUND_PREFIX):
+            continue
+        of_round = round_sealer(names.task_of(key))
+        if of_round is None or not _restored(
+            RoundRecord.decode(of_round.open(key, data)), identity, populations, holdings, contributions
+        ):
+            erased += [SealedRecord(name, None) for name in (key, names.noise_beside(key))]
+    return populations, holdings, tuple(erased)
+
+
+def held_round(task: OpenedTask, record: RoundRecord, identity: EnclaveIdentity) -> Round:
+    """The round of a record, without contributions."""
+    order = parse_order(record.order)
+    return task.rounds(
+        task_sha256=task.sha256,
+        order=order,
+        record=record,
+        query=task.queries[order.round],
+        policy=identity.policy,
+        sampling=task.sampling,
+        most=task.most(identity.policy.population_delta),
+    )
+
+
+def _restored(
+    record: RoundRecord,
+    identity: EnclaveIdentity,
+    populations: Mapping[str, Population],
+    holdings: Holdings,
+    contributions: Contributions,
+) -> bool:
+    """Whether the round is open or charged, and held now."""
+    order = parse_order(record.order)
+    if holdings.is_ended(order.task_sha256):
+        return False
+    task = holdings.task(order.task_sha256)
+    if task is None:
+        raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
+    population = populations[task.population]
+    standing = population.find(task.id, order.round)
+    charge = None if standing is None else standing.charge
+    if standing is not None and charge is None:
+        return False
+    if record.policy_sha256 != identity.policy.sha256:
+        if charge is not None:
+            population.mark_void(task_id=task.id, round=order.round)
+            holdings.lost.append((task.sha256, order.round))
+        return False
+    restored = held_round(task, record, identity)
+    restored.resubmit(contributions(task.sha256, order.round))
+    if charge is not None:
+        as_charged = (charge.contributions, charge.id_set_sha256, charge.noise_id)
+        if (*restored.freeze(), record.noise_id) != as_charged:
+            restored.erase()
+            population.mark_void(task_id=task.id, round=order.round)
+            holdings.lost.append((task.sha256, order.round))
+            return False
+        restored.status = Status.CHARGED
+    holdings.add_round(restored)
+    return True

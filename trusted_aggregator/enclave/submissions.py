@@ -1,0 +1,126 @@
+"""The half of the enclave that contributions come to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import Refusal, StateError
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.interface import Refused, RoundState, Status
+from trusted_aggregator.enclave.holdings import Holdings
+from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state.population import Population
+
+
+class Submissions:
+    """Finds the round of each contribution; ``submit`` and ``submit_batch`` run in parallel, all else does not."""
+
+    def __init__(self, identity: EnclaveIdentity) -> None:
+        self._identity = identity
+        self._admin = threading.RLock()
+        self._populations: dict[str, Population] = {}
+        self._holdings = Holdings()
+        self._closed = ClosedRounds()
+
+    def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, host_sha256: bytes = b"") -> Refusal | None:
+        """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.submit([sealed], host_sha256=[host_sha256])[0]
+
+    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+        """``submit`` for each, those of one round in order; refusals are signed where they are for good."""
+        answers: list[Refused | None] = [None] * len(submits)
+        rounds: dict[tuple[bytes, int], list[int]] = {}
+        for number, given in enumerate(submits):
+            rounds.setdefault((given.task_sha256, given.round), []).append(number)
+        for key, numbers in rounds.items():
+            held = self._find_round(*key)
+            some = [submits[number] for number in numbers]
+            if isinstance(held, Refusal) or held.is_closed:
+                found: Sequence[Refused | None] = [self.sign_refusal(one) for one in some]
+            else:
+                found = self._kept(held, some)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+        return answers
+
+    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+        """The refusal of a contribution to a round that takes none, signed where it did not count; nothing is kept.
+
+        The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
+        """
+        key = given.task_sha256, given.round
+        held = self._find_round(*key)
+        closed = self._closed.find(key)
+        refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
+        return Refused(refusal, sign_closed(self._identity.signing, closed, refusal, given))
+
+    def _kept(self, held: Round, given: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+        judged = held.judge(
+            [one.sealed_contribution for one in given], host_sha256=[wire.host_sha256(one) for one in given]
+        )
+        answers: list[Refused | None] = []
+        for one, found, refusal in zip(given, judged, held.keep(judged), strict=True):
+            if refusal is None:
+                answers.append(None)
+                continue
+            # What ``keep`` refuses may count after a restart: it depends on what came before.
+            final = isinstance(found, Refusal)
+            signature = sign_judged(self._identity.signing, held, refusal, one) if final else b""
+            answers.append(Refused(refusal, signature))
+        return answers
+
+    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of every well-formed sealed contribution to a round: what a host may take in of one.
+
+        The refusal that each of them would meet where the round takes none.
+        """
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
+        """Length of the part of each contribution that stays with the host, 0 where none does; or the refusal."""
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            return found
+        return found.host_part_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+
+    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
+        """A page of what the host has to sum of a charged round; see ``Round.host_parts``, and what it raises."""
+        with self._admin:
+            return self._held(task_sha256, round).host_parts(start)
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """How many contributions a round has; None for an unknown one."""
+        with self._admin:
+            task = self._holdings.task(task_sha256)
+            return None if task is None else self._holdings.state(task, round, self._populations[task.population])
+
+    def round_states(self) -> list[RoundState]:
+        """All rounds that are open or charged, and those that the last start found void, by task and number."""
+        with self._admin:
+            held = [(found.task_sha256, found.number) for found in self._holdings.rounds()]
+            states = [self.round_state(*key) for key in sorted({*held, *self._holdings.lost})]
+        return [state for state in states if state is not None]
+
+    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+        """Notes what the host holds alone of an open round; see ``Round.announce``, and what it raises."""
+        with self._admin:
+            self._held(task_sha256, round).announce(clients, set_sha256)
+
+    def _held(self, task_sha256: bytes, round: int) -> Round:
+        found = self._find_round(task_sha256, round)
+        if isinstance(found, Refusal):
+            raise StateError(f"round {round} is not open here; open it first")
+        return found
+
+    def _find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
+        return self._holdings.find_round(task_sha256, round, self._populations)

@@ -1,0 +1,149 @@
+"""The new enclave's half of a hand-over: it checks who hands over, opens the old records, and seals them for itself.
+
+Guarantee: the ledger that this enclave continues is the one of an enclave of this chip and this policy, whose code
+enough endorsers have endorsed in the log and not withdrawn, and it is the newest: the chip's counters stand at the
+version that names this code as the successor, and move to this enclave's first version when it is in force.
+
+Of two processes that take over at once, one moves the counters. A process that dies before its records are stored has
+changed nothing, and the old enclave gives the next one the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from odp.crypto import domains
+from odp.crypto.signing import verify
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.enclave.sealing import KEY_BYTES
+from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.privacy.ledger_state import LedgerHead, LedgerState
+from odp.signed.task import check_length
+from odp.transparency.excerpt import EndorsedImages
+from odp.v1 import common_pb2, hand_over_pb2
+from trusted_aggregator.enclave.holdings import Holdings
+from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.state import records as names
+from trusted_aggregator.state.ledger_writes import restored_ledger
+from trusted_aggregator.state.population import Population
+from trusted_aggregator.state.records import SealedRecord, Writes
+from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor, TaskRecord
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """What an enclave goes on with, and the records of the tasks, sealed for it."""
+
+    identity: EnclaveIdentity
+    populations: Mapping[str, Population]
+    holdings: Holdings
+    tasks: Writes
+
+
+class TakingOver:
+    """One take-over, from the nonce to the enclave's memory. Not thread-safe: the enclave does not serve yet."""
+
+    def __init__(self, identity: EnclaveIdentity) -> None:
+        self._identity = identity
+        self._own = Sealer(identity.sealing_key)
+        self._nonce: bytes | None = None
+        self._predecessor: Sealer | None = None
+        self._statement = hand_over_pb2.HandOverStatement()
+
+    def draw_nonce(self) -> bytes:
+        """32 random bytes for the evidence of the predecessor; those that were drawn before no longer count."""
+        self._nonce = os.urandom(NONCE_BYTES)
+        return self._nonce
+
+    def accept(self, package: hand_over_pb2.HandOverPackage, log: hand_over_pb2.LogExcerpt) -> None:
+        """Takes the key to the old records, from an enclave that may give it.
+
+        Raises:
+            AttestationError, TransparencyError: its evidence is not accepted, or too few endorsers stand behind it.
+            SignatureError, DecryptionError: the package is not by that enclave, or not to this one.
+            ConfigurationError: the policy allows no hand-over, or the package is malformed.
+            PrivacyError: it names another successor.
+            StateError: no nonce was drawn.
+        """
+        policy, given = self._identity.policy, package.hand_over
+        if policy.upgrade is None:
+            raise ConfigurationError("the policy of this enclave names no log and no endorsers: it takes over nothing")
+        if self._nonce is None:
+            raise StateError("no nonce was drawn for the predecessor's evidence; ask for one first")
+        chip = OwnChip.of(self._identity)
+        old = chip.verify(given.evidence, nonce=self._nonce)
+        EndorsedImages.read(log, policy.upgrade, now=chip.now).require(
+            role=policy.role, image_digest=old.image_digest, policy_sha256=policy.sha256.hex(), ended=True
+        )
+        digest = hashlib.sha256(given.statement).digest()
+        verify(old.signing_key, given.signature, domains.HAND_OVER, given.statement)
+        signed = domains.hand_over_package(self._nonce, digest, package.sealed)
+        verify(old.signing_key, package.signature, domains.HAND_OVER_PACKAGE, signed)
+        try:
+            statement = hand_over_pb2.HandOverStatement.FromString(given.statement)
+        except DecodeError:
+            raise ConfigurationError("Expected a HandOverStatement; it cannot be read") from None
+        if statement.successor_image != self._identity.image_digest:
+            raise PrivacyError(f"the hand-over is to the code {statement.successor_image[:19]}.., and not to this one")
+        key = self._identity.hpke.open(package.sealed, domains.hand_over_info(self._nonce, digest))
+        check_length("the predecessor's sealing key", key, KEY_BYTES)
+        self._predecessor, self._statement = Sealer(key), statement
+
+    def reseal(self, record: SealedRecord) -> SealedRecord:
+        """A release of the predecessor, sealed and signed by this enclave.
+
+        Its hash is in the ledger, which decides whether it is handed out.
+
+        Raises StateError where it is no release, or the predecessor did not seal it.
+        """
+        if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:
+            raise StateError(f"sealed record {record.key!r} is no release")
+        signed = common_pb2.SignedRelease.FromString(self._opened(record.key, record.data))
+        signed.signature = self._identity.signing.sign(domains.RELEASE, signed.release)
+        return self._own.seal(record.key, signed.SerializeToString(deterministic=True))
+
+    def finish(self, records: Mapping[str, bytes]) -> TakenOver:
+        """Populations and tasks of the predecessor's ``records``; those of rounds are left behind.
+
+        Raises:
+            StateError: a record was changed or is missing, or a population was rolled back.
+            PrivacyError: a population was handed over to another enclave.
+        """
+        populations: dict[str, Population] = {}
+        holdings = Holdings()
+        own = Successor(self._identity.image_digest, self._identity.policy.sha256.hex())
+        for handed in self._statement.populations:
+            key = names.population_key(handed.population)
+            if key not in records:
+                raise StateError(f"the records that were handed over lack population {handed.population!r}")
+            record = PopulationRecord.decode(self._opened(key, records[key]), self._ledger_at(records))
+            population = Population(self._identity, record.name, record=record)
+            population.take_over(own)
+            populations[record.name] = population
+            holdings.end(record.abandoned)
+        tasks = []
+        for key, data in records.items():
+            if key.startswith(names.TASK_PREFIX):
+                plaintext = self._opened(key, data)
+                task = OpenedTask.restored(TaskRecord.decode(plaintext))
+                if task.population in populations and not holdings.is_ended(task.sha256):
+                    holdings.add_task(task)
+                    tasks.append(self._own.seal(key, plaintext))
+        return TakenOver(self._identity, populations, holdings, tuple(tasks))
+
+    def _ledger_at(self, records: Mapping[str, bytes]) -> Callable[[LedgerHead], LedgerState]:
+        return lambda head: restored_ledger(head, self._required(), records)
+
+    def _opened(self, key: str, data: bytes) -> bytes:
+        return self._required().open(key, data)
+
+    def _required(self) -> Sealer:
+        if self._predecessor is None:
+            raise StateError("nothing was handed over to this enclave yet")
+        return self._predecessor

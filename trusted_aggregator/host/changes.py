@@ -1,0 +1,70 @@
+"""The enclave's writes on their way to the disk, in the order in which it made them.
+
+Whoever asks the enclave for a change holds the one turn from the question until the answer is stored. Where storing
+fails, the enclave is ahead of its files: nobody gets a turn any more, and the program stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from odp.errors import StateError
+from trusted_aggregator.boundary.interface import Aggregator
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import SealedRecord
+
+
+class Changes:
+    """One turn after another. ``failed`` is called when something could not be stored: the program has to stop."""
+
+    def __init__(self, core: Aggregator, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
+        self._core = core
+        self._storage = storage
+        self._tell_failed = failed
+        self._lock = threading.Lock()
+        self._failure: StateError | None = None
+        #: Grows with every change: what was read of the enclave before may be out of date.
+        self.version = 0
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Held around a question to the enclave and the storing of its answer.
+
+        Raises StateError where something could not be stored before.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            yield
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Within a turn: others have theirs meanwhile, and this one goes on afterwards.
+
+        Raises StateError where something could not be stored meanwhile.
+        """
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            if self._failure is not None:
+                raise self._failure
+
+    def store(self, writes: Sequence[SealedRecord]) -> None:
+        """Makes writes durable. Raises StateError where that fails; in a turn alone."""
+        try:
+            self._storage.apply(writes)
+        except StateError as error:
+            self._failure = error
+            self._tell_failed(error)
+            raise
+        self.version += 1
+
+    def settle(self, writes: Sequence[SealedRecord]) -> None:
+        """As ``store``, and puts in force what is written. Raises StateError also where another enclave was faster."""
+        self.store(writes)
+        self._core.commit()
+        self.version += 1

@@ -1,0 +1,209 @@
+"""AggregatorControlService: orders of servers, carried to the enclave and stored before they are answered.
+
+Every caller showed a certificate that names it a server. What it may do follows from the keys that own a population,
+and the enclave alone decides that. ``rounds.py`` has the order of charge and release.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from odp._validate import identifier
+from odp.errors import StateError
+from odp.signed.charter import open_charter
+from odp.signed.task import open_task, task_sha256
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound, answers
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2, population_pb2
+from trusted_aggregator.boundary.interface import Aggregator, Status
+from trusted_aggregator.boundary.orders import ordered
+from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.hand_over_service import HandOverService
+from trusted_aggregator.host.idle_tasks import IdleTasks
+from trusted_aggregator.host.rounds import HostedRounds
+from trusted_aggregator.host.storage import Storage
+
+NAME = "odp.v1.AggregatorControlService"
+
+# Of at most 3 KiB each.
+_CHARTERS_PER_ANSWER = 256
+
+
+class ControlService:
+    """The host's half of what servers order."""
+
+    def __init__(
+        self,
+        core: Aggregator,
+        storage: Storage,
+        changes: Changes,
+        log: Log,
+        *,
+        rounds: HostedRounds,
+        idle: IdleTasks,
+        hand_over: HandOverService | None = None,
+    ) -> None:
+        self._core = core
+        self._storage = storage
+        self._changes = changes
+        self._log = log
+        self._rounds = rounds
+        self._idle = idle
+        self._hand_over = hand_over
+
+    def resume(self) -> None:
+        """Finishes what a death interrupted: erasing, and noting when work on the open rounds began. Call at start."""
+        self._rounds.empty_files()
+        self._idle.resume(state.task_sha256 for state in self._core.round_states())
+
+    def set_charter(self, signed: population_pb2.SignedCharter) -> None:
+        """Founds a population or changes who owns it; returns once that is in force."""
+        charter = open_charter(signed)
+        with self._changes.turn():
+            before = self._rounds.held()
+            writes = self._core.set_charter(signed)
+            self._changes.settle(writes)
+            self._storage.keep_charter(charter.population, charter.sequence, signed.SerializeToString())
+            self._rounds.erase_ended(before)
+        if writes:
+            owners = len(charter.owners)
+            self._log.event("charter_set", population=charter.population, sequence=charter.sequence, owners=owners)
+
+    def charters(self, request: aggregator_pb2.GetChartersRequest) -> aggregator_pb2.GetChartersResponse:
+        """The charters of a population, oldest first."""
+        identifier(population=request.population)
+        found = self._storage.charters(request.population, request.first, _CHARTERS_PER_ANSWER)
+        return aggregator_pb2.GetChartersResponse(charters=map(population_pb2.SignedCharter.FromString, found))
+
+    def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> None:
+        """Returns if a task could begin now."""
+        self._core.check_task(request.task)
+
+    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
+        """Opens a round; its key, once that is stored. None where the round is released."""
+        if self._hand_over is not None:
+            self._hand_over.require_open()
+        self._rounds.open(request)
+        task, number = ordered(request.order)
+        self._idle.note(task)
+        return self._core.round_key(task, number)
+
+    def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
+        """Charges and releases a round; returns once both are stored and in force."""
+        release = self._rounds.close(request)
+        self._idle.note(ordered(request.order)[0])
+        return release
+
+    def get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
+        """Number of contributions, and whether the round is released."""
+        state = self._core.round_state(request.task_sha256, request.round)
+        if state is None:
+            raise NotFound(f"round {request.round} of task {short(request.task_sha256)} is not open here")
+        self._idle.note(request.task_sha256)
+        return aggregator_pb2.GetRoundResponse(
+            contributions=self._rounds.contributions(state), released=state.status is Status.RELEASED
+        )
+
+    def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> None:
+        """Ends a task; returns once that is in force, and what was contributed to it is gone from the files."""
+        task = task_sha256(request.task)
+        with self._changes.turn():
+            before = self._rounds.held()
+            self._changes.settle(self._core.abandon(request.task, request.order, request.signature))
+            self._rounds.erase_ended(before)
+            self._idle.forget(task)
+        self._log.event("task_abandoned", task=short(task), name=open_task(request.task).name)
+
+    def sweep(self) -> None:
+        """Forgets tasks that no server asked about for too long, with what was contributed to their open rounds."""
+        self._rounds.empty_files()
+        for task in self._idle.found():
+            with self._changes.turn():
+                before = self._rounds.held()
+                try:
+                    writes = self._core.forget(task)
+                except StateError as error:
+                    self._log.warning("task_not_forgotten", task=short(task), reason=str(error))
+                    continue
+                self._changes.store(writes)
+                self._rounds.erase_ended(before)
+                self._idle.forget(task)
+            self._log.event("task_forgotten", task=short(task))
+
+
+def control_servicer(
+    service: ControlService, hand_over: HandOverService, log: Log
+) -> aggregator_pb2_grpc.AggregatorControlServiceServicer:
+    """The gRPC face of both services."""
+
+    class Servicer(aggregator_pb2_grpc.AggregatorControlServiceServicer):
+        @answers(log)
+        def SetCharter(
+            self, request: aggregator_pb2.SetCharterRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.SetCharterResponse:
+            service.set_charter(request.charter)
+            return aggregator_pb2.SetCharterResponse()
+
+        @answers(log)
+        def GetCharters(
+            self, request: aggregator_pb2.GetChartersRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetChartersResponse:
+            return service.charters(request)
+
+        @answers(log)
+        def CheckTask(
+            self, request: aggregator_pb2.CheckTaskRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.CheckTaskResponse:
+            service.check_task(request)
+            return aggregator_pb2.CheckTaskResponse()
+
+        @answers(log)
+        def OpenRound(
+            self, request: aggregator_pb2.OpenRoundRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.OpenRoundResponse:
+            return aggregator_pb2.OpenRoundResponse(round_key=service.open_round(request))
+
+        @answers(log)
+        def GetRound(
+            self, request: aggregator_pb2.GetRoundRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetRoundResponse:
+            return service.get_round(request)
+
+        @answers(log)
+        def CloseRound(
+            self, request: aggregator_pb2.CloseRoundRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.CloseRoundResponse:
+            return aggregator_pb2.CloseRoundResponse(release=service.close_round(request))
+
+        @answers(log)
+        def AbandonTask(
+            self, request: aggregator_pb2.AbandonTaskRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.AbandonTaskResponse:
+            service.abandon(request)
+            return aggregator_pb2.AbandonTaskResponse()
+
+        @answers(log)
+        def AskNonce(
+            self, request: aggregator_pb2.AskNonceRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.AskNonceResponse:
+            return aggregator_pb2.AskNonceResponse(nonce=hand_over.draw_nonce())
+
+        @answers(log)
+        def HandOver(
+            self, request: hand_over_pb2.HandOverRequest, context: grpc.ServicerContext
+        ) -> hand_over_pb2.HandOverResponse:
+            return hand_over.hand_over(request)
+
+        @answers(log)
+        def GetHandedRecords(
+            self, request: aggregator_pb2.GetHandedRecordsRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetHandedRecordsResponse:
+            return hand_over.records(request)
+
+        @answers(log)
+        def GetHandOvers(
+            self, request: aggregator_pb2.GetHandOversRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetHandOversResponse:
+            return hand_over.history()
+
+    return Servicer()

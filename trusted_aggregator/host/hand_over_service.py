@@ -1,0 +1,122 @@
+"""The old host's half of a hand-over: rounds are closed first, then the enclave names its successor, durably.
+
+The successor's host asks until it gets the package. From its first question on, no further round is opened here; when
+it stops asking for a minute, rounds are opened again, unless the populations were handed over by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from odp.errors import Busy, PrivacyError, StateError
+from odp.transport.logs import Log
+from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2, hand_over_pb2
+from trusted_aggregator.boundary.interface import Aggregator, Status
+from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.state.records import (
+    LEDGER_PREFIX,
+    LEDGER_STATE_PREFIX,
+    POPULATION_PREFIX,
+    RELEASE_PREFIX,
+    TASK_PREFIX,
+)
+
+#: How long after the last question of a successor's host no round is opened.
+PAUSE_SECONDS = 60.0
+
+#: File of a state folder: a GetHandOversResponse.
+HISTORY = "hand-overs"
+
+_HANDED = (POPULATION_PREFIX, LEDGER_PREFIX, LEDGER_STATE_PREFIX, RELEASE_PREFIX, TASK_PREFIX)
+_PAGE_BYTES = 2**20
+# When a server comes back whose round is not opened now.
+_RETRY_SECONDS = (2.0, 10.0)
+
+
+class HandOverService:
+    """The calls of a successor's host. ``clock`` gives seconds that never go back."""
+
+    def __init__(
+        self,
+        core: Aggregator,
+        storage: Storage,
+        state: StateFolder,
+        changes: Changes,
+        log: Log,
+        modes: HostModes,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._core = core
+        self._storage = storage
+        self._state = state
+        self._changes = changes
+        self._log = log
+        self._modes = modes
+        self._clock = clock
+        self._asked = float("-inf")
+        self._given = False
+
+    def require_open(self) -> None:
+        """Returns if a round may be opened now. Raises Busy while a successor waits for those that are open."""
+        if self._clock() - self._asked < PAUSE_SECONDS:
+            raise Busy("the aggregator is being upgraded: no round is opened now; try again later", *_RETRY_SECONDS)
+
+    def draw_nonce(self) -> bytes:
+        """For the evidence of a successor."""
+        return self._core.draw_nonce()
+
+    def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
+        """The package, or how many rounds have to be closed first. Raises as ``HandingOver.begin_hand_over``."""
+        with self._changes.turn():
+            # Of some contributions the enclave knows nothing yet.
+            writes = () if self._are_uncounted() else self._core.begin_hand_over(request)
+            # A successor that the enclave refuses holds nobody up.
+            self._asked = self._clock()
+            if not writes:
+                states = [state for state in self._core.round_states() if state.status is not Status.VOID]
+                contributions = sum(state.contributions for state in states)
+                waiting = hand_over_pb2.WaitingRounds(rounds=len(states), contributions=contributions)
+                return hand_over_pb2.HandOverResponse(waiting=waiting)
+            self._changes.settle(writes)
+            package = self._core.finish_hand_over(request)
+        self._given = True
+        statement = hand_over_pb2.HandOverStatement.FromString(package.hand_over.statement)
+        self._log.event("handed_over", successor=statement.successor_image, populations=len(statement.populations))
+        return hand_over_pb2.HandOverResponse(package=package)
+
+    def records(self, request: aggregator_pb2.GetHandedRecordsRequest) -> aggregator_pb2.GetHandedRecordsResponse:
+        """Sealed records that were handed over, a page of them. Raises PrivacyError before a hand-over."""
+        if not self._given:
+            raise PrivacyError("nothing was handed over since the start of this program: ask for the hand-over again")
+        reply, size = aggregator_pb2.GetHandedRecordsResponse(), 0
+        for key in self._storage.keys(after=request.after):
+            data = self._storage.record(key) if key.startswith(_HANDED) else None
+            if data is not None:
+                if reply.records and size + len(data) > _PAGE_BYTES:
+                    break
+                reply.records.add(key=key, data=data)
+                size += len(data)
+        return reply
+
+    def history(self) -> aggregator_pb2.GetHandOversResponse:
+        """The hand-overs that led to this enclave, oldest first."""
+        return read_history(self._state)
+
+    def _are_uncounted(self) -> bool:
+        keys = [(each.task_sha256, each.round) for each in self._core.round_states() if each.status is Status.OPEN]
+        return any(self._modes.of(key).has_uncounted(key) for key in keys)
+
+
+def read_history(state: StateFolder) -> aggregator_pb2.GetHandOversResponse:
+    """The hand-overs that led to the enclave of a state folder, oldest first. Raises StateError."""
+    try:
+        return aggregator_pb2.GetHandOversResponse.FromString(state.read(HISTORY) or b"")
+    except DecodeError:
+        raise StateError(f"{state.path(HISTORY)} is damaged: restore the state folder") from None

@@ -1,0 +1,115 @@
+"""The life of a round at the host, whichever way it is aggregated: opened, charged, released.
+
+One order for all modes, of which each step is durable before the next begins:
+
+1. all contributions that the charge is for are stored, where they are stored at all;
+2. the charge is stored and in force;
+3. the host makes its sum, where it has a part in it: nothing that a charge pays for comes into being before the charge;
+4. the sealed release is stored, and its hash in force;
+5. its signature leaves.
+"""
+
+from __future__ import annotations
+
+from odp.errors import Busy, DiskFailed, PopulationFull, PrivacyError, StateError
+from odp.signed.task import open_task
+from odp.transport.logs import Log, short
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.boundary.interface import Aggregator, Charged, RoundState
+from trusted_aggregator.boundary.orders import ordered
+from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.rounds.host_half import HostHalf, Key, Survivors
+from trusted_aggregator.state.records import noise_key, release_key
+
+_STORE_SECONDS = 30.0
+# After which a server may ask again for a round of a population that has as many open as it may.
+_FULL_SECONDS = 5.0, 15.0
+
+
+class HostedRounds:
+    """Carries orders for rounds to the enclave, and stores what it answers."""
+
+    def __init__(self, core: Aggregator, storage: Storage, changes: Changes, modes: HostModes, log: Log) -> None:
+        self._core = core
+        self._storage = storage
+        self._changes = changes
+        self._modes = modes
+        self._log = log
+
+    def open(self, request: aggregator_pb2.OpenRoundRequest) -> None:
+        """Opens a round; returns once that is stored."""
+        with self._changes.turn(), self._modes.opening(request):
+            try:
+                writes = self._core.open_round(request.task, request.order, request.signature, request.token_key)
+            except PopulationFull as error:
+                # A refusal would end the task, whatever it has spent.
+                raise Busy(str(error), *_FULL_SECONDS) from error
+            self._changes.store(writes)
+        task, number = ordered(request.order)
+        cohort = open_task(request.task).cohort
+        self._log.event(
+            "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=cohort.goal,
+            seconds=cohort.round_seconds,
+        )  # fmt: skip
+
+    def close(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
+        """Charges and releases a round; returns once both are stored and in force."""
+        key = ordered(request.order)
+        half = self._modes.of(key)
+        with half.closing(key), self._changes.turn():
+            survivors = half.survivors(key)
+            if survivors is not None:
+                self._core.announce(*key, survivors.clients, survivors.set_sha256)
+            charged = self._core.charge(request.order, request.signature)
+            if charged.released:
+                self._changes.settle(self._core.seal_release(request.order))  # a failure may have kept it from being so
+            else:
+                self._seal(request.order, charged, self._modes.of(key, charged), survivors)
+            stored = self._storage.record(release_key(*key))
+            release = common_pb2.SignedRelease.FromString(self._core.release(request.order, stored=stored or b""))
+            half.forget(key)
+        return release
+
+    def _seal(self, order: bytes, charged: Charged, half: HostHalf, survivors: Survivors | None) -> None:
+        task, number = charged.task_sha256, charged.round
+        # The charge names the exact set: a crash after it must find all of the set.
+        self._storage.wait_for(task, number, half.to_store(charged), timeout=_STORE_SECONDS)
+        self._changes.settle(charged.writes)
+        self._log.event("round_charged", task=short(task), round=number, contributions=charged.contributions)
+        try:
+            host_sum = half.host_sum(charged, survivors, self._changes.pause)
+        except PrivacyError:
+            self._changes.store(self._core.give_up(task, number))
+            raise
+        noise = self._storage.record(noise_key(task, number))
+        self._changes.settle(self._core.seal_release(order, noise=noise, host_sum=host_sum))
+        self._storage.erase(task, number)
+        self.empty_files()
+        self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)
+
+    def contributions(self, state: RoundState) -> int:
+        """How many contributions a round has. Raises PrivacyError where it has failed."""
+        return self._modes.of((state.task_sha256, state.round)).contributions(state)
+
+    def held(self) -> set[Key]:
+        """The rounds that the enclave holds."""
+        return {(state.task_sha256, state.round) for state in self._core.round_states()}
+
+    def erase_ended(self, before: set[Key]) -> None:
+        """Erases the contributions of the rounds of ``before`` that the enclave holds no longer."""
+        for key in before - self.held():
+            self._modes.forget(key)
+            self._storage.erase(*key)
+        # Also what an earlier order could not: it is asked again, and there is nothing left to end.
+        self._storage.finish_erasing()
+
+    def empty_files(self) -> None:
+        """What was erased leaves the files now, or with a later round: a release does not wait for it."""
+        try:
+            self._storage.finish_erasing()
+        except DiskFailed:
+            raise
+        except StateError as error:
+            self._log.warning("not_erased", reason=str(error))

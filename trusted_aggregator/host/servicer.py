@@ -1,0 +1,153 @@
+"""AggregatorService: contributions of devices, who are strangers, and the ledger for whoever asks.
+
+- A contribution is acknowledged once the enclave has counted it and its ciphertext is stored.
+- Where a part of a contribution stays here, the enclave gets its hash.
+- Where storing fails, the program stops: its memory is then ahead of its files, and a start from the files is right.
+
+Orders come by another listener (``control.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar, cast
+
+import grpc
+
+from odp import _validate
+from odp.errors import Refusal, StateError
+from odp.privacy.ledger_state import LedgerHead
+from odp.transport.call import progress
+from odp.transport.logs import Log, short
+from odp.transport.service import Later, NotFound, answers
+from odp.transport.turns import Turns
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
+from trusted_aggregator.boundary.interface import Aggregator, Refused
+from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.ingest import Ingest
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.streams import read_header, read_sealed
+from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.rounds.host_half import Submission
+
+NAME = "odp.v1.AggregatorService"
+#: Threads of the server: so many submissions share one commit.
+WORKERS = 64
+#: Contributions in memory at once, of at most 8 MiB each; the other threads answer everything else meanwhile.
+MAX_STREAMS = 16
+
+_Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.SubmitStreamResponse)
+
+_HEADS_IN_MEMORY = 256
+_LEDGER_PAGE = 2**20
+
+
+class AggregatorService:
+    """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
+
+    def __init__(
+        self,
+        core: Aggregator,
+        storage: Storage,
+        changes: Changes,
+        modes: HostModes,
+        *,
+        failed: Callable[[StateError], None],
+    ) -> None:
+        self._core = core
+        self._storage = storage
+        self._changes = changes
+        self._modes = modes
+        self._ingest = Ingest(core, storage, failed=failed)
+        self._reading = threading.Lock()
+        self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
+        self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
+
+    def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
+        """Counts a contribution; the future is None once it is counted and stored."""
+        return self._taken(self._modes.submission(request))
+
+    def submit_stream(
+        self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
+    ) -> Refused | None:
+        """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
+        header = read_header(requests)
+        half = self._modes.streaming(header)
+        length = half.stream_bytes(header)
+        if isinstance(length, Refusal):
+            return self._core.sign_refusal(half.to_refuse(header))
+        # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
+        with self._streams.turn(progress(context)):
+            data = read_sealed(requests, length)
+            if isinstance(data, Refusal):
+                return Refused(data)
+            return self._taken(half.streamed(header, data)).result()
+
+    def _taken(self, submission: Submission | Refused) -> Future[Refused | None]:
+        if isinstance(submission, Submission):
+            return self._ingest.submit(*submission)
+        refused: Future[Refused | None] = Future()
+        refused.set_result(submission)
+        return refused
+
+    def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
+        """Entries of the ledger of the task's population, and its signed head; the enclave is asked for that once after
+        each change.
+        """
+        _validate.integer(low=0, high=2**53, first=request.first)
+        data, signature = self._ledger_head(request.task_sha256)
+        head = LedgerHead.decode(data)
+        lines = self._storage.ledger_lines(head.population, request.first, head.entries, most_bytes=_LEDGER_PAGE)
+        return aggregator_pb2.GetLedgerResponse(entries=lines, head=data, signature=signature)
+
+    def _ledger_head(self, task: bytes) -> tuple[bytes, bytes]:
+        version = self._changes.version
+        known = self._heads.get(task)
+        if known is not None and known[0] == version:
+            return known[1]
+        found = self._core.ledger(task)
+        if found is None:
+            raise NotFound(f"task {short(task)} is not known here")
+        with self._reading:
+            self._heads[task] = version, found
+            while len(self._heads) > _HEADS_IN_MEMORY:
+                self._heads.pop(next(iter(self._heads)))
+        return found
+
+    def close(self) -> None:
+        """Finishes the contributions that wait. Idempotent."""
+        self._ingest.close()
+
+
+def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_grpc.AggregatorServiceServicer:
+    """The gRPC face of ``service``."""
+
+    class Servicer(aggregator_pb2_grpc.AggregatorServiceServicer):
+        @answers(log)
+        def Submit(  # type: ignore[override]  # the front takes a reply that comes later
+            self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
+        ) -> Later:
+            return Later(service.submit(request), lambda refused: _answer(aggregator_pb2.SubmitResponse(), refused))
+
+        @answers(log)
+        def SubmitStream(
+            self, request_iterator: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
+        ) -> aggregator_pb2.SubmitStreamResponse:
+            return _answer(aggregator_pb2.SubmitStreamResponse(), service.submit_stream(request_iterator, context))
+
+        @answers(log)
+        def GetLedger(
+            self, request: aggregator_pb2.GetLedgerRequest, context: grpc.ServicerContext
+        ) -> aggregator_pb2.GetLedgerResponse:
+            return service.get_ledger(request)
+
+    return Servicer()
+
+
+def _answer(response: _Response, refused: Refused | None) -> _Response:
+    if refused is not None:
+        response.refusal = cast(aggregator_pb2.Refusal, refused.refusal.value)
+        response.signature = refused.signature
+    return response

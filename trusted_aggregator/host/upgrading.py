@@ -1,0 +1,249 @@
+"""The new host's half of a hand-over: `odp enclave upgrade`, from an empty state folder to one that the program opens.
+
+Every step can be repeated: until the new enclave's records are stored, in one transaction, the new folder holds nothing
+but its keys, and the old host gives the same again. What the enclaves check is in ``handing_over`` and ``taking_over``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from odp.enclave.channel import Client
+from odp.enclave.evidence import Claims, read_token
+from odp.enclave.host import Launch, begin, launch_process
+from odp.enclave.measurement import AGGREGATOR_ENTRY
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.same_chip import NONCE_BYTES
+from odp.errors import ServiceError, StateError
+from odp.signed.charter import open_charter
+from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call
+from odp.transport.logs import Log
+from odp.transport.state_folder import StateFolder
+from odp.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    attestation_pb2,
+    attestation_pb2_grpc,
+    hand_over_pb2,
+    population_pb2,
+)
+from trusted_aggregator.host.hand_over_service import HISTORY, read_history
+from trusted_aggregator.host.remote import RemoteAggregator, Successor, restore
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
+
+ROLE = "aggregator"
+#: (image, the predecessor's, policy) -> what the enclaves see of the log: the endorsements of both, and every leaf.
+Excerpt = Callable[[str, str, EnclavePolicy], hand_over_pb2.LogExcerpt]
+
+_ASK_SECONDS = 2.0
+
+
+class Predecessor(Protocol):
+    """The old aggregator, as the new one's host asks it."""
+
+    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """Evidence of its enclave."""
+        ...
+
+    def nonce(self) -> bytes:
+        """For evidence of the successor."""
+        ...
+
+    def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
+        """The package, or the rounds that have to be closed first."""
+        ...
+
+    def records(self, after: str) -> list[SealedRecord]:
+        """Records that were handed over, above ``after``; none behind the last one."""
+        ...
+
+    def charters(self, population: str) -> list[population_pb2.SignedCharter]:
+        """All charters of a population, oldest first."""
+        ...
+
+    def history(self) -> list[hand_over_pb2.HandOver]:
+        """The hand-overs that led to it, oldest first."""
+        ...
+
+
+class PredecessorClient:
+    """``Predecessor`` over gRPC; ``public`` and ``control`` reach its two listeners, at the two addresses.
+
+    Raises ServiceError where it refuses or does not answer.
+    """
+
+    def __init__(self, public: grpc.Channel, control: grpc.Channel, *, address: str, control_address: str) -> None:
+        self._attestation = attestation_pb2_grpc.AttestationServiceStub(public)
+        self._stub = aggregator_pb2_grpc.AggregatorControlServiceStub(control)
+        self._address = address
+        self._control_address = control_address
+
+    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """See ``Predecessor``."""
+        request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
+        found: attestation_pb2.GetEvidenceResponse = call(
+            self._attestation.GetEvidence, request, timeout=SHORT_DEADLINE, what="ask the aggregator for its evidence",
+            address=self._address,
+        )  # fmt: skip
+        return found
+
+    def nonce(self) -> bytes:
+        """See ``Predecessor``."""
+        reply: aggregator_pb2.AskNonceResponse = call(
+            self._stub.AskNonce, aggregator_pb2.AskNonceRequest(), timeout=SHORT_DEADLINE,
+            what="ask the aggregator for a nonce", address=self._control_address,
+        )  # fmt: skip
+        return reply.nonce
+
+    def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
+        """See ``Predecessor``."""
+        reply: hand_over_pb2.HandOverResponse = call(
+            self._stub.HandOver, request, timeout=LONG_DEADLINE, what="take the aggregator's populations over",
+            address=self._control_address,
+        )  # fmt: skip
+        return reply
+
+    def records(self, after: str) -> list[SealedRecord]:
+        """See ``Predecessor``."""
+        reply: aggregator_pb2.GetHandedRecordsResponse = call(
+            self._stub.GetHandedRecords, aggregator_pb2.GetHandedRecordsRequest(after=after), timeout=LONG_DEADLINE,
+            what="fetch the records that were handed over", address=self._control_address,
+        )  # fmt: skip
+        return [SealedRecord(record.key, record.data) for record in reply.records]
+
+    def charters(self, population: str) -> list[population_pb2.SignedCharter]:
+        """See ``Predecessor``."""
+        found: list[population_pb2.SignedCharter] = []
+        while True:
+            request = aggregator_pb2.GetChartersRequest(population=population, first=len(found))
+            reply: aggregator_pb2.GetChartersResponse = call(
+                self._stub.GetCharters, request, timeout=SHORT_DEADLINE, what="fetch a population's charters",
+                address=self._control_address,
+            )  # fmt: skip
+            if not reply.charters:
+                return found
+            found += reply.charters
+
+    def history(self) -> list[hand_over_pb2.HandOver]:
+        """See ``Predecessor``."""
+        reply: aggregator_pb2.GetHandOversResponse = call(
+            self._stub.GetHandOvers, aggregator_pb2.GetHandOversRequest(), timeout=SHORT_DEADLINE,
+            what="fetch the hand-overs before", address=self._control_address,
+        )  # fmt: skip
+        return list(reply.hand_overs)
+
+
+def upgrade(
+    state: Path,
+    platform: Path,
+    predecessor: Predecessor,
+    excerpt: Excerpt,
+    *,
+    image: str,
+    log: Log,
+    waiting: Callable[[hand_over_pb2.WaitingRounds], None] = lambda rounds: None,
+    seconds: float = 3600.0,
+    launch: Launch = launch_process,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> hand_over_pb2.HandOverStatement:
+    """Has the enclave of this code take over everything of ``predecessor``; what was stated of it.
+
+    ``image`` is the digest of this code. Its enclave runs under the predecessor's policy, on the chip in the folder
+    ``platform``. ``waiting`` is told which rounds have to be closed first; after ``seconds`` of that, this gives up,
+    and nothing has changed.
+
+    Raises:
+        ServiceError: the predecessor refused, did not answer, or its rounds were not closed in time.
+        PrivacyError, SignatureError: the enclave refuses the predecessor.
+        StateError: the folder holds another enclave's records, or cannot be used.
+    """
+    with contextlib.ExitStack() as undo:
+        folder = undo.enter_context(StateFolder.open(state, ROLE))
+        storage = Storage(folder)
+        undo.callback(storage.close)
+        if storage.keys():
+            done = read_history(folder).hand_overs
+            if not done:
+                raise StateError(f"state folder {state} is in use already; give an empty one for the new version")
+            statement = hand_over_pb2.HandOverStatement.FromString(done[-1].statement)
+            if statement.successor_image != image:
+                raise StateError(
+                    f"state folder {state} holds what another version, {statement.successor_image[:19]}.., has taken "
+                    "over; give an empty one for this version"
+                )
+            return statement
+        before = predecessor.evidence(os.urandom(NONCE_BYTES))
+        policy = EnclavePolicy.from_bytes(before.policy)
+        predecessor_image = Claims.from_json(read_token(before.token).claims).image_digest
+        begun = begin(
+            launch=launch,
+            state=folder,
+            platform=platform,
+            entry=AGGREGATOR_ENTRY,
+            policy=policy,
+            may_renew=True,
+            log=log,
+            undo=undo,
+        )
+        successor = Successor(begun.connection)
+        until = clock() + seconds
+        while True:
+            request = hand_over_pb2.HandOverRequest(
+                successor=successor.evidence(predecessor.nonce()),
+                nonce=successor.draw_nonce(),
+                log=excerpt(begun.image_digest, predecessor_image, policy),
+            )
+            answer = predecessor.hand_over(request)
+            if answer.WhichOneof("answer") == "package":
+                break
+            waiting(answer.waiting)
+            if clock() >= until:
+                raise ServiceError(
+                    f"{answer.waiting.rounds} rounds with {answer.waiting.contributions} contributions were not closed "
+                    f"within {seconds:.0f} s; wait for them or cancel their tasks, then run this again"
+                )
+            pause(_ASK_SECONDS)
+        given = answer.package.hand_over
+        successor.take_over(answer.package, request.log)
+        records, writes = _resealed(predecessor, successor)
+        writes += restore(begun.connection, records, lambda task, round: ())
+        statement = hand_over_pb2.HandOverStatement.FromString(given.statement)
+        for handed in statement.populations:
+            for charter in predecessor.charters(handed.population):
+                storage.keep_charter(handed.population, open_charter(charter).sequence, charter.SerializeToString())
+        history = aggregator_pb2.GetHandOversResponse(hand_overs=[*predecessor.history(), given])
+        folder.write_atomically(HISTORY, history.SerializeToString(deterministic=True))
+        storage.apply(writes)
+        client = Client(begun.connection, ended=lambda error: None)
+        undo.callback(client.close)
+        RemoteAggregator(client).commit()
+        log.event("taken_over", predecessor=statement.predecessor_image, populations=len(statement.populations))
+        return statement
+
+
+def _resealed(predecessor: Predecessor, successor: Successor) -> tuple[dict[str, bytes], list[SealedRecord]]:
+    """The predecessor's records that the successor reads at once; and what is stored: entries, releases it sealed."""
+    records: dict[str, bytes] = {}
+    writes: list[SealedRecord] = []
+    after = ""
+    while page := predecessor.records(after):
+        for record in page:
+            if record.key.startswith(RELEASE_PREFIX):
+                writes += successor.reseal(record)
+            elif record.data is not None:
+                records[record.key] = record.data
+                if record.key.startswith(LEDGER_PREFIX):  # not sealed: it stays as it is
+                    writes.append(record)
+        if page[-1].key <= after:
+            raise ServiceError("the aggregator repeats the records that it handed over")
+        after = page[-1].key
+    return records, writes

@@ -1,0 +1,127 @@
+"""All modes of aggregation at a host: which half a round or a contribution is for, and what else listens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from odp.crypto.roster import read_roster
+from odp.errors import Refusal
+from odp.transport.logs import Log
+from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
+from trusted_aggregator.boundary.interface import Aggregator, Charged, Refused, RoundState, Status
+from trusted_aggregator.modes.enclave.host_half import EnclaveHost
+from trusted_aggregator.modes.masked.host_half import MaskedHost, Vectors
+from trusted_aggregator.modes.secagg import servicer
+from trusted_aggregator.modes.secagg.admission import WithToken
+from trusted_aggregator.modes.secagg.host_half import SecAggHost
+from trusted_aggregator.modes.secagg.limits import SessionLimits
+from trusted_aggregator.modes.secagg.rounds import SecAggRounds
+from trusted_aggregator.modes.secagg.session import Pace
+from trusted_aggregator.rounds.host_half import HostHalf, Key, Submission
+
+
+@dataclass(frozen=True)
+class ModeOptions:
+    """What an operator says about sessions of clients.
+
+    Attributes:
+        pace: how long the steps of a session take.
+        session_limits: what sessions may take of the host.
+        rosters: files of the identities that may take part in the sessions of tasks that name them, so that a stranger
+            cannot end one.
+    """
+
+    pace: Pace = field(default_factory=Pace)
+    session_limits: SessionLimits = field(default_factory=SessionLimits)
+    rosters: tuple[Path, ...] = ()
+
+    def read_rosters(self) -> list[Collection[bytes]]:
+        """The identities in each file. Raises ConfigurationError."""
+        return [read_roster(path) for path in self.rosters]
+
+
+class HostModes:
+    """The host's halves, one of each mode. Thread-safe.
+
+    Args:
+        core: the enclave.
+        vectors: where parts of contributions are stored that stay here.
+        state: where rounds with sessions are written down.
+        log: where sessions go.
+        options: what the operator says.
+        rosters: of ``options``, as they were read.
+    """
+
+    #: Callers that may wait for each other at once, besides those of ``AggregatorService``.
+    waiting = servicer.MOST_WAITING
+    #: Further gRPC services of the listener of devices.
+    service_names: Sequence[str] = (servicer.NAME,)
+
+    def __init__(
+        self, core: Aggregator, vectors: Vectors, state: StateFolder, log: Log, options: ModeOptions | None = None,
+        rosters: Sequence[Collection[bytes]] = (),
+    ) -> None:  # fmt: skip
+        options = ModeOptions() if options is None else options
+        self._sessions = SecAggRounds(state, log, pace=options.pace, rosters=rosters, limits=options.session_limits)
+        self._log = log
+        self._enclave = EnclaveHost(core)
+        self._masked = MaskedHost(core, vectors)
+        self._halves: tuple[HostHalf, ...] = (SecAggHost(core, self._sessions), self._masked, self._enclave)
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Adds the services of ``service_names``."""
+        service = servicer.SecureAggregationService(self._sessions, admission=WithToken(self._sessions))
+        secagg_service_pb2_grpc.add_SecureAggregationServiceServicer_to_server(
+            servicer.secagg_servicer(service, self._log), server
+        )
+
+    def resume(self, states: Sequence[RoundState]) -> None:
+        """Takes up the rounds that are open at the enclave. Raises StateError."""
+        keys = [(state.task_sha256, state.round) for state in states if state.status is Status.OPEN]
+        self._sessions.keep_only(keys)
+        for key in keys:
+            self._sessions.restore(key)
+
+    def of(self, key: Key, charged: Charged | None = None) -> HostHalf:
+        """The half of a round; ``charged`` is the enclave's answer to its charge, and None before.
+
+        Before the charge, a round whose mode the enclave alone knows has the half of one that the enclave sums: up to
+        there, both go the same way.
+        """
+        return next(half for half in self._halves if half.holds(key, charged))
+
+    @contextlib.contextmanager
+    def opening(self, request: aggregator_pb2.OpenRoundRequest) -> Iterator[None]:
+        """Around the opening of a round of any mode. Raises what a half raises, before anything is opened."""
+        with contextlib.ExitStack() as halves:
+            for half in self._halves:
+                halves.enter_context(half.opening(request))
+            yield
+
+    def forget(self, key: Key) -> None:
+        """Drops what is here of a round that is over. Idempotent."""
+        for half in self._halves:
+            half.forget(key)
+
+    # Contributions
+
+    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+        """What is made of a contribution that came in one message."""
+        if request.masked_sha256:  # the host's own word to its enclave
+            return Refused(Refusal.MALFORMED)
+        return (self._enclave if self.is_whole(request) else self._masked).submission(request)
+
+    def streaming(self, header: aggregator_pb2.SubmitHeader) -> EnclaveHost:
+        """The half of a contribution whose stream follows ``header``."""
+        return self._masked if header.sealed_contribution else self._enclave
+
+    @staticmethod
+    def is_whole(request: aggregator_pb2.SubmitRequest) -> bool:
+        """Whether all of a contribution goes to the enclave: it then only joins a list here."""
+        return not request.masked_vector

@@ -1,0 +1,102 @@
+"""The host's half of a masked round: vectors that look random to it, and their sum over the set of the enclave.
+
+Of a masked contribution, the vector stays here and its hash goes to the enclave; at the close the vectors that the
+enclave names are summed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from odp.crypto.secure_aggregation.masked import DIGEST_BYTES, set_sha256
+from odp.errors import Refusal, StateError
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, Refused
+from trusted_aggregator.modes.enclave.host_half import EnclaveHost
+from trusted_aggregator.rounds.host_half import Key, Pause, Submission, Survivors
+
+
+class Vectors(Protocol):
+    """Where the host keeps masked vectors."""
+
+    def masked(self, task_sha256: bytes, round: int, digests: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """(SHA-256, masked vector) of those of ``digests`` that are stored."""
+        ...
+
+
+class MaskedHost(EnclaveHost):
+    """Takes vectors in, and sums them up."""
+
+    def __init__(self, core: Aggregator, vectors: Vectors) -> None:
+        super().__init__(core)
+        self._vectors = vectors
+
+    def holds(self, key: Key, charged: Charged | None) -> bool:
+        """Whether the enclave said at the charge that the host has a part; before that, such a round is as any."""
+        return charged is not None and charged.host_part_bytes > 0
+
+    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+        """See ``EnclaveHost``."""
+        length = self._core.host_part_bytes(request.task_sha256, request.round)
+        if isinstance(length, Refusal):
+            return self._core.sign_refusal(masked_request(request, request.sealed_contribution, b""))
+        if len(request.masked_vector) != length:
+            return Refused(Refusal.MALFORMED)
+        given = masked_request(request, request.sealed_contribution, request.masked_vector)
+        return Submission(given, request.masked_vector)
+
+    def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
+        """See ``EnclaveHost``."""
+        return self._core.host_part_bytes(header.task_sha256, header.round)
+
+    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> aggregator_pb2.SubmitRequest:
+        """See ``EnclaveHost``."""
+        return masked_request(header, header.sealed_contribution, b"")
+
+    def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
+        """See ``EnclaveHost``; without a vector, the round is not masked."""
+        if not data:
+            return Refused(Refusal.MALFORMED)
+        return Submission(masked_request(header, header.sealed_contribution, data), data)
+
+    def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
+        """See ``HostHalf``."""
+        return masked_sum(self._core, self._vectors, charged.task_sha256, charged.round, length=charged.host_part_bytes)
+
+
+def masked_request(
+    named: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, sealed: bytes, vector: bytes
+) -> aggregator_pb2.SubmitRequest:
+    """What the enclave is given of a masked contribution to the round that ``named`` names."""
+    return aggregator_pb2.SubmitRequest(
+        task_sha256=named.task_sha256,
+        round=named.round,
+        sealed_contribution=sealed,
+        masked_sha256=hashlib.sha256(vector).digest(),
+    )
+
+
+def masked_sum(core: Aggregator, vectors: Vectors, task_sha256: bytes, round: int, *, length: int) -> HostSum:
+    """The sum of exactly the vectors that the enclave accepted in a charged round.
+
+    Raises:
+        StateError: one of them is not stored, or was changed on the disk.
+    """
+    digests: list[bytes] = []
+    while page := core.host_parts(task_sha256, round, len(digests)):
+        digests += [page[start : start + DIGEST_BYTES] for start in range(0, len(page), DIGEST_BYTES)]
+    missing = set(digests)
+    total = np.zeros(length // 4, dtype=np.uint32)
+    for digest, vector in vectors.masked(task_sha256, round, missing):
+        np.add(total, np.frombuffer(vector, dtype="<u4"), out=total)
+        missing.discard(digest)
+    if missing:
+        raise StateError(
+            f"{len(missing)} of {len(digests)} masked vectors of round {round} are missing or were changed on the "
+            "disk: restore the state folder"
+        )
+    return HostSum(total.astype("<u4").tobytes(), set_sha256(task_sha256, round, sorted(digests)))

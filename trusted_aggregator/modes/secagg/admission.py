@@ -1,0 +1,51 @@
+"""Who may take a seat in a session of SecAgg+: asked once for each client, before the host holds anything of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from odp.crypto import domains
+from odp.enrolment.token_key import TOKEN_BYTES
+from odp.errors import EnrolmentError
+from odp.v1 import secagg_service_pb2 as wire
+from trusted_aggregator.modes.secagg.rounds import SecAggRounds
+
+
+class Admission(Protocol):
+    """One check of a client that has no seat in a session yet."""
+
+    def require(self, request: wire.StepRequest) -> None:
+        """Returns if the client of this advert may take a seat. Raises EnrolmentError, or Busy to have it come again.
+
+        Args:
+            request: its ``client`` names task, round, attempt and identity; its signature is checked after this.
+        """
+        ...
+
+
+class Anybody:
+    """Admits every client: sessions of a task without a roster are open to strangers."""
+
+    def require(self, request: wire.StepRequest) -> None:
+        """Returns."""
+
+
+class WithToken:
+    """Admits clients that have a token over their identity under the round's key; anybody where the round has no key.
+
+    This host is not trusted, and a client's devices cannot see whether it asks: docs/threat-model.md, R233.
+    """
+
+    def __init__(self, rounds: SecAggRounds) -> None:
+        self._rounds = rounds
+
+    def require(self, request: wire.StepRequest) -> None:
+        """See ``Admission``; raises EnrolmentError, and NotFound where the round is not open here."""
+        client = request.client
+        key = self._rounds.token_key((client.task_sha256, client.round))
+        if key is None:
+            return
+        if len(request.admission_token) != TOKEN_BYTES:
+            raise EnrolmentError(f"the round admits clients with a token of its issuer alone, of {TOKEN_BYTES} bytes")
+        if not key.admits(domains.session_token(client.identity), request.admission_token):
+            raise EnrolmentError("the admission token is not one over this identity under the round's key")

@@ -1,0 +1,102 @@
+"""The enclave's part in a round of SecAgg+: no vector, no noise, and the charge before anything is unmasked.
+
+The devices add the noise, each a share of it, and the host unmasks their sum: what the enclave guarantees of such a
+round is its ledger. It is told which survivors can be unmasked, charges for exactly these once, and signs one release,
+of the sum that comes under that name. The signature says that the round was charged; that the sum is the devices' is
+the host's word, and that it is noisy is the devices'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.seam import DeclaredRelease, Query
+from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.numerics.arrays import Int64Array
+from odp.privacy.mechanisms import IntegerNoise
+from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.rounds.enclave_half import Judged, Round, dense
+from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise
+
+_NUMBER = np.dtype("<i8")
+# As the enclave's own sums.
+_LARGEST_INTEGER = 2**62
+
+
+class SecAggRound(Round):
+    """A round whose contributions go to sessions of clients at the host: those that come here are refused."""
+
+    # The newest session's survivors, as announced.
+    _clients = 0
+    _survivors_sha256 = b""
+
+    @classmethod
+    def require(cls, query: Query) -> None:
+        """See ``Round``."""
+        dense(query, aggregation="secagg+")
+
+    @classmethod
+    def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
+        """None: the devices add the noise."""
+        return ()
+
+    @classmethod
+    def draw_noise(cls, query: Query, noise: IntegerNoise) -> RoundNoise:
+        """A name alone."""
+        return RoundNoise(os.urandom(HASH_BYTES), {})
+
+    @property
+    def contributions(self) -> int:
+        """Clients whose vectors the host can unmask."""
+        return self._clients
+
+    def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
+        """MALFORMED for each."""
+        return [Refusal.MALFORMED] * len(sealed)
+
+    def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
+        """The refusals of ``judge``."""
+        return [Refusal.MALFORMED] * len(judged)
+
+    def resubmit(self, stored: Iterable[bytes]) -> None:
+        """Takes nothing: no contribution of such a round was accepted."""
+
+    def announce(self, clients: int, set_sha256: bytes) -> None:
+        """See ``Round``; a later announcement takes the place of an earlier one."""
+        with self._lock:
+            if self._frozen:
+                raise StateError(f"round {self.number} takes no survivors now")
+            _validate.integer(low=0, high=self._most, clients=clients)
+            if len(set_sha256) != DIGEST_BYTES:
+                raise ConfigurationError(f"Expected set_sha256 to be {DIGEST_BYTES} bytes, got {len(set_sha256)}")
+            self._clients, self._survivors_sha256 = clients, set_sha256
+
+    def _set_sha256(self) -> bytes:
+        return self._survivors_sha256
+
+    def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
+        """The host's sum over the announced survivors, their noise in it."""
+        (release,) = self.query.releases
+        if host_sum is None:
+            raise StateError(f"round {self.number} is of SecAgg+: its release needs the host's sum")
+        if host_sum.set_sha256 != self._survivors_sha256:
+            raise PrivacyError(
+                f"the host unmasked other clients than those that round {self.number} was charged for: nothing is "
+                "released"
+            )
+        if len(host_sum.sum) != _NUMBER.itemsize * release.coordinates:
+            raise ConfigurationError(
+                f"Expected a sum of {_NUMBER.itemsize * release.coordinates} bytes, got {len(host_sum.sum)}"
+            )
+        total = np.frombuffer(host_sum.sum, dtype=_NUMBER).astype(np.int64).reshape(release.shape)
+        if int(total.max()) >= _LARGEST_INTEGER or int(total.min()) <= -_LARGEST_INTEGER:
+            raise ConfigurationError("Expected a sum within 62 bits")
+        return {release.name: total}
+
+    def _erase(self) -> None:
+        """Nothing: a count and a name are public."""

@@ -1,0 +1,66 @@
+"""The host's half of a round of SecAgg+: its sessions, of which one is unmasked once its survivors are charged for."""
+
+from __future__ import annotations
+
+import contextlib
+
+from odp.errors import PrivacyError
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, RoundState, Status
+from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept, void
+from trusted_aggregator.rounds.host_half import HostHalf, Key, Pause, Survivors
+
+
+class SecAggHost(HostHalf):
+    """Rounds whose contributions never come to the enclave."""
+
+    def __init__(self, core: Aggregator, rounds: SecAggRounds) -> None:
+        self._core = core
+        self._rounds = rounds
+
+    def holds(self, key: Key, charged: Charged | None) -> bool:
+        """See ``HostHalf``."""
+        return self._rounds.holds(key)
+
+    def opening(self, request: aggregator_pb2.OpenRoundRequest) -> contextlib.AbstractContextManager[None]:
+        """See ``HostHalf``."""
+        return kept(self._rounds, request)
+
+    def closing(self, key: Key) -> contextlib.AbstractContextManager[None]:
+        """See ``HostHalf``."""
+        return self._rounds.closing(key)
+
+    def contributions(self, state: RoundState) -> int:
+        """See ``HostHalf``."""
+        if state.status is not Status.OPEN:
+            return state.contributions
+        return self._rounds.survivors((state.task_sha256, state.round))
+
+    def has_uncounted(self, key: Key) -> bool:
+        """See ``HostHalf``."""
+        try:
+            return self._rounds.survivors(key) > 0
+        except PrivacyError:  # its sessions failed: it never has a sum
+            return False
+
+    def survivors(self, key: Key) -> Survivors | None:
+        """See ``HostHalf``; None of a round that was charged before."""
+        state = self._core.round_state(*key)
+        if state is None or state.status is not Status.OPEN:
+            return None
+        return self._rounds.require_ready(key)
+
+    def to_store(self, charged: Charged) -> int:
+        """None: vectors are in memory alone."""
+        return 0
+
+    def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
+        """See ``HostHalf``; waits until clients gave their shares."""
+        if survivors is None:
+            raise void(charged.round, "its session is gone")
+        with pause():
+            return self._rounds.take_sum((charged.task_sha256, charged.round), survivors)
+
+    def forget(self, key: Key) -> None:
+        """See ``HostHalf``."""
+        self._rounds.forget(key)

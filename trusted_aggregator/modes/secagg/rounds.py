@@ -1,0 +1,346 @@
+"""The host's rounds of SecAgg+: one session after another until one of them is unmasked.
+
+A round has one session at a time. One that is void is followed by the next attempt; the number of the attempt is on the
+disk before a client hears of it, so that a host that dies cannot begin the same attempt twice. Sessions themselves are
+in memory alone: with the host dies its session, and clients join the next. A round has four attempts, over restarts:
+where all of them ended without a sum it has failed, and whoever asks about it is told so.
+
+At most one session of a round is unmasked: ``take_sum`` is called for a charged round, and what was charged names the
+session. A charged session that cannot be unmasked any more leaves its round without a release.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.registry import algorithm_for
+from odp.crypto.roster import hash_of
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
+from odp.crypto.secure_aggregation.session import Configuration
+from odp.crypto.secure_aggregation.terms import is_secagg
+from odp.enrolment.token_key import TokenKey
+from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
+from odp.signed.task import open_task, task_sha256
+from odp.transport.logs import Log, short
+from odp.transport.service import NotFound
+from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.boundary.orders import ordered
+from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, SessionLimits, session_bytes
+from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
+from trusted_aggregator.rounds.admission import key_of
+from trusted_aggregator.rounds.host_half import Key, Survivors
+
+#: Rounds that are open at a host, at most; each has one session at a time.
+MOST_ROUNDS = 256
+_LATER_SECONDS = (10.0, 60.0)
+_FILE = "secagg-{task}-{round}"
+_ATTEMPT_BYTES = 4
+
+
+@dataclass
+class _Open:
+    """A round that is open, and its newest session."""
+
+    definition: common_pb2.TaskDefinition
+    order: aggregator_pb2.RoundOrder
+    request: bytes
+    attempt: int
+    token_key: TokenKey | None = None
+    session: LiveSession | None = None
+    #: At the enclave, too: no session begins before.
+    ready: bool = False
+    charged: bool = False
+    #: Why the newest session ended without a sum, and why none follows; one line each.
+    reason: str = ""
+    failure: str = ""
+    closing: threading.Lock = field(default_factory=threading.Lock)
+
+
+class SecAggRounds:
+    """All rounds of SecAgg+ of a host. Thread-safe.
+
+    Args:
+        state: keeps, for each round, what opened it and the number of its newest attempt.
+        log: where attempts go.
+        pace: how long the steps of a session take.
+        clock: seconds that only grow.
+        rosters: lists of identities; of a task that names one by its hash, only these may take part. Of one that
+            names none, or a list that is not here, anybody may: its devices decide for themselves.
+        limits: what sessions may take of the host.
+        threads: how many cores unmask.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        log: Log,
+        *,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rosters: Collection[Collection[bytes]] = (),
+        limits: SessionLimits | None = None,
+        threads: int = 1,
+    ) -> None:
+        self._limits = SessionLimits() if limits is None else limits
+        self._memory = Memory(self._limits.memory)
+        self._state = state
+        self._log = log
+        self._pace = Pace() if pace is None else pace
+        self._clock = clock
+        self._rosters = {hash_of(roster): frozenset(roster) for roster in rosters}
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._rounds: dict[Key, _Open] = {}
+
+    def keep(self, key: Key, request: aggregator_pb2.OpenRoundRequest) -> bool:
+        """Writes down a round that is about to be opened, if it is of SecAgg+; whether it was not there before.
+
+        Raises Busy where too many rounds are open here.
+        """
+        definition = open_task(request.task)
+        if not is_secagg(definition):
+            return False
+        with self._lock:
+            if key in self._rounds:
+                return False
+            if sum(not opened.failure for opened in self._rounds.values()) >= MOST_ROUNDS:
+                raise Busy(f"{MOST_ROUNDS} rounds of SecAgg+ are open here: come again later", *_LATER_SECONDS)
+            data = request.SerializeToString()
+            self._write(key, data, attempt=-1)
+            self._rounds[key] = _opened(definition, request, data, attempt=-1)
+        return True
+
+    def opened(self, key: Key) -> None:
+        """The round is open at the enclave: its sessions may begin."""
+        with self._lock:
+            if key in self._rounds:
+                self._rounds[key].ready = True
+
+    def restore(self, key: Key) -> None:
+        """Takes up a round that is open at the enclave, as it was written down. Raises StateError."""
+        data = self._state.read(_name(key))
+        if data is None:
+            return
+        try:
+            attempt = int.from_bytes(data[:_ATTEMPT_BYTES], "big") - 1
+            request = aggregator_pb2.OpenRoundRequest.FromString(data[_ATTEMPT_BYTES:])
+            opened = _opened(open_task(request.task), request, data[_ATTEMPT_BYTES:], attempt=attempt)
+            opened.ready = True
+        except Exception as error:
+            raise StateError(f"{_name(key)} of the state folder is damaged; restore the state folder") from error
+        with self._lock:
+            self._rounds[key] = opened
+
+    def keep_only(self, keys: Collection[Key]) -> None:
+        """Erases what was written down of all other rounds."""
+        names = {_name(key) for key in keys}
+        for path in self._state.root.glob(_FILE.format(task="*", round="*")):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def closing(self, key: Key) -> Iterator[None]:
+        """Held by whoever closes the round: a second one waits, and finds it closed."""
+        with self._lock:
+            opened = self._rounds.get(key)
+        if opened is None:
+            yield
+            return
+        with opened.closing:
+            yield
+
+    def token_key(self, key: Key) -> TokenKey | None:
+        """The key of the round's tokens, which the enclave checked; None where anybody may join. Raises NotFound."""
+        with self._lock:
+            opened = self._rounds.get(key)
+            if opened is None or not opened.ready:
+                raise _not_here(key)
+            return opened.token_key
+
+    def holds(self, key: Key) -> bool:
+        """Whether the round is open here and of SecAgg+."""
+        with self._lock:
+            return key in self._rounds
+
+    def join(self, key: Key) -> bytes | None:
+        """The configuration of the session that gathers clients; None where none does now.
+
+        Raises NotFound where the round is not open here.
+        """
+        session = self._current(key)
+        return session.configuration.data if session is not None and session.gathering else None
+
+    def session(self, key: Key, attempt: int) -> LiveSession | None:
+        """The session with this number; None where it is over. Raises NotFound."""
+        session = self._current(key)
+        return session if session is not None and session.configuration.attempt == attempt else None
+
+    def failure(self, key: Key) -> str:
+        """Why the round never has a sum, in one line; empty while it may. Raises NotFound."""
+        self._current(key)
+        with self._lock:
+            opened = self._rounds.get(key)
+            return "" if opened is None else opened.failure
+
+    def survivors(self, key: Key) -> int:
+        """How many vectors the round's session can unmask; 0 before it is ready.
+
+        Raises PrivacyError where the round has failed: it never has a sum.
+        """
+        failure = self.failure(key)
+        if failure:
+            raise PrivacyError(failure)
+        session = self._current(key)
+        if session is None or session.phase not in (Phase.READY, Phase.UNMASKING):
+            return 0
+        return session.survivors.clients
+
+    def require_ready(self, key: Key) -> Survivors:
+        """The set that the round's session can unmask. Raises PrivacyError where it cannot."""
+        session = self._current(key)
+        if session is None:
+            raise PrivacyError(f"round {key[1]} has no session that can be unmasked now")
+        return session.require_ready()
+
+    def take_sum(self, key: Key, survivors: Survivors) -> HostSum:
+        """Has the charged session unmasked, and gives its sum, noise included: int64 little-endian.
+
+        Raises PrivacyError where it is gone, or fails: then the round has no release.
+        """
+        with self._lock:
+            opened = self._rounds.get(key)
+            if opened is None or opened.session is None or opened.session.survivors != survivors:
+                raise void(key[1], "its session is gone")
+            opened.charged = True
+            session = opened.session
+        session.allow_unmasking()
+        try:
+            total = session.finish()
+        except PrivacyError as error:
+            raise void(key[1], str(error)) from error
+        return HostSum(np.ascontiguousarray(total, dtype="<i8").tobytes(), survivors.set_sha256)
+
+    def forget(self, key: Key) -> None:
+        """Drops a round that is released, or was not opened. Idempotent."""
+        with self._lock:
+            opened = self._rounds.pop(key, None)
+            if opened is not None and opened.session is not None:
+                opened.session.void("the round is over")
+            self._state.path(_name(key)).unlink(missing_ok=True)
+
+    def _current(self, key: Key) -> LiveSession | None:
+        """The newest session, a new one where there is none or the last is void; None where no further one may be."""
+        with self._lock:
+            opened = self._rounds.get(key)
+            if opened is None:
+                raise _not_here(key)
+            session = opened.session
+            if session is not None and (opened.charged or session.phase is not Phase.VOID):
+                return session
+            if session is not None:
+                self._log.warning("secagg_void", task=short(key[0]), round=key[1], reason=session.reason)
+                opened.session, opened.reason = None, session.reason
+            if opened.failure or not opened.ready:
+                return None
+            if opened.attempt + 1 >= MOST_ATTEMPTS:
+                self._fail(key, opened, _used_up(key[1], opened.reason))
+                return None
+            opened.attempt += 1
+            self._write(key, opened.request, attempt=opened.attempt)
+            opened.session = self._begin(key, opened)
+            return opened.session
+
+    def _fail(self, key: Key, opened: _Open, failure: str) -> None:
+        opened.failure = failure
+        self._log.error("secagg_failed", task=short(key[0]), round=key[1], reason=failure)
+
+    def _begin(self, key: Key, opened: _Open) -> LiveSession | None:
+        query = algorithm_for(opened.definition).query(key[1])
+        if not isinstance(query, DenseQuery):
+            raise ConfigurationError("Expected dense contributions for aggregation='secagg+'")
+        cohort = opened.definition.cohort
+        configuration = Configuration.open(
+            secagg_config(
+                opened.definition, query=query, task_sha256=key[0], round=key[1],
+                model_sha256=opened.order.model_sha256, attempt=opened.attempt,
+            )
+        )  # fmt: skip
+        needed = session_bytes(configuration, min(cohort.goal, configuration.ring.maximum))
+        if needed > self._limits.session_memory:
+            self._fail(key, opened, _too_large(key[1], needed, self._limits.session_memory))
+            return None
+        named = cohort.secagg.roster_sha256
+        roster = self._rosters.get(named)
+        if named and roster is None:
+            self._log.warning("secagg_roster_missing", task=short(key[0]), roster=named.hex())
+        self._log.event("secagg_gathers", task=short(key[0]), round=key[1], attempt=opened.attempt)
+        return LiveSession(
+            configuration, goal=cohort.goal, patience=float(cohort.round_seconds), pace=self._pace, clock=self._clock,
+            roster=roster, limits=self._limits, memory=self._memory, threads=self._threads,
+        )  # fmt: skip
+
+    def _write(self, key: Key, request: bytes, *, attempt: int) -> None:
+        self._state.write_atomically(_name(key), (attempt + 1).to_bytes(_ATTEMPT_BYTES, "big") + request)
+
+
+@contextlib.contextmanager
+def kept(rounds: SecAggRounds, request: aggregator_pb2.OpenRoundRequest) -> Iterator[None]:
+    """Around the opening of a round: it is written down before, and forgotten where the opening is refused.
+
+    Raises ConfigurationError, SignatureError where task or order are malformed.
+    """
+    key = task_sha256(request.task), ordered(request.order)[1]
+    new = rounds.keep(key, request)
+    try:
+        yield
+    except BaseException:
+        if new:
+            rounds.forget(key)
+        raise
+    rounds.opened(key)
+
+
+def _opened(
+    definition: common_pb2.TaskDefinition, request: aggregator_pb2.OpenRoundRequest, data: bytes, *, attempt: int
+) -> _Open:
+    stated = key_of(request.token_key) if request.HasField("token_key") else None
+    return _Open(definition, aggregator_pb2.RoundOrder.FromString(request.order), data, attempt, stated)
+
+
+def _not_here(key: Key) -> NotFound:
+    return NotFound(f"round {key[1]} of task {short(key[0])} is not open here for SecAgg+")
+
+
+def _name(key: Key) -> str:
+    return _FILE.format(task=key[0].hex(), round=key[1])
+
+
+def _used_up(round: int, reason: str) -> str:
+    last = f" (the last: {reason})" if reason else ""
+    return (
+        f"round {round} has failed: its {MOST_ATTEMPTS} sessions ended without a sum{last}; nothing of it is released; "
+        "find out who ends them, and submit a new task"
+    )
+
+
+def _too_large(round: int, needed: int, most: int) -> str:
+    return (
+        f"round {round} has failed: a session of its goal needs {math.ceil(needed / MEBIBYTE)} MiB of memory, and this "
+        f"host has {most // MEBIBYTE} for one session; lower the goal, or have its operator raise --secagg-memory"
+    )
+
+
+def void(round: int, why: str) -> PrivacyError:
+    """Of a round that was charged and has no sum."""
+    return PrivacyError(f"round {round} is void: {why}; its charge stays, submit a new task")

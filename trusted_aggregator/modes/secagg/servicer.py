@@ -1,0 +1,170 @@
+"""SecureAggregationService: what devices ask of the sessions of a host.
+
+Every message is bounded and checked before a session sees it; a refused one changes nothing. Answers that are not there
+yet are waited for a little, by a bounded number of callers: the others are told when to ask again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from odp.crypto.public_keys import KEY_BYTES
+from odp.crypto.secure_aggregation.session import HASH_BYTES, require_length
+from odp.crypto.signing import SignatureError
+from odp.errors import ConfigurationError, PrivacyError
+from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
+from odp.transport.logs import Log
+from odp.transport.service import answers
+from odp.transport.turns import Turns
+from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
+from trusted_aggregator.modes.secagg.admission import Admission, Anybody
+from trusted_aggregator.modes.secagg.limits import address_of
+from trusted_aggregator.modes.secagg.rounds import SecAggRounds
+from trusted_aggregator.modes.secagg.session import TOKEN_BYTES, LiveSession, Message
+
+NAME = "odp.v1.SecureAggregationService"
+#: Callers that wait for their answer at once, and how long.
+MOST_WAITING = 56
+WAIT_SECONDS = 5.0
+#: The others are told to come back after so long.
+_POLL_MILLISECONDS = 200
+#: Vectors that come in at once, each in memory until it is whole, and how long a further one waits for its turn.
+_MOST_STREAMS = 16
+_STREAM_SECONDS = 20.0
+
+
+class SecureAggregationService:
+    """The sessions of ``rounds`` for devices that ``admission`` lets in."""
+
+    def __init__(self, rounds: SecAggRounds, *, admission: Admission | None = None, wait: float = WAIT_SECONDS) -> None:
+        self._rounds = rounds
+        self._admission = Anybody() if admission is None else admission
+        self._wait = wait
+        self._waiting = threading.BoundedSemaphore(MOST_WAITING)
+        self._streams = Turns(
+            at_once=_MOST_STREAMS,
+            waiting=MOST_WAITING,
+            service="aggregator",
+            what="vectors",
+            longest=_STREAM_SECONDS,
+        )
+
+    def join(self, request: wire.JoinRequest) -> wire.JoinResponse:
+        """The configuration of the session that gathers clients, or how long to wait, or that none follows."""
+        require_length("task_sha256", request.task_sha256, HASH_BYTES)
+        key = request.task_sha256, request.round
+        config = self._rounds.join(key)
+        if config is None and self._rounds.failure(key):
+            return wire.JoinResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+        if config is None:
+            return wire.JoinResponse(wait=wire.SecAggWait(milliseconds=_POLL_MILLISECONDS))
+        return wire.JoinResponse(config=config)
+
+    def step(self, request: wire.StepRequest, *, address: str = "") -> wire.StepResponse:
+        """Takes a client's message; the next one for the client, or how long to wait.
+
+        ``address`` is where the client connected from.
+        """
+        session = self._session(request.client)
+        if session is None:
+            return _void()
+        if request.leave:
+            return session.leave(request.client.identity, request.client.token)
+        kind = request.WhichOneof("message")
+        message: Message | None = None if kind is None else getattr(request, kind)
+        if kind == "advert" and not session.holds(request.client.identity):
+            self._admission.require(request)
+        return self._step(session, request.client, message, address)
+
+    def send_masked(
+        self, requests: Iterator[wire.SendMaskedRequest], context: grpc.ServicerContext
+    ) -> wire.StepResponse:
+        """As ``step``, of a masked vector in chunks."""
+        first = next(requests, None)
+        if first is None or first.WhichOneof("part") != "client":
+            raise ConfigurationError("the first message of a masked stream must name its client")
+        client = first.client
+        session = self._session(client)
+        if session is None:
+            return _void()
+        session.require_may_send(client.identity, client.token)
+        with self._streams.turn(progress(context)):
+            message = _read_masked(requests, session.vector_bytes)
+        return self._step(session, client, message, "")
+
+    def _session(self, client: wire.SecAggClient) -> LiveSession | None:
+        require_length("task_sha256", client.task_sha256, HASH_BYTES)
+        require_length("identity", client.identity, KEY_BYTES)
+        require_length("token", client.token, TOKEN_BYTES)
+        return self._rounds.session((client.task_sha256, client.round), client.attempt)
+
+    def _step(
+        self, session: LiveSession, client: wire.SecAggClient, message: Message | None, address: str
+    ) -> wire.StepResponse:
+        with self._turn() as wait:
+            try:
+                answer = session.step(client.identity, client.token, message, address=address, wait=wait)
+            except SignatureError as error:
+                raise PrivacyError(f"refused: {error}") from error
+        if answer is None:
+            return wire.StepResponse(wait=wire.SecAggWait(milliseconds=1 if wait else _POLL_MILLISECONDS))
+        return answer
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[float]:
+        """Seconds that this caller may wait for its answer."""
+        mine = self._waiting.acquire(blocking=False)
+        try:
+            yield self._wait if mine else 0.0
+        finally:
+            if mine:
+                self._waiting.release()
+
+
+def _read_masked(requests: Iterator[wire.SendMaskedRequest], length: int) -> secure_aggregation_pb2.SecAggMasked:
+    second = next(requests, None)
+    if second is None or second.WhichOneof("part") != "session" or len(second.session) != HASH_BYTES:
+        raise ConfigurationError("the second message of a masked stream must name its session")
+    vector = bytearray()
+    for request in requests:
+        if request.WhichOneof("part") != "chunk" or not 0 < len(request.chunk) <= CHUNK_BYTES:
+            raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes of a masked vector")
+        if len(vector) + len(request.chunk) > length:
+            raise ConfigurationError(f"Expected a masked vector of {length} bytes, got more")
+        vector += request.chunk
+    if len(vector) != length:
+        raise ConfigurationError(f"Expected a masked vector of {length} bytes, got {len(vector)}")
+    return secure_aggregation_pb2.SecAggMasked(session=second.session, vector=bytes(vector))
+
+
+def _void() -> wire.StepResponse:
+    return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED, retry_seconds=1))
+
+
+def secagg_servicer(
+    service: SecureAggregationService, log: Log
+) -> secagg_service_pb2_grpc.SecureAggregationServiceServicer:
+    """The gRPC face of ``service``."""
+
+    class Servicer(secagg_service_pb2_grpc.SecureAggregationServiceServicer):
+        @answers(log)
+        def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinResponse:
+            return service.join(request)
+
+        @answers(log)
+        def Step(self, request: wire.StepRequest, context: grpc.ServicerContext) -> wire.StepResponse:
+            return service.step(request, address=address_of(context.peer()))
+
+        @answers(log)
+        def SendMasked(
+            self, request_iterator: Iterator[wire.SendMaskedRequest], context: grpc.ServicerContext
+        ) -> wire.SendMaskedResponse:
+            return wire.SendMaskedResponse(answer=service.send_masked(request_iterator, context))
+
+    return Servicer()

@@ -1,0 +1,488 @@
+"""One session of SecAgg+ at the host: who answered which step, when a step is over, and what each client is told next.
+
+=============  =======================================================  ================================================
+stage          is over when                                             and then
+=============  =======================================================  ================================================
+ADVERTS        the goal is here, or time is up and the minimum is here  clients that fell silent are left out
+REVEALS        all answered, or time is up                              void where a reveal is missing
+SHARES         all answered, or time is up                              void below the minimum
+MASKED         all that shared answered, or time is up                  void below the minimum
+AGREEMENTS     all survivors answered, or time is up                    void below the threshold; else it is *ready*
+UNMASKS        all that agreed answered, or time is up                  the sum, or none
+=============  =======================================================  ================================================
+
+A session begins where the host has memory for it, else it goes on gathering. While it gathers it has a seat for each
+client up to its largest size; seats of clients that fell silent are given to others.
+
+A session that is ready waits for its charge: no client gets what it needs to give unmask shares before
+``allow_unmasking``. A session that is void has erased what clients sent; whoever asks is told to come back.
+
+Nothing here has a thread: whoever asks moves the session on. The host is trusted with nothing but the round itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.crypto.secure_aggregation.parameters import is_withstood
+from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
+from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
+from odp.errors import Busy, ConfigurationError, OdpError, PrivacyError
+from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import secure_aggregation_pb2 as messages
+from trusted_aggregator.modes.secagg.limits import Memory, SessionLimits, session_bytes
+from trusted_aggregator.rounds.host_half import Survivors
+
+TOKEN_BYTES = 32
+#: Clients are told to come back after so long where a session is void.
+RETRY_SECONDS = 2
+_POLL_SECONDS = 0.05
+
+Message = (
+    messages.SecAggAdvert
+    | messages.SecAggReveal
+    | messages.SecAggShares
+    | messages.SecAggMasked
+    | messages.SecAggAgreement
+    | messages.SecAggUnmask
+)
+_STAGES: dict[type, Stage] = {
+    messages.SecAggAdvert: Stage.ADVERTS,
+    messages.SecAggReveal: Stage.REVEALS,
+    messages.SecAggShares: Stage.SHARES,
+    messages.SecAggMasked: Stage.MASKED,
+    messages.SecAggAgreement: Stage.AGREEMENTS,
+    messages.SecAggUnmask: Stage.UNMASKS,
+}
+_ORDER = list(_STAGES.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long clients may take, in seconds.
+
+    Attributes:
+        step: for a step.
+        vector: for the step of the masked vector, which may be long.
+        silent: a client that has not asked for so long is gone when the session begins.
+
+    Raises:
+        ConfigurationError: a time is not within 1 to 3600 seconds.
+    """
+
+    step: float = 30.0
+    vector: float = 120.0
+    silent: float = 15.0
+
+    def __post_init__(self) -> None:
+        _validate.within(low=1.0, high=3600.0, step=self.step, vector=self.vector, silent=self.silent)
+
+
+class Phase(enum.Enum):
+    """What a round may do with a session."""
+
+    RUNNING = "running"
+    READY = "ready"  # its survivors are known and agreed; nothing is charged
+    UNMASKING = "unmasking"
+    OVER = "over"
+    VOID = "void"
+
+
+@dataclass
+class _Member:
+    token: bytes
+    advert: messages.SecAggAdvert
+    seen: float
+    last: Stage = Stage.ADVERTS
+    address: str = ""
+    number: int = -1
+    left: bool = False
+
+
+@dataclass
+class _Told:
+    """What the server said at the end of each step."""
+
+    adverts: wire.StepResponse | None = None
+    reveals: wire.StepResponse | None = None
+    survivors: wire.StepResponse | None = None
+    inboxes: dict[int, messages.SecAggInbox] = field(default_factory=dict)
+    agreements: dict[int, messages.SecAggAgreements] = field(default_factory=dict)
+
+
+class LiveSession:
+    """One attempt of one round. Thread-safe.
+
+    Args:
+        configuration: what is summed.
+        goal: the session begins as soon as so many clients are here.
+        patience: or, with the minimum, so many seconds after the first of them.
+        pace: how long the steps take.
+        clock: seconds that only grow.
+        roster: identities that may take part; None accepts any.
+        limits: seats of one address.
+        memory: of all sessions of the host.
+        threads: how many cores unmask.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        goal: int,
+        patience: float,
+        pace: Pace,
+        clock: Callable[[], float],
+        roster: Collection[bytes] | None = None,
+        limits: SessionLimits | None = None,
+        memory: Memory | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.configuration = configuration
+        self._config_sha256 = hashlib.sha256(configuration.data).digest()
+        self._roster = roster
+        self._goal = min(goal, configuration.ring.maximum)
+        self._pace = pace
+        self._clock = clock
+        self._limits = SessionLimits() if limits is None else limits
+        self._memory = Memory(self._limits.memory) if memory is None else memory
+        self._reserved = 0
+        self._changed = threading.Condition(threading.RLock())
+        self._server: Server | None = Server(configuration, roster=roster, threads=threads)
+        self._members: dict[bytes, _Member] = {}
+        self._seats: Counter[str] = Counter()  # of each address
+        self._told = _Told()
+        self._stage = Stage.ADVERTS
+        self._patience = patience
+        self._deadline = math.inf
+        self._phase = Phase.RUNNING
+        self._survivors = Survivors(0, bytes(32))
+        self._awaited: set[bytes] = set()
+        #: Why the session is void; one line.
+        self.reason = ""
+
+    @property
+    def phase(self) -> Phase:
+        """Where the session stands, after whatever time did to it."""
+        with self._changed:
+            self._move()
+            return self._phase
+
+    @property
+    def gathering(self) -> bool:
+        """Whether further clients may join."""
+        with self._changed:
+            self._move()
+            return self._phase is Phase.RUNNING and self._stage is Stage.ADVERTS
+
+    @property
+    def survivors(self) -> Survivors:
+        """Of a session that is ready, or further."""
+        with self._changed:
+            return self._survivors
+
+    @property
+    def vector_bytes(self) -> int:
+        """Length of every masked vector."""
+        return self.configuration.length * self.configuration.ring.dtype.itemsize
+
+    def holds(self, identity: bytes) -> bool:
+        """Whether a client has a seat."""
+        with self._changed:
+            return identity in self._members
+
+    def step(
+        self, identity: bytes, token: bytes, message: Message | None, *, address: str = "", wait: float = 0.0
+    ) -> wire.StepResponse | None:
+        """Takes a client's message, where there is one; what the client is told next, or None where it has to wait.
+
+        The same message again changes nothing. Waits up to ``wait`` seconds for the answer. ``address`` is where the
+        client connected from.
+
+        Raises:
+            ConfigurationError, PrivacyError, SignatureError: the message is refused; it changed nothing.
+            Busy: clients of its address have their seats.
+        """
+        with self._changed:
+            self._move()
+            if self._phase is Phase.VOID:
+                return _end(wire.SecAggEnd.REASON_VOIDED)
+            member = self._member(identity, token, message, address)
+            if member is None or member.left:
+                return _end(wire.SecAggEnd.REASON_DROPPED)
+            member.seen = self._clock()
+            if message is not None:
+                self._take(identity, member, message)
+                self._move()
+            if wait > 0.0 and self._answer(member) is None:
+                left = self._deadline - self._clock() if self._phase is Phase.RUNNING else wait
+                self._changed.wait_for(lambda: self._answer(member) is not None, max(min(wait, left), 0.0))
+                member.seen = self._clock()
+                self._move()
+            return self._answer(member)
+
+    def leave(self, identity: bytes, token: bytes) -> wire.StepResponse:
+        """The client goes on no further: it has dropped out, and nobody waits for it. Raises as ``step``."""
+        with self._changed:
+            member = self._member(identity, token, None, "")
+            if member is not None:
+                member.left = True
+                self._awaited.discard(identity)
+                self._move()
+                self._changed.notify_all()
+            return _end(wire.SecAggEnd.REASON_DROPPED)
+
+    def require_may_send(self, identity: bytes, token: bytes) -> None:
+        """Returns if this client may send its masked vector now. Raises PrivacyError."""
+        with self._changed:
+            self._move()
+            member = self._members.get(identity)
+            known = member is not None and hmac.compare_digest(member.token, token)
+            if not known or self._stage is not Stage.MASKED or self._phase is not Phase.RUNNING:
+                raise PrivacyError("no masked vector of this client is expected now; ask for the session again")
+
+    def require_ready(self) -> Survivors:
+        """The set that can be unmasked now. Raises PrivacyError; nothing may be charged then."""
+        with self._changed:
+            self._move()
+            if self._phase is Phase.READY and self._server is not None:
+                alive = self._clock() - self._pace.silent
+                here = sum(self._members[identity].seen >= alive for identity in self._awaited)
+                if here < self._server.session.parameters.threshold:
+                    self.void(f"only {here} clients that agreed are still here")
+            if self._phase not in (Phase.READY, Phase.UNMASKING):
+                raise PrivacyError(f"no session of the round can be unmasked now: {self.reason or self._phase.value}")
+            return self._survivors
+
+    def allow_unmasking(self) -> None:
+        """The charge is stored: survivors are told what they need to unmask. Idempotent."""
+        with self._changed:
+            self._move()
+            if self._phase is Phase.READY:
+                self._phase = Phase.UNMASKING
+                self._deadline = self._clock() + self._pace.step
+                self._changed.notify_all()
+
+    def finish(self) -> npt.NDArray[np.int64]:
+        """The sum of the survivors' vectors, int64 [length], once enough of them gave shares.
+
+        Raises PrivacyError where too few did, or somebody lied: then nobody can ever unmask this session.
+        """
+        with self._changed:
+            while self._phase is Phase.UNMASKING and self._awaited and self._clock() < self._deadline:
+                self._changed.wait(_POLL_SECONDS)
+            if self._phase is not Phase.UNMASKING or self._server is None:
+                raise PrivacyError(f"the session cannot be unmasked: {self.reason or self._phase.value}")
+            try:
+                total = self._server.finish()
+            except OdpError as error:  # whatever it is: the round was charged, and must not wait for ever
+                self.void(str(error))
+                raise PrivacyError(f"the session cannot be unmasked: {error}") from error
+            self._phase = Phase.OVER
+            self._erase()
+            return total
+
+    def void(self, reason: str) -> None:
+        """Ends the session without a sum, and erases what clients sent. Idempotent."""
+        with self._changed:
+            if self._phase not in (Phase.VOID, Phase.OVER):
+                self._phase, self.reason = Phase.VOID, reason
+                self._erase()
+
+    def _erase(self) -> None:
+        self._server = None
+        self._told = _Told()
+        self._awaited = set()
+        self._memory.give(self._reserved)
+        self._reserved = 0
+        self._changed.notify_all()
+
+    def _member(self, identity: bytes, token: bytes, message: Message | None, address: str) -> _Member | None:
+        if len(token) != TOKEN_BYTES:
+            raise ConfigurationError(f"Expected a token of {TOKEN_BYTES} bytes, got {len(token)}")
+        member = self._members.get(identity)
+        if member is not None:
+            if not hmac.compare_digest(member.token, token):
+                raise PrivacyError("another client of the session has this identity")
+            return member
+        if not isinstance(message, messages.SecAggAdvert) or self._stage is not Stage.ADVERTS:
+            return None
+        if message.identity != identity:
+            raise PrivacyError("the advert is of another identity than its client's")
+        if self._server is None:
+            return None
+        if self._roster is not None and identity not in self._roster:
+            raise PrivacyError("the client is not on the roster")
+        # The server of the session gets the adverts of those that are still here when it begins.
+        check_advert(message, self._config_sha256, name="the client")
+        if not self._has_seat(address):
+            return None
+        member = _Member(token, message, self._clock(), address=address)
+        if not self._members:
+            self._deadline = member.seen + self._patience
+        self._members[identity] = member
+        self._seats[address] += 1
+        return member
+
+    def _has_seat(self, address: str) -> bool:
+        """Whether a further client of ``address`` has room; seats of clients that fell silent are given away first.
+
+        Raises Busy where other clients of that address have its seats.
+        """
+        most = self._limits.seats(address)
+
+        def taken() -> bool:
+            return most is not None and self._seats[address] >= most
+
+        full = len(self._members) >= self.configuration.ring.maximum
+        if full or taken():
+            here = set(self._here())
+            self._members = {
+                identity: member
+                for identity, member in self._members.items()
+                if identity in here or not (full or member.address == address)
+            }
+            self._seats = Counter(member.address for member in self._members.values())
+        if taken():
+            raise Busy(
+                f"{most} clients of your address are in the session: come again when it is over, or have the host's "
+                "operator raise --secagg-seats",
+                RETRY_SECONDS,
+                2.0 * RETRY_SECONDS,
+            )
+        return len(self._members) < self.configuration.ring.maximum
+
+    def _take(self, identity: bytes, member: _Member, message: Message) -> None:
+        stage = _STAGES[type(message)]
+        if self._server is None or _at(stage) <= _at(member.last):
+            return
+        if _at(stage) != _at(member.last) + 1:
+            raise ConfigurationError("the client left out a step")
+        if stage is not self._stage or member.number < 0:
+            return  # too late: the answer says so
+        if stage is Stage.UNMASKS and self._phase is not Phase.UNMASKING:
+            raise PrivacyError("nobody asked for shares yet")
+        server, number = self._server, member.number
+        if isinstance(message, messages.SecAggReveal):
+            server.reveal(number, message)
+        elif isinstance(message, messages.SecAggShares):
+            server.share(number, message)
+        elif isinstance(message, messages.SecAggMasked):
+            server.masked(number, message)
+        elif isinstance(message, messages.SecAggAgreement):
+            server.agree(number, message)
+        elif isinstance(message, messages.SecAggUnmask):
+            server.unmask(number, message)
+        member.last = stage
+        self._awaited.discard(identity)
+        if stage is Stage.UNMASKS and not self._awaited:
+            self._changed.notify_all()
+
+    def _answer(self, member: _Member) -> wire.StepResponse | None:
+        """What the client is told, or None where it has to wait."""
+        if self._phase is Phase.VOID:
+            return _end(wire.SecAggEnd.REASON_VOIDED)
+        if member.last is Stage.UNMASKS or self._phase is Phase.OVER:
+            late = member.last is not Stage.UNMASKS
+            return _end(wire.SecAggEnd.REASON_DROPPED if late else wire.SecAggEnd.REASON_DONE)
+        if self._stage is member.last:
+            return None
+        if member.number < 0 or _at(self._stage) > _at(member.last) + 1:
+            return _end(wire.SecAggEnd.REASON_DROPPED)
+        told, number = self._told, member.number
+        if member.last is Stage.ADVERTS:
+            return told.adverts
+        if member.last is Stage.REVEALS:
+            return told.reveals
+        if member.last is Stage.SHARES:
+            return wire.StepResponse(inbox=told.inboxes[number])
+        if member.last is Stage.MASKED:
+            return told.survivors
+        if self._phase is not Phase.UNMASKING:
+            return None
+        return wire.StepResponse(agreements=told.agreements[number])
+
+    def _move(self) -> None:
+        """Ends every step that is over by now."""
+        while self._phase is Phase.RUNNING and self._server is not None and self._is_over():
+            try:
+                self._end_step(self._server)
+            except (TooFew, PrivacyError) as error:
+                self.void(str(error))
+                return
+            self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        late = self._clock() >= self._deadline
+        if self._stage is not Stage.ADVERTS:
+            return late or not self._awaited
+        here = len(self._here())
+        if here < self._goal and not (late and here >= max(3, self.configuration.minimum)):
+            return False
+        return is_withstood(clients=here, threat=self.configuration.threat) and self._reserve(here)
+
+    def _reserve(self, clients: int) -> bool:
+        """Whether the host has memory for a session of so many clients; it is this session's then."""
+        if not self._reserved:
+            needed = session_bytes(self.configuration, clients)
+            self._reserved = needed if self._memory.take(needed) else 0
+        return self._reserved > 0
+
+    def _here(self) -> list[bytes]:
+        alive = self._clock() - self._pace.silent
+        return [identity for identity, member in self._members.items() if member.seen >= alive and not member.left]
+
+    def _end_step(self, server: Server) -> None:
+        told = self._told
+        if self._stage is Stage.ADVERTS:
+            for identity in self._here():
+                server.advertise(self._members[identity].advert)
+            adverts = server.close_adverts()
+            for number, advert in enumerate(adverts.adverts):
+                self._members[advert.identity].number = number
+            told.adverts = wire.StepResponse(adverts=adverts)
+            self._begin(Stage.REVEALS, {advert.identity for advert in adverts.adverts})
+        elif self._stage is Stage.REVEALS:
+            told.reveals = wire.StepResponse(reveals=server.close_reveals())
+            self._begin(Stage.SHARES, self._who(Stage.REVEALS))
+        elif self._stage is Stage.SHARES:
+            told.inboxes = server.close_shares()
+            self._begin(Stage.MASKED, self._who(Stage.SHARES))
+        elif self._stage is Stage.MASKED:
+            survivors = server.close_masked()
+            told.survivors = wire.StepResponse(survivors=survivors)
+            signed = survivors_bytes(survivors.session, survivors.shared, survivors.survivors)
+            self._survivors = Survivors(server.survivors, hashlib.sha256(signed).digest())
+            self._begin(Stage.AGREEMENTS, self._who(Stage.MASKED))
+        else:
+            told.agreements = server.close_agreements()
+            self._begin(Stage.UNMASKS, self._who(Stage.AGREEMENTS))
+            self._phase = Phase.READY
+
+    def _begin(self, stage: Stage, awaited: set[bytes]) -> None:
+        self._stage = stage
+        self._awaited = awaited
+        self._deadline = self._clock() + (self._pace.vector if stage is Stage.MASKED else self._pace.step)
+
+    def _who(self, stage: Stage) -> set[bytes]:
+        members = self._members.items()
+        return {identity for identity, member in members if member.last is stage and not member.left}
+
+
+def _at(stage: Stage) -> int:
+    return _ORDER.index(stage)
+
+
+def _end(reason: wire.SecAggEnd.Reason) -> wire.StepResponse:
+    return wire.StepResponse(end=wire.SecAggEnd(reason=reason, retry_seconds=RETRY_SECONDS))

@@ -1,0 +1,214 @@
+"""The enclave's half of an aggregation mode: one round, from its opening to the integers of its release.
+
+Guarantee of every mode: ``noisy_sums`` gives numbers of exactly the set that ``freeze`` named, with the noise that was
+drawn at the opening or that the set's devices added, and nothing before the set is closed.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.seam import DeclaredRelease, Query, SampledQuery
+from odp.crypto.hpke import HpkeKey
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.numerics.arrays import Int64Array
+from odp.privacy.events import Sampling
+from odp.privacy.mechanisms import IntegerNoise
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import HostSum, Status
+from trusted_aggregator.rounds.admission import NO_KEY
+from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
+
+#: A ciphertext begins with a public key that its device drew for it alone: so many bytes of it tell it from others.
+MARK_BYTES = 8
+
+
+class Judged(NamedTuple):
+    """A contribution that the round accepts, unless it was counted before; ``mark`` is where its ciphertext begins."""
+
+    contribution: aggregator_pb2.Contribution
+    payload: bytes
+    mark: bytes
+
+
+class Round(abc.ABC):
+    """One round of one task. ``submit`` may run in many threads; the other methods run in one.
+
+    Args:
+        task_sha256: the task.
+        order: names the round and its model.
+        record: what the enclave sealed of the round when it was opened.
+        query: the round's declared query; ``require`` accepted it.
+        policy: the enclave's.
+        sampling: how contributions are drawn; None where all count.
+        most: the largest number of contributions that can be charged: the round takes no more.
+
+    Raises:
+        PrivacyError: the round is sampled, and nothing can stand for a contribution that is not drawn.
+    """
+
+    #: Length of every well-formed sealed contribution; 0 where none comes to the enclave.
+    sealed_bytes = 0
+    #: Length of the part of each contribution that stays with the host; 0 where none does.
+    host_part_bytes = 0
+
+    def __init__(
+        self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
+        policy: EnclavePolicy, sampling: Sampling | None = None, most: int,
+    ) -> None:  # fmt: skip
+        if sampling is not None and not isinstance(query, SampledQuery):
+            raise PrivacyError(f"round {order.round} cannot be sampled: nothing can stand for what is not drawn")
+        self.task_sha256 = task_sha256
+        self.number = order.round
+        self.model_sha256 = order.model_sha256
+        self.record = record
+        self.query = query
+        self.status = Status.OPEN
+        #: Contributions are sealed to it.
+        self.public_key = HpkeKey.from_bytes(record.hpke_key).public
+        #: Of each contribution that is held, its first bytes (``MARK_BYTES``).
+        self.marks = bytearray()
+        self._policy = policy
+        # The sums hold for so many contributions, and so does the charge.
+        self._most = min(query.maximum, most)
+        if sampling is not None:
+            self._most = min(self._most, sampling.population_bound)
+        self._lock = threading.Lock()
+        self._frozen = False
+
+    @classmethod
+    @abc.abstractmethod
+    def require(cls, query: Query) -> None:
+        """Returns if rounds of this mode can release what ``query`` declares. Raises ConfigurationError otherwise."""
+
+    @classmethod
+    @abc.abstractmethod
+    def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
+        """The releases whose noise the enclave draws."""
+
+    @classmethod
+    @abc.abstractmethod
+    def draw_noise(cls, query: Query, noise: IntegerNoise) -> RoundNoise:
+        """The noise of ``noised``, under a new random name. Raises PrivacyError for less noise than is charged."""
+
+    @property
+    @abc.abstractmethod
+    def contributions(self) -> int:
+        """Contributions that the round has: those that a charge would be for."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the round takes no contribution now."""
+        return self._frozen or self.status is not Status.OPEN
+
+    def submit(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Refusal | None]:
+        """``judge`` and ``keep``."""
+        if self.is_closed:
+            return [Refusal.ROUND_CLOSED] * len(sealed)
+        return self.keep(self.judge(sealed, host_sha256=host_sha256))
+
+    @abc.abstractmethod
+    def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
+        """Opens and checks sealed contributions, in order; for each the reason where it can never count.
+
+        A refusal follows from the bytes and the round's opening alone: every copy of this enclave gives the same.
+        ``host_sha256`` are, for each, of the part that the host holds of it; empty, or None, of none.
+        """
+
+    @abc.abstractmethod
+    def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
+        """Counts what ``judge`` accepted, each once, in order; for each the reason where it is refused."""
+
+    @abc.abstractmethod
+    def resubmit(self, stored: Iterable[bytes]) -> None:
+        """``submit`` of what the host stored of accepted contributions, a few in memory at once."""
+
+    def announce(self, clients: int, set_sha256: bytes) -> None:
+        """Takes the number and the name of the contributions that the host holds alone, of a round that is open.
+
+        Raises:
+            StateError: the round is closed, or its contributions come to the enclave.
+            ConfigurationError: more clients than the round may have, or no hash.
+        """
+        raise StateError(f"round {self.number} takes no survivors now")
+
+    def host_parts(self, start: int) -> bytes:
+        """SHA-256 of the host's parts of a charged round, ascending, a page from number ``start`` on.
+
+        Raises StateError where the round does not wait for their sum.
+        """
+        raise StateError(f"round {self.number} does not wait for a sum of its host")
+
+    def freeze(self) -> tuple[int, bytes]:
+        """Closes the set: (number of contributions, its name of 32 bytes)."""
+        with self._lock:
+            self._frozen = True
+            return self.contributions, self._set_sha256()
+
+    def thaw(self) -> None:
+        """Opens the set again: nothing was charged for it."""
+        with self._lock:
+            self._frozen = False
+
+    def noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None = None) -> dict[str, Int64Array]:
+        """The integers of the release, by release name, of the frozen set.
+
+        ``noise`` is what was drawn for the round, ``host_sum`` what the host hands in where it holds a part.
+
+        Raises:
+            StateError: the noise is of another round, or the sums are not those of the set, or the host's sum is
+                missing.
+            PrivacyError: the host's sum is of another set.
+            ConfigurationError: the host's sum has another length, or numbers beyond what a sum can have.
+        """
+        if noise.noise_id != self.record.noise_id:
+            raise StateError(f"the noise of round {self.number} is another one: restore the newest state folder")
+        with self._lock:
+            if not self._frozen:
+                raise StateError(f"round {self.number} is still open")
+            return self._noisy_sums(noise, host_sum)
+
+    def erase(self) -> None:
+        """Drops contributions, sums and the round's secrets; its public key and its marks stay."""
+        with self._lock:
+            self._frozen = True
+            self.record = dataclasses.replace(self.record, draw_seed=b"", hpke_key=b"")
+            self._erase()
+
+    # Under the lock
+
+    @abc.abstractmethod
+    def _set_sha256(self) -> bytes: ...
+
+    @abc.abstractmethod
+    def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]: ...
+
+    @abc.abstractmethod
+    def _erase(self) -> None: ...
+
+
+def new_record(
+    order: bytes, noise: RoundNoise, *, token_key: bytes = NO_KEY, policy_sha256: bytes = b""
+) -> RoundRecord:
+    """The record of a round that is opened now, with a new seed of its draw and a new key.
+
+    ``token_key`` is of ``sealed_key``.
+    """
+    return RoundRecord(
+        order=order, noise_id=noise.noise_id, draw_seed=os.urandom(HASH_BYTES),
+        hpke_key=HpkeKey.generate().to_bytes(), token_key=token_key, policy_sha256=policy_sha256,
+    )  # fmt: skip
+
+
+def dense(query: Query, *, aggregation: str) -> DenseQuery:
+    """``query``, whose contributions are dense. Raises ConfigurationError otherwise, which names the mode."""
+    if not isinstance(query, DenseQuery):
+        raise ConfigurationError(f"Expected dense contributions for aggregation={aggregation!r}")
+    return query

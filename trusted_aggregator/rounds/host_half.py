@@ -1,0 +1,78 @@
+"""The host's half of an aggregation mode: what it does around the calls to the enclave that every round has.
+
+``trusted_aggregator.host.rounds`` makes those calls, in one order for all modes; no half changes that order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import Charged, HostSum, RoundState
+
+#: (task_sha256, round)
+Key = tuple[bytes, int]
+#: Lets others change the enclave while this round waits for its clients.
+Pause = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+class Submission(NamedTuple):
+    """A contribution: ``request`` goes to the enclave; ``host_part``, whose SHA-256 it names, is stored beside it."""
+
+    request: aggregator_pb2.SubmitRequest
+    host_part: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """How many contributions a host holds that never come to its enclave, and the name of their set (32 bytes)."""
+
+    clients: int
+    set_sha256: bytes
+
+
+class HostHalf:
+    """The steps of one mode; the defaults are of a mode whose contributions all come to the enclave."""
+
+    def holds(self, key: Key, charged: Charged | None) -> bool:
+        """Whether a round is of this mode, as far as it is known; ``charged`` is None before the charge."""
+        return True
+
+    def opening(self, request: aggregator_pb2.OpenRoundRequest) -> contextlib.AbstractContextManager[None]:
+        """Around the opening of a round, which may be of another mode."""
+        return contextlib.nullcontext()
+
+    def closing(self, key: Key) -> contextlib.AbstractContextManager[None]:
+        """Around the close of a round."""
+        return contextlib.nullcontext()
+
+    def contributions(self, state: RoundState) -> int:
+        """How many contributions a round has. Raises PrivacyError where it has failed: it never has a sum."""
+        return state.contributions
+
+    def has_uncounted(self, key: Key) -> bool:
+        """Whether an open round has contributions here that its enclave does not know of."""
+        return False
+
+    def survivors(self, key: Key) -> Survivors | None:
+        """What a charge would be for; None where the enclave knows. Raises PrivacyError where there is nothing yet."""
+        return None
+
+    def to_store(self, charged: Charged) -> int:
+        """Contributions that have to be stored before the charge is in force."""
+        return charged.contributions
+
+    def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
+        """The host's sum of a round whose charge is in force; None where the enclave needs none.
+
+        Raises:
+            PrivacyError: the sum is lost for good.
+            StateError: something of it is missing, and may come back.
+        """
+        return None
+
+    def forget(self, key: Key) -> None:
+        """Drops what is here of a round that is over. Idempotent."""

@@ -1,0 +1,341 @@
+"""One population inside the enclave: whose it is, what it spent, which of its tasks are over, who has it.
+
+Each of the four changes in one way, and each step is durable before the next:
+
+1. A change (``charge``, ``seal``, ``set_charter``, ``abandon``, ``hand_over``, ``take_over``) prepares a new version
+   with a new stamp; the host stores it sealed.
+2. ``commit`` moves the platform's counters to that stamp: from now on every older version is refused.
+3. Only then is the change acted upon: a release leaves, a new owner is obeyed, an end is acknowledged, a successor gets
+   the key to the record.
+
+A crash after 1 leaves a version whose parent is current: the next start finishes step 2. A crash after 2 leaves the
+current version. A host that skipped the storing of 1 finds its older version refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import BudgetExceeded, PrivacyError, StateError
+from odp.privacy.adjacency import Adjacency
+from odp.privacy.events import Event, SampledRound
+from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.ledger_state import LedgerState, Standing
+from odp.signed.charter import Charter
+from trusted_aggregator.state.ledger_writes import LedgerWrites
+from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
+from trusted_aggregator.state.records import Writes, population_key
+from trusted_aggregator.state.rollback import ZERO, RollbackGuard
+from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor
+
+
+def _require_zero_out(events: Sequence[Event]) -> None:
+    """Every mode of a task states the exact number of contributions, and releases nothing below its minimum."""
+    for event in events:
+        if event.adjacency is not Adjacency.ZERO_OUT_USER:
+            raise PrivacyError(
+                f"adjacency={event.adjacency.value!r} of event {event.name!r} does not fit a task of an enclave, whose "
+                f"releases depend on how many contribute: only {Adjacency.ZERO_OUT_USER.value!r} is charged"
+            )
+
+
+class Population:
+    """State and rollback guard of one population. Not thread-safe: its owner calls it under one lock."""
+
+    def __init__(
+        self, identity: EnclaveIdentity, name: str, *, record: PopulationRecord | None = None, stored_state: int = 0
+    ) -> None:
+        """Starts from ``record``, or without a charter where there is none.
+
+        ``stored_state`` is how many entries the state of the ledger covers that the host has stored.
+
+        Raises StateError where the record is not the newest, or none is given although one was stored once.
+        """
+        self.name = name
+        self._budget = Budget(identity.policy.population_epsilon, identity.policy.population_delta)
+        self._guard = RollbackGuard(identity, name)
+        self._pending: PopulationRecord | None = None
+        #: Whether the ledger is ahead of what it was started from, by something that costs nothing to lose.
+        self.changed = False
+        if record is None:
+            self._guard.require(ZERO)
+            record = PopulationRecord.unfounded(name)
+        else:
+            try:
+                self._guard.advance(parent=record.parent, to=record.stamp)
+            except StateError as error:
+                if record.successor is None:
+                    raise
+                raise StateError(_handed_over(name, record.successor)) from error
+        self._committed = record
+        self._writes = LedgerWrites(stored_state)
+
+    @property
+    def charter(self) -> Charter | None:
+        """The charter in force; None before the population is founded."""
+        return self._committed.charter
+
+    @property
+    def ledger(self) -> LedgerState:
+        """The ledger in force, not to be changed.
+
+        Raises StateError where another copy of this enclave has changed it since.
+        """
+        self._guard.require(self._committed.stamp)
+        return self._committed.ledger
+
+    @property
+    def successor(self) -> Successor | None:
+        """Whom the population was handed over to, in force; None where it is this enclave's."""
+        return self._committed.successor
+
+    @property
+    def record(self) -> PopulationRecord:
+        """What the host has to store: the pending version where there is one."""
+        return self._committed if self._pending is None else self._pending
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a change waits for ``commit``."""
+        return self._pending is not None
+
+    def require_owner(self, key: bytes, *, of: str) -> None:
+        """Returns if ``key`` owns the population now; ``of`` says what it signed.
+
+        Raises:
+            PrivacyError: it does not.
+            StateError: the population was handed over, or another copy of this enclave has changed it since.
+        """
+        self._require_held()
+        self._guard.require(self._committed.stamp)
+        if self.charter is None:
+            raise unfounded(self.name)
+        self.charter.require_owner(key, of=of)
+
+    def require_committed(self) -> None:
+        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since.
+
+        Also where the population was handed over.
+        """
+        self._require_held()
+        if self._pending is not None:
+            raise StateError(f"an earlier change of population {self.name!r} is not stored yet; store it, then retry")
+        self._guard.require(self._committed.stamp)
+
+    def knows(self, task_sha256: bytes) -> bool:
+        """Whether a task was charged to this population, or ended in it."""
+        return self._committed.knows(task_sha256)
+
+    def find(self, task_id: str, round: int) -> Standing | None:
+        """Where a round stands, in the current or the pending version; None where nothing was charged."""
+        return self.record.ledger.find(task_id, round)
+
+    def writes(self, sealer: Sealer) -> Writes:
+        """What the host has to store for ``record`` to be what a start finds."""
+        return (
+            sealer.seal(population_key(self.name), self.record.encode()),
+            *self._writes.pending(sealer, self.record.ledger),
+        )
+
+    def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
+        """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
+
+        Raises:
+            BudgetExceeded: they cannot.
+            PrivacyError: an event is a claim about another adjacency than an enclave's releases are; or the ledger is
+                full.
+        """
+        _require_zero_out(events)
+        ledger = self.ledger
+        self._require_entry(ledger, events, what)
+        try:
+            ledger.require_room(
+                task_id=task_id, events=events, population_size=self._users(users),
+                task_budget=budget, population_budget=self._budget,
+            )  # fmt: skip
+        except BudgetExceeded as error:
+            raise BudgetExceeded(f"{what} was not started: {error}") from error
+
+    def set_charter(self, charter: Charter, *, abandoned: Collection[bytes]) -> None:
+        """Prepares the version under ``charter``, whose signatures the caller checked.
+
+        ``abandoned`` are the tasks of the keys that own the population no longer.
+
+        Raises StateError as ``charge``.
+        """
+        self._prepare(charter=charter, abandoned=abandoned)
+
+    def abandon(self, task_sha256: bytes, *, held: bool) -> None:
+        """Prepares the version in which a task is over: what it has charged and not sealed is void.
+
+        ``held`` says whether the enclave holds the task: of those, each can be ended, since each had room for that when
+        it was opened (``require_room_for_ends``).
+
+        Raises:
+            PrivacyError: the task is not held, and too many were ended before.
+            StateError: as ``charge``.
+        """
+        if not held and len(self._committed.abandoned) >= MOST_ABANDONED - MOST_TASKS:
+            raise PrivacyError(f"{self._ended_most()}: nothing is held of this one")
+        self._prepare(abandoned=[task_sha256])
+
+    def require_room_for_ends(self, tasks: int) -> None:
+        """Raises PrivacyError where ``tasks`` tasks that are held could not all be ended and remembered."""
+        if len(self.record.abandoned) + tasks > MOST_ABANDONED:
+            raise PrivacyError(f"{self._ended_most()}: take another population")
+
+    def charge(
+        self, *, task_id: str, round: int, events: Sequence[Event], budget: Budget, contributions: int,
+        set_sha256: bytes, noise_id: bytes,
+    ) -> None:  # fmt: skip
+        """Prepares the version that holds the charge of a round; ``record`` has to be stored before ``commit``.
+
+        Raises:
+            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_room``; nothing changed.
+            StateError: another change is not committed yet, or another copy of this enclave has made one.
+        """
+        _require_zero_out(events)
+        ledger = self.ledger
+        self._require_entry(ledger, events, f"round {round}")
+        entry = ledger.charge(
+            task_id=task_id, round=round, events=events, contributions=contributions,
+            population_size=self._users(contributions), id_set_sha256=set_sha256, noise_id=noise_id,
+            task_budget=budget, population_budget=self._budget,
+        )  # fmt: skip
+        self._prepare(entry)
+
+    def seal(self, *, task_id: str, round: int, release_sha256: bytes) -> None:
+        """Prepares the version that names the one release of a charged round. Raises PrivacyError, StateError."""
+        self._prepare(
+            self._committed.ledger.advance(
+                task_id=task_id, round=round, state=ReleaseState.SEALED, release_sha256=release_sha256
+            )
+        )
+
+    def hand_over(self, successor: Successor) -> None:
+        """Prepares the version that is ``successor``'s: once it is in force, nothing is charged here. Idempotent.
+
+        One that was named before, and has not taken over, does not get the population any more: it would move the
+        counters from a version that is no longer the newest.
+
+        Raises:
+            PrivacyError: another one has taken the population over.
+            StateError: as ``charge``.
+        """
+        self.require_may_hand_over(successor)
+        if self.record.successor != successor:
+            self._pending = self._committed.handed_to(successor)
+
+    def require_may_hand_over(self, successor: Successor) -> None:
+        """Returns if the population can go to ``successor``, or went there. Raises as ``hand_over``."""
+        if self.record.successor == successor:
+            return
+        if self._pending is not None or self.successor is None:
+            self.require_committed()
+            return
+        try:
+            self._guard.require(self._committed.stamp)
+        except StateError as error:
+            raise PrivacyError(_handed_over(self.name, self.successor)) from error
+
+    def take_over(self, own: Successor) -> None:
+        """Prepares the first version of the enclave that the population was handed over to, which is ``own``.
+
+        Raises:
+            PrivacyError: it was handed over to another one, or to nobody.
+            StateError: the version that was handed over is not the newest.
+        """
+        self._guard.require(self._committed.stamp)
+        if self._committed.successor != own:
+            raise PrivacyError(f"population {self.name!r} was not handed over to this enclave: ask the one that has it")
+        self._pending = self._committed.handed_to(None)
+
+    def commit(self) -> None:
+        """Makes the version that the host has stored the only one.
+
+        Raises StateError where another copy of this enclave was faster.
+        """
+        self._writes.all_stored()
+        if self._pending is not None:
+            self._guard.advance(parent=self._pending.parent, to=self._pending.stamp)
+            self._committed, self._pending = self._pending, None
+
+    def mark_void(self, *, task_id: str, round: int) -> None:
+        """Notes that nothing can be released for a charged round; a release that was sealed once stays as it is.
+
+        The stamp stays: it is the charge that must not roll back. Raises StateError where a change is not committed.
+        """
+        self.require_committed()
+        standing = self._committed.ledger.find(task_id, round)
+        if standing is not None and standing.state is ReleaseState.CHARGED:
+            ledger = self._committed.ledger.copy()
+            self._append(ledger, ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID))
+            self._committed = dataclasses.replace(self._committed, ledger=ledger)
+            self.changed = True
+
+    def _prepare(
+        self, entry: Entry | None = None, *, charter: Charter | None = None, abandoned: Collection[bytes] = ()
+    ) -> None:
+        self.require_committed()
+        ledger = self._committed.ledger.copy()
+        self._append(ledger, entry)
+        for task_id in (task.hex() for task in abandoned):
+            charged = [round for round, one in ledger.rounds(task_id).items() if one.state is ReleaseState.CHARGED]
+            for round in charged:
+                self._append(ledger, ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID))
+        self._pending = self._committed.after(
+            charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned)
+        )
+
+    def _require_held(self) -> None:
+        if self._committed.successor is None and self.record.successor is None:
+            return
+        if self._pending is not None:
+            raise StateError(f"the hand-over of population {self.name!r} is not stored yet; store it, then retry")
+        # Not for good: its server may ask before it knows the successor, which has the population.
+        raise StateError(_handed_over(self.name, self._committed.successor))
+
+    def _append(self, ledger: LedgerState, entry: Entry | None) -> None:
+        if entry is not None:
+            self._writes.add(ledger.head.entries, entry)
+            ledger.append(entry)
+
+    def _require_entry(self, ledger: LedgerState, events: Sequence[Event], what: str) -> None:
+        full = f"{what} was not started: population {self.name!r}"
+        if ledger.charges >= MOST_CHARGES:
+            raise PrivacyError(
+                f"{full} has charged {MOST_CHARGES} rounds, the most that one ledger holds; take another population"
+            )
+        different = {*ledger.events, *events}
+        sampled = sum(isinstance(event, SampledRound) for event in different)
+        if len(different) > MOST_EVENTS or sampled > MOST_SAMPLED:
+            raise PrivacyError(
+                f"{full} would be charged for {len(different)} different events, {sampled} of them sampled rounds, of "
+                f"at most {MOST_EVENTS} and {MOST_SAMPLED}; repeat the settings of earlier tasks, or take another "
+                "population"
+            )
+
+    def _ended_most(self) -> str:
+        return (
+            f"population {self.name!r} has ended {len(self.record.abandoned)} tasks, of at most {MOST_ABANDONED} that "
+            "are remembered"
+        )
+
+    def _users(self, now: int) -> int:
+        """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
+        return max(now, self._committed.ledger.largest_cohort)
+
+
+def _handed_over(name: str, successor: Successor | None) -> str:
+    to = "other code" if successor is None else f"the code {successor.image_digest[:19]}.."
+    return f"population {name!r} was handed over to {to}: this version charges nothing any more; run the new one"
+
+
+def unfounded(name: str) -> PrivacyError:
+    """Of a population without a charter."""
+    return PrivacyError(
+        f"population {name!r} is not founded here: a founder that the enclave's policy names has to sign its charter "
+        "(`odp population found`); list the server's key with `odp aggregator run --founder`"
+    )

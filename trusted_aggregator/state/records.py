@@ -1,0 +1,101 @@
+"""The names under which the enclave has its host keep sealed records; sealed_state.py says what is in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from odp.errors import StateError
+
+POPULATION_PREFIX = "population/"
+TASK_PREFIX = "task/"
+ROUND_PREFIX = "round/"
+NOISE_PREFIX = "noise/"
+RELEASE_PREFIX = "release/"
+LEDGER_PREFIX = "ledger/"
+LEDGER_STATE_PREFIX = "ledger-state/"
+#: What an enclave does not need in order to start: the large records, each handed in by itself when it is used.
+LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX)
+
+_NUMBER_BYTES = 8
+_ENTRY_KEY = re.compile(LEDGER_PREFIX + "([^/]+)/([0-9]{1,18})")
+_ROUND_KEY = re.compile(ROUND_PREFIX + "([0-9a-f]{64})/[0-9]{1,10}")
+
+
+@dataclass(frozen=True)
+class SealedRecord:
+    """One record for the host to make durable, sealed but for entries of a ledger.
+
+    ``data`` replaces what stood under ``key``; None erases it.
+    """
+
+    key: str
+    data: bytes | None
+
+
+#: What one change asks the host to make durable, all or none.
+Writes = tuple[SealedRecord, ...]
+
+
+def population_key(population: str) -> str:
+    """Key of the record of a population: its charter, the head of its ledger, its abandoned tasks."""
+    return f"{POPULATION_PREFIX}{population}"
+
+
+def ledger_key(population: str, number: int) -> str:
+    """Key of an entry of a population's ledger."""
+    return f"{LEDGER_PREFIX}{population}/{number}"
+
+
+def ledger_entry(key: str) -> tuple[str, int] | None:
+    """Population and number of the entry with this key; None for a key of something else."""
+    found = _ENTRY_KEY.fullmatch(key)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def ledger_state_key(population: str) -> str:
+    """Key of what the ledger of a population comes to."""
+    return f"{LEDGER_STATE_PREFIX}{population}"
+
+
+def numbered_state(entries: int, sealed: bytes) -> bytes:
+    """The record of a ledger's sealed state after its first ``entries``."""
+    return entries.to_bytes(_NUMBER_BYTES, "big") + sealed
+
+
+def split_state(data: bytes) -> tuple[int, bytes]:
+    """Number of entries, and the sealed state, of what ``numbered_state`` made."""
+    return int.from_bytes(data[:_NUMBER_BYTES], "big"), data[_NUMBER_BYTES:]
+
+
+def task_key(task_sha256: bytes) -> str:
+    """Key of a task's record."""
+    return f"{TASK_PREFIX}{task_sha256.hex()}"
+
+
+def round_key(task_sha256: bytes, round: int) -> str:
+    """Key of a round's record."""
+    return f"{ROUND_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def noise_key(task_sha256: bytes, round: int) -> str:
+    """Key of a round's noise."""
+    return f"{NOISE_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def task_of(round_key: str) -> bytes:
+    """The task of the key of a round's record. Raises StateError where it is none."""
+    found = _ROUND_KEY.fullmatch(round_key)
+    if found is None:
+        raise StateError(f"the name of sealed record {round_key!r} was changed: restore the state folder")
+    return bytes.fromhex(found[1])
+
+
+def noise_beside(round_key: str) -> str:
+    """The key of the noise of the round whose record has this key."""
+    return NOISE_PREFIX + round_key.removeprefix(ROUND_PREFIX)
+
+
+def release_key(task_sha256: bytes, round: int) -> str:
+    """Key of a round's release."""
+    return f"{RELEASE_PREFIX}{task_sha256.hex()}/{round}"
