@@ -29,8 +29,8 @@ from typing import BinaryIO
 from google.protobuf.message import DecodeError
 
 from odp.errors import ConfigurationError, DiskFull, StateError
-from odp.transport.durability import Health, sync, sync_folder
-from odp.transport.private_files import make_folders, open_private
+from odp.transport.durability import Health, create_file, finish, sync_folder
+from odp.transport.private_files import make_folders
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
 from odp.wire.blocks import BLOCK_BYTES
@@ -212,15 +212,14 @@ class IncomingModel:
         """
         path = _table_path(self.folder, self._tables)
         with state_errors(self.folder.parent):
-            file = _new(path)
+            file = create_file(path)
         with file:
             for piece in pieces:
                 # Not around the loop: an error of the stream that yields the pieces is not one of the disk.
                 with state_errors(self.folder.parent):
                     file.write(piece)
             with self._health, state_errors(self.folder.parent):
-                file.flush()
-                sync(file.fileno(), path)
+                finish(file, path)
         self._tables += 1
 
     def commit(self) -> None:
@@ -265,12 +264,7 @@ def _block(file: BinaryIO, number: int) -> bytes:
     return file.read(BLOCK_BYTES)
 
 
-def _new(path: Path) -> BinaryIO:
-    return os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
-
-
 def _write(path: Path, data: bytes) -> None:
-    with _new(path) as file:
+    with create_file(path) as file:
         file.write(data)
-        file.flush()
-        sync(file.fileno(), path)
+        finish(file, path)
