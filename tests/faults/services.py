@@ -38,7 +38,7 @@ from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
-from server.storage import Storage as ServerStorage
+from server.storage.sqlite import open_sqlite
 from trusted_aggregator.large_files import LARGE_BYTES
 from trusted_aggregator.storage import Contribution
 from trusted_aggregator.storage import Storage as AggregatorStorage
@@ -223,7 +223,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.state = StateFolder.open(folder / "state", "server")
-        self.storage = ServerStorage(self.state.path("server.sqlite"), health=self.state.health, clock=lambda: 7.0)
+        self.storage = open_sqlite(self.state.path("server.sqlite"), health=self.state.health, clock=lambda: 7.0)
         release = common_pb2.SignedRelease(release=b"release", signature=b"s")
         self.steps: list[Step] = [
             lambda: self.storage.add_task(_task()),
@@ -236,7 +236,7 @@ class Server:
 
     def check(self, folder: Path, done: int) -> None:
         with StateFolder.open(folder / "state", "server") as state:
-            storage = ServerStorage(state.path("server.sqlite"), clock=lambda: 7.0)
+            storage = open_sqlite(state.path("server.sqlite"), clock=lambda: 7.0)
             events = [entry.event for entry in storage.history(ID)]
             expected = ["submitted", "published", "round_opened", "round_released", "round_applied"]
             assert events[: len(events)] == expected[: len(events)]
