@@ -44,7 +44,7 @@ from trusted_aggregator.ledger_writes import restored_ledger
 from trusted_aggregator.population import Population
 from trusted_aggregator.records import population_key
 from trusted_aggregator.sealed_state import PopulationRecord, Sealer
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.sqlite_storage import SqliteStorage
 
 NAME = "people"
 HOUR = 3600.0
@@ -95,7 +95,7 @@ class Years:
         self.sealer = Sealer(self._identity.sealing_key)
         self.population = Population(self._identity, NAME)
         self._state = StateFolder.open(folder / "state", "aggregator")
-        self._storage = Storage(self._state)
+        self._storage = SqliteStorage(self._state)
         self._log = LogFiles.open(folder / "log", NoteKey.generate("example.com/log"), now=self.now)
         self._keeper = LogKeeper(
             self._log,

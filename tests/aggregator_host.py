@@ -17,7 +17,7 @@ from trusted_aggregator.interface import Writes
 from trusted_aggregator.program import _resume
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.servicer import AggregatorService
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.sqlite_storage import SqliteStorage
 
 
 class StoredHost:
@@ -29,7 +29,7 @@ class StoredHost:
         self.failures: list[StateError] = []
         # Of the day, and since the boot.
         self.now = self.steady = 0.0
-        storage = Storage(state)
+        storage = SqliteStorage(state)
         storage.apply([SealedRecord(key, data) for key, data in world.records.items()])
         storage.close()
         self.begin()
@@ -37,7 +37,7 @@ class StoredHost:
     def begin(self) -> None:
         self.log = io.StringIO()
         log = Log("aggregator", stream=self.log)
-        self.storage = Storage(self.state)
+        self.storage = SqliteStorage(self.state)
         self.core = AggregatorCore.restore(
             self.world.identity, self.storage.records(), self.storage.contributions, noise=self.world.made_by
         )

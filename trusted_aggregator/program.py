@@ -42,6 +42,7 @@ from trusted_aggregator.secagg_limits import SessionLimits
 from trusted_aggregator.secagg_rounds import SecAggRounds
 from trusted_aggregator.secagg_session import Pace
 from trusted_aggregator.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
+from trusted_aggregator.sqlite_storage import SqliteStorage
 from trusted_aggregator.storage import Storage
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def start(
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
-        storage = Storage(state)
+        storage = SqliteStorage(state)
         undo.callback(storage.close)
         records = storage.records()
         begun = begin(

@@ -36,7 +36,7 @@ from odp.v1 import (
 from trusted_aggregator.hand_over_service import HISTORY, read_history
 from trusted_aggregator.records import LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
 from trusted_aggregator.remote import RemoteAggregator, Successor, restore
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.sqlite_storage import SqliteStorage
 
 ROLE = "aggregator"
 #: (image digest, policy) -> what the enclaves see of the log: the endorsements of both, and every leaf.
@@ -165,7 +165,7 @@ def upgrade(
     """
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(StateFolder.open(state, ROLE))
-        storage = Storage(folder)
+        storage = SqliteStorage(folder)
         undo.callback(storage.close)
         if storage.keys():
             done = read_history(folder).hand_overs

@@ -12,7 +12,7 @@ from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
 
 pytestmark = pytest.mark.processes
 
-AGGREGATOR = "trusted_aggregator.storage:Storage"
+AGGREGATOR = "trusted_aggregator.sqlite_storage:SqliteStorage"
 SPENDING = "trusted_aggregator.population:Population"
 CLIENTS = "server.clients"
 SERVER = "server.storage.sql:SqlStorage"

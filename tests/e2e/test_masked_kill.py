@@ -16,7 +16,7 @@ from odp.v1 import common_pb2
 
 pytestmark = pytest.mark.processes
 
-STORAGE = "trusted_aggregator.storage:Storage"
+STORAGE = "trusted_aggregator.sqlite_storage:SqliteStorage"
 CORE = "trusted_aggregator.enclave:AggregatorCore"
 
 

@@ -40,8 +40,8 @@ from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
 from server.storage.sqlite import open_sqlite
 from trusted_aggregator.large_files import LARGE_BYTES
+from trusted_aggregator.sqlite_storage import SqliteStorage
 from trusted_aggregator.storage import Contribution
-from trusted_aggregator.storage import Storage as AggregatorStorage
 
 SECONDS = 30.0
 KEY = NoteKey.generate("example.com/log")
@@ -134,7 +134,7 @@ class Contributions:
 
     def __init__(self, folder: Path) -> None:
         self.state = StateFolder.open(folder / "state", "aggregator")
-        self.storage = AggregatorStorage(self.state)
+        self.storage = SqliteStorage(self.state)
         self.given = [
             Contribution(ID, 0, b"small"), Contribution(ID, 0, bytes(LARGE_BYTES + 1)),
             Contribution(ID, 0, b"c" + hashlib.sha256(bytes(LARGE_BYTES + 2)).digest(), bytes(LARGE_BYTES + 2)),
@@ -147,7 +147,7 @@ class Contributions:
 
     def check(self, folder: Path, done: int) -> None:
         with StateFolder.open(folder / "state", "aggregator") as state:
-            storage = AggregatorStorage(state)
+            storage = SqliteStorage(state)
             for round in (0, 1):
                 expected = [one.ciphertext for one in self.given[:done] if one.round == round]
                 assert list(storage.contributions(ID, round))[: len(expected)] == expected

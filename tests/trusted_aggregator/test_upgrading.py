@@ -15,7 +15,7 @@ from hand_overs import NEW, OLD, OTHER, upgradable
 from odp.errors import ServiceError, StateError
 from odp.v1 import aggregator_pb2, hand_over_pb2
 from trusted_aggregator.records import SealedRecord
-from trusted_aggregator.storage import Storage
+from trusted_aggregator.sqlite_storage import SqliteStorage
 
 
 @pytest.fixture
@@ -107,11 +107,11 @@ def test_when_the_new_host_dies_before_it_stores_the_next_one_takes_over(
     for image in (NEW, OTHER):
         programs.endorsers.endorse(image, programs.world.policy)
 
-    class Dying(Storage):
+    class Dying(SqliteStorage):
         def apply(self, writes: Sequence[SealedRecord]) -> None:
             raise StateError("the disk is gone")
 
-    monkeypatch.setattr("trusted_aggregator.upgrading.Storage", Dying)
+    monkeypatch.setattr("trusted_aggregator.upgrading.SqliteStorage", Dying)
     with pytest.raises(StateError, match="the disk is gone"):
         programs.upgrade(old)
     monkeypatch.undo()
