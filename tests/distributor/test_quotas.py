@@ -13,7 +13,7 @@ import pytest
 
 from distributor import enclave, static_tables
 from distributor.enclave import DistributorCore
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.static_tables import StaticTables
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import HpkeKey
@@ -72,7 +72,7 @@ class Place:
     """A distributor's tables of last models, whose hints take as long as the test wants."""
 
     def __init__(self, folder: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store = ModelStore(folder)
+        self.store = ModelFolders(folder)
         self.models = []
         self.go = threading.Event()
         self.making: list[str] = []

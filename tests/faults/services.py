@@ -21,6 +21,7 @@ from worlds import conftest_of
 from device_runtime.round.attempts import begin_attempt
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
+from distributor.model_folders import ModelFolders
 from distributor.model_store import ModelStore
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
@@ -190,7 +191,7 @@ class Models:
     """The models of a distributor."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = ModelStore(folder / "models")
+        self.store = ModelFolders(folder / "models")
         self.steps: list[Step] = [
             functools.partial(self._publish, MODEL), functools.partial(self._publish, ID),
             lambda: self.store.remove(MODEL), lambda: self.store.keep_hint(ID, b"hint"),
@@ -204,7 +205,7 @@ class Models:
             incoming.commit()
 
     def check(self, folder: Path, done: int) -> None:
-        store = ModelStore(folder / "models")
+        store = ModelFolders(folder / "models")
         found = store.models()
         assert (MODEL in found) is (1 <= done < 3) or done in (0, 2)
         assert done < 2 or ID in found

@@ -27,7 +27,7 @@ from device_runtime.rows.lattice import fetch_static_rows
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Model, open_model
 from distributor import enclave_process, static_tables
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast
 from odp.broadcast.terms import LATTICE_KEYS
@@ -191,7 +191,7 @@ def test_a_hint_or_an_answer_that_was_changed_gives_no_row(static: Static, monke
 def test_a_table_whose_hint_would_take_minutes_is_refused(static: Static, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_tables, "LARGEST_TABLE", static.rows.nbytes - 1)
     models: Any = SimpleNamespace(require=lambda _: None)
-    fresh = static_tables.StaticTables(models, ModelStore(static.models), Log("distributor"))
+    fresh = static_tables.StaticTables(models, ModelFolders(static.models), Log("distributor"))
     request = retrieval_pb2.DescribeHintRequest(model_sha256=static.last.model_sha256, table="items")
     with pytest.raises(ConfigurationError, match=f"has {static.rows.nbytes} bytes; retrieval by lattices is for"):
         fresh.describe(request)
