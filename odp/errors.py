@@ -6,7 +6,8 @@
     ├── ConfigurationError      a value, file or flag is wrong: change it
     │   └── DataError           a data set is missing, malformed or out of its declared bounds
     ├── PrivacyError            a privacy rule forbids the request
-    │   └── BudgetExceeded      the ledger has too little ε left for this release
+    │   ├── BudgetExceeded      the ledger has too little ε left for this release
+    │   └── PopulationFull      a population has as much under way as it may: what ends there makes room
     ├── NotNow                  the person's device rests: paused, or a training condition does not hold
     ├── AttestationError        evidence of an enclave was not accepted: nothing was sent
     │   └── AddressRefused          a server names an address that the person did not pin: nothing was connected to
@@ -57,6 +58,10 @@ class BudgetExceeded(PrivacyError):
 
     The message holds spent, asked and budgeted ε, and the number of rounds that would still fit.
     """
+
+
+class PopulationFull(PrivacyError):
+    """A population has as much under way as it may; nothing is wrong with the task, and what ends there makes room."""
 
 
 class NotNow(OdpError):

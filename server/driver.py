@@ -56,7 +56,11 @@ from server.waits import Wait, Waits, given_up
 
 #: Seconds between two looks at an open round.
 POLL_SECONDS = 0.25
+#: Seconds after which models are published again: a distributor that was restored, or lost a disk, may lack them.
+PUBLISH_AGAIN_SECONDS = 600.0
 _STOP_SECONDS = 10.0
+# What has a thread besides the tasks, whose names are hashes.
+_LOG, _MODELS = b"log", b"models"
 # Between two looks at whose a population is, while a round waits: other owners may change that elsewhere.
 _OWNED_SECONDS = 30.0
 
@@ -127,6 +131,7 @@ class Driver:
         self._arrivals: dict[bytes, Arrivals] = {}
         self._waits = Waits(clock=clock, monotonic=monotonic)
         self._threads = StepThreads()
+        self._publish_again_at = monotonic() + PUBLISH_AGAIN_SECONDS
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -171,10 +176,14 @@ class Driver:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                if self._keeper is not None and self._keeper.keep_fresh():
-                    self._board.refresh()
+                # Neither waits for a witness or a distributor that does not answer.
+                self._threads.run(_LOG, functools.partial(self._logging_errors, self._keep_log_fresh))
+                if self._monotonic() >= self._publish_again_at:
+                    self._publish_again_at = self._monotonic() + PUBLISH_AGAIN_SECONDS
+                    self._threads.run(_MODELS, functools.partial(self._logging_errors, self.publish_again))
                 for task, step in self._steps():
-                    self._threads.run(task.sha256, functools.partial(self._work, task, step))
+                    work = functools.partial(self._work, task, step)
+                    self._threads.run(task.sha256, functools.partial(self._logging_errors, work))
             except StateError as error:
                 self._log.error("storage_failed", reason=str(error))
             except Exception as error:  # whatever it is, tasks and check-ins go on
@@ -183,15 +192,34 @@ class Driver:
 
     def _work(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> None:
         """Steps of one task, in a thread of its own, until it waits for something."""
+        while self._attempt(task, step) and not self._stopping.is_set():
+            current = self._storage.task(task.sha256)
+            if current is None or current.state is not TaskState.ACTIVE:
+                return
+
+    def _logging_errors(self, work: Callable[[], object]) -> None:
         try:
-            while self._attempt(task, step) and not self._stopping.is_set():
-                current = self._storage.task(task.sha256)
-                if current is None or current.state is not TaskState.ACTIVE:
-                    return
+            work()
         except StateError as error:
             self._log.error("storage_failed", reason=str(error))
-        except Exception as error:  # whatever it is, this task's next step comes
+        except Exception as error:  # whatever it is, the next step comes
             self._log.crash("driver_failed", error)
+
+    def _keep_log_fresh(self) -> None:
+        if self._keeper is not None and self._keeper.keep_fresh():
+            self._board.refresh()
+
+    def publish_again(self) -> None:
+        """Publishes the models of all active tasks again: a distributor that holds them says so at once."""
+        for task in self._storage.tasks(TaskState.ACTIVE):
+            version = self._storage.published_version(task.sha256)
+            stored = None if version is None else self._storage.state_and_tables(task.sha256, version.version)
+            if version is None or stored is None:
+                continue
+            try:
+                self._distributor.publish(task.signed, version.signed, stored[1])
+            except OdpError as error:
+                self._log.warning("not_published_again", task=short(task.sha256), reason=str(error))
 
     def _attempt(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> bool:
         try:
@@ -299,7 +327,9 @@ class Driver:
         arrivals.seen(contributions, now=now)
         what = f"round {current.round} of {task.planned_rounds}: "
         if contributions < cohort.minimum:
-            return Wait(f"{what}{cohort.minimum} contributions, its minimum, however long that takes")
+            ended = "" if self._tokens is None else self._tokens.ended(task.signed, current.round)
+            short_of = f"{cohort.minimum} contributions, its minimum, however long that takes"
+            return Wait(what + (f"its token key {ended}" if ended else short_of))
         if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
             return None  # the clients of a session wait, and no further ones can join it
         seconds = cohort.round_seconds

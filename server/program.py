@@ -150,10 +150,12 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         )
         undo.callback(watch(identity, log).close)
         state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
+        state.require_kept(DATABASE_FILE)
         key = _developer_key(state)
         token = _operator_token(state)
         storage = open_sqlite(state.path(DATABASE_FILE), health=state.health, clock=clock)
         undo.callback(storage.close)
+        state.note_kept(DATABASE_FILE)
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
         public = undo.enter_context(connect(config.aggregator, ca))
         controls = [
@@ -184,7 +186,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             issuer_ca = ca if config.issuer_ca is None else read_ca(config.issuer_ca)
             channel = undo.enter_context(connect(config.issuer_control, issuer_ca, identity=identity))
             issuer = IssuerClient(channel, config.issuer_control)
-        tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer)
+        tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer, clock=clock)
         board = Board(
             storage,
             distributor_address=config.distributor,

@@ -35,6 +35,8 @@ _RELEASES_PER_ANSWER = MAX_REPLY_BYTES // 2
 _LARGEST_FEATURES = 16 * 2**20
 _INTEGER_BYTES = 8
 _BEARER = "Bearer "
+# Nothing is left to do for these; of a failed task the aggregator may still have to be told.
+_OVER = TaskState.FINISHED, TaskState.CANCELLED
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED,
 )  # fmt: skip
@@ -77,7 +79,7 @@ def servicer(
 
     def status(task: TaskRecord, room: int) -> server_pb2.TaskStatus:
         published = storage.published_version(task.sha256)
-        wait = waits_for(task.sha256) if task.state is TaskState.ACTIVE else None
+        wait = None if task.state in _OVER else waits_for(task.sha256)
         rounds = storage.rounds(task.sha256)
         with_release = _newest_that_fit(rounds, room)
         return server_pb2.TaskStatus(

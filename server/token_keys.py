@@ -6,6 +6,9 @@ round each time. The key is kept before the aggregator hears of it, so that devi
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.enrolment.token_key import open_token_key
@@ -13,6 +16,7 @@ from odp.errors import ConfigurationError, EnrolmentError
 from odp.signed.charter import open_charter
 from odp.signed.task import sign_order, task_sha256
 from odp.transport.logs import Log, short
+from odp.transport.tls import utc
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.clients import Issuer
 from server.populations import Populations
@@ -28,20 +32,37 @@ class TokenKeys:
         key: the server's, which orders them.
         log: where new ones are noted.
         issuer: gives them; None where this server knows no issuer.
+        clock: seconds since the epoch.
     """
 
     def __init__(
-        self, storage: Storage, *, populations: Populations, key: SigningKey, log: Log, issuer: Issuer | None = None
+        self,
+        storage: Storage,
+        *,
+        populations: Populations,
+        key: SigningKey,
+        log: Log,
+        issuer: Issuer | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage
         self._populations = populations
         self._key = key
         self._log = log
         self._issuer = issuer
+        self._clock = clock
 
     def kept(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
         """The key that a round was opened with; None where it has none. Waits for nobody."""
         return self._storage.token_key(task_sha256(task), round)
+
+    def ended(self, task: common_pb2.SignedTask, round: int) -> str:
+        """When the key that a round was opened with ended, as the end of a sentence; empty where it gives tokens."""
+        kept = self.kept(task, round)
+        ends = None if kept is None else enrolment_pb2.TokenKey.FromString(kept.token_key).not_after
+        if ends is None or self._clock() <= ends:
+            return ""
+        return f"ended at {utc(ends)}: no further device gets a token of it; cancel the task, and submit it anew"
 
     def ordered(
         self, task: common_pb2.SignedTask, order: aggregator_pb2.RoundOrder, *, population: str
@@ -50,7 +71,7 @@ class TokenKeys:
 
         Raises:
             EnrolmentError: it names one that this server does not know, or another one, or that refuses: the operator
-                of one of them has to mend that.
+                of one of them has to mend that. Or the round's key has ended.
             ServiceError: the aggregator does not tell the charter, or the issuer does not answer.
         """
         signed = self._populations.refreshed(population)
@@ -59,6 +80,9 @@ class TokenKeys:
             return None
         kept = self.kept(task, order.round)
         if kept is not None and _is_of(kept, issuer_key, population, order):
+            ended = self.ended(task, order.round)
+            if ended:
+                raise EnrolmentError(f"the token key of round {order.round} {ended}")
             return kept
         if self._issuer is None:
             raise EnrolmentError(

@@ -16,9 +16,10 @@ is signed again every minute: it tells them, and the witnesses, that it still is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +56,8 @@ from server.clients import Aggregator
 FRESH_SECONDS = 60.0
 #: How often a witness that did not cosign is asked again.
 _ASK_AGAIN_SECONDS = 5.0
+# For whoever asks the witnesses now; one of them that hangs holds up nobody for longer.
+_PATIENCE_SECONDS = 1.0
 _MOST_ENDORSEMENTS = 16
 _NONCE_BYTES = 32
 
@@ -69,13 +72,13 @@ class WitnessCaller(Protocol):
 
 @dataclass
 class KnownWitness:
-    """A witness, and what the keeper remembers of it: the size to prove from, and when it cosigned last."""
+    """A witness, and what the keeper remembers of it: the size to prove from, what it cosigned, when it failed."""
 
     key: VerifierKey
     caller: WitnessCaller
     size: int = 0
     cosigned: Checkpoint | None = None
-    asked: float = float("-inf")
+    failed: float = float("-inf")
 
 
 class LogKeeper:
@@ -103,7 +106,9 @@ class LogKeeper:
         self._witnesses = tuple(witnesses)
         self._reread = reread
         self._random = random
+        # Under the first one nothing waits for another party; whoever holds one of the others may take it.
         self._lock = threading.RLock()
+        self._rounds, self._asking = threading.Lock(), threading.Lock()
         self._signed = clock()
         self._evidence: set[bytes] = set()
         self._ledgers: set[tuple[bytes, int]] = set()
@@ -153,31 +158,34 @@ class LogKeeper:
             AttestationError: its evidence is malformed.
             StateError: the log cannot be written.
         """
-        with self._lock:
+        with self._rounds:
             if (task_sha256, round) in self._ledgers:
                 return False
             evidence = aggregator.evidence(self._random(_NONCE_BYTES))
-            key = _key_of(evidence)
             part = aggregator.ledger(task_sha256, self._charged.get(population, 0))
             batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
-            if key not in self._evidence:
-                batch = [*self._history(aggregator), _evidence_entry(evidence), *batch]
+            new = {_key_of(evidence)} - self._evidence
+            if new:
+                history, signers = self._history(aggregator)
+                batch = [*history, _evidence_entry(evidence), *batch]
+                new |= signers
             self._append(batch)
-            self._evidence.add(key)
+            self._evidence |= new
             self._ledgers.add((task_sha256, round))
             self._note_charged(part.head)
             self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
             return True
 
-    def _history(self, aggregator: Aggregator) -> list[bytes]:
-        """The hand-overs that led to the aggregator's enclave, each after evidence of who signed it."""
-        entries = []
+    def _history(self, aggregator: Aggregator) -> tuple[list[bytes], set[bytes]]:
+        """The hand-overs that led to the aggregator's enclave, each after evidence of who signed it; whose is new."""
+        entries, new = [], set[bytes]()
         for given in aggregator.hand_overs():
-            if _key_of(given.evidence) not in self._evidence:
+            signer = _key_of(given.evidence)
+            if signer not in self._evidence | new:
                 entries.append(_evidence_entry(given.evidence))
-                self._evidence.add(_key_of(given.evidence))
+                new.add(signer)
             entries.append(HandOverEntry(given.statement, given.signature).encode())
-        return entries
+        return entries, new
 
     def take_endorsements(self, endorsements: EndorsementFile) -> None:
         """Logs what the endorser added to its file, and warns of enclaves whose endorsements end within 30 days.
@@ -186,30 +194,31 @@ class LogKeeper:
         """
         with self._lock:
             self._endorsements = endorsements
-            if self._append([entry.encode() for entry in endorsements.entries]):
-                self._events.event("endorsements_logged", size=self._log.size)
-            ends: dict[tuple[str, str], int] = {}
-            for entry in endorsements.endorsements:
-                stated = open_endorsement(entry)
-                if self._log.index_of(bytes.fromhex(stated.withdrawal)) is None:
-                    enclave = (stated.role, stated.image_digest)
-                    ends[enclave] = max(stated.not_after, ends.get(enclave, 0))
-            now = self._clock()
-            for (role, image), end in ends.items():
-                if end - now < WARN_SECONDS:
-                    days = max(0, int((end - now) // DAY))
-                    self._events.warning("endorsement_expires", role=role, image=image[:19], at=utc(end), days=days)
+        if self._append([entry.encode() for entry in endorsements.entries]):
+            self._events.event("endorsements_logged", size=self._log.size)
+        ends: dict[tuple[str, str], int] = {}
+        for entry in endorsements.endorsements:
+            stated = open_endorsement(entry)
+            if self._log.index_of(bytes.fromhex(stated.withdrawal)) is None:
+                enclave = (stated.role, stated.image_digest)
+                ends[enclave] = max(stated.not_after, ends.get(enclave, 0))
+        now = self._clock()
+        for (role, image), end in ends.items():
+            if end - now < WARN_SECONDS:
+                days = max(0, int((end - now) // DAY))
+                self._events.warning("endorsement_expires", role=role, image=image[:19], at=utc(end), days=days)
 
     def keep_fresh(self) -> bool:
         """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
         self._take_up_endorsements()
         now = self._clock()
-        with self._lock:
-            due = not 0 <= now - self._signed < FRESH_SECONDS
-            if due:
-                self._log.sign_again(now=now)
-                self._signed = now
-            return self._cosign(again=due) or due
+        with self._asker() as mine:
+            with self._lock:
+                due = not 0 <= now - self._signed < FRESH_SECONDS
+                if due:
+                    self._log.sign_again(now=now)
+                    self._signed = now
+            return (mine and self._cosign(again=due)) or due
 
     def _take_up_endorsements(self) -> None:
         try:
@@ -232,6 +241,8 @@ class LogKeeper:
         """
         if charter is None:
             return None
+        with self._asker():
+            pass  # a device refuses what was appended until its witnesses have cosigned it
         with self._lock:
             size = self._log.size
             entries = (TaskEntry.of(task), ManifestEntry.of(model), CharterEntry.of(charter))
@@ -262,37 +273,53 @@ class LogKeeper:
         return log_pb2.Inclusion(index=index, hashes=packed(self._log.inclusion_proof(index, size)), entry=entry)
 
     def _append(self, entries: Sequence[bytes]) -> bool:
-        with self._lock:
-            before, now = self._log.size, self._clock()
-            self._log.append(entries, now=now)
-            if self._log.size == before:
-                return False
-            self._signed = now
-            self._cosign(again=True)
+        with self._asker() as mine:
+            with self._lock:
+                before, now = self._log.size, self._clock()
+                self._log.append(entries, now=now)
+                if self._log.size == before:
+                    return False
+                self._signed = now
+            if mine:
+                self._cosign(again=True)
             return True
 
+    @contextlib.contextmanager
+    def _asker(self) -> Iterator[bool]:
+        """Whether this thread may ask the witnesses; one that asks holds others up for ``_PATIENCE_SECONDS`` at most.
+
+        Without it, what is missing is left to the next ``keep_fresh``.
+        """
+        mine = self._asking.acquire(timeout=_PATIENCE_SECONDS)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._asking.release()
+
     def _cosign(self, *, again: bool) -> bool:
-        """Asks the witnesses for what is missing (``again``: all of them); one that is away is asked again later."""
-        changed, now = False, self._clock()
+        """Asks the witnesses for what is missing (``again``: all of them); one that failed is asked again later."""
+        changed = False
         for witness in self._witnesses:
-            newest = self._log.checkpoint
-            missing = witness.cosigned != newest and not 0 <= now - witness.asked < _ASK_AGAIN_SECONDS
-            if not (again or missing):
+            with self._lock:
+                note, newest = self._log.note, self._log.checkpoint
+            lately = 0 <= self._clock() - witness.failed < _ASK_AGAIN_SECONDS
+            if lately or not (again or witness.cosigned != newest):
                 continue
-            witness.asked = now
             try:
-                changed = self._ask(witness, newest) or changed
+                changed = self._ask(witness, note, newest) or changed
             except OdpError as error:
+                witness.cosigned = None
                 self._events.warning("witness_did_not_cosign", witness=witness.key.name, reason=str(error))
+            if witness.cosigned != newest:
+                witness.failed = self._clock()
         return changed
 
-    def _ask(self, witness: KnownWitness, newest: Checkpoint) -> bool:
+    def _ask(self, witness: KnownWitness, note: bytes, newest: Checkpoint) -> bool:
         # The witness says where it stands where that is not what was remembered: one more try.
         for _ in range(2):
             proof = self._log.consistency_proof(min(witness.size, newest.size), newest.size)
-            reply = witness.caller.add_checkpoint(
-                self._log.note, old_size=min(witness.size, newest.size), hashes=packed(proof)
-            )
+            reply = witness.caller.add_checkpoint(note, old_size=min(witness.size, newest.size), hashes=packed(proof))
             if reply.cosignature:
                 break
             if reply.size > newest.size:

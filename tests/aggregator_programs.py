@@ -52,13 +52,13 @@ class Programs:
         running.public = aggregator_pb2_grpc.AggregatorServiceStub(public)
         return running
 
-    def excerpt(self, image: str, policy: EnclavePolicy) -> hand_over_pb2.LogExcerpt:
+    def excerpt(self, image: str, predecessor: str, policy: EnclavePolicy) -> hand_over_pb2.LogExcerpt:
         return self.endorsers.excerpt()
 
     def upgrade(self, old: Any, *, name: str = "new", image: str = NEW, **changes: Any) -> Any:
         given = {"pause": lambda seconds: None, "launch": InThread(enclave_process.run, digest=image), **changes}
         return upgrade(
-            self.folder / name, self.folder / "platform", old.client, self.excerpt,
+            self.folder / name, self.folder / "platform", old.client, self.excerpt, image=image,
             log=Log("aggregator", stream=self.log), **given,
         )  # fmt: skip
 

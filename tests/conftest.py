@@ -6,7 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A busy machine makes an example slow, and that is no failure.
+hypothesis.settings.register_profile("odp", deadline=None)
+hypothesis.settings.load_profile("odp")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import grpc
 
 from odp._validate import identifier
-from odp.errors import DiskFailed, PrivacyError, StateError
+from odp.errors import Busy, DiskFailed, PopulationFull, PrivacyError, StateError
 from odp.signed.charter import open_charter
 from odp.signed.task import open_task, task_sha256
 from odp.transport.logs import Log, short
@@ -36,6 +36,8 @@ IDLE_DAYS = 30.0
 
 _STORE_SECONDS = 30.0
 _NOTE_SECONDS = 3600.0
+# After which a server may ask again for a round of a population that has as many open as it may.
+_FULL_SECONDS = 5.0, 15.0
 # Of at most 3 KiB each.
 _CHARTERS_PER_ANSWER = 256
 
@@ -101,12 +103,19 @@ class ControlService:
         if self._hand_over is not None:
             self._hand_over.require_open()
         with self._changes.turn(), kept(self._secagg, request):
-            self._changes.store(
-                self._core.open_round(request.task, request.order, request.signature, request.token_key)
-            )
+            try:
+                writes = self._core.open_round(request.task, request.order, request.signature, request.token_key)
+            except PopulationFull as error:
+                # A refusal would end the task, whatever it has spent.
+                raise Busy(str(error), *_FULL_SECONDS) from error
+            self._changes.store(writes)
         task, number = ordered(request.order)
         self._note_work(task)
-        self._log.event("round_opened", task=short(task), round=number)
+        cohort = open_task(request.task).cohort
+        self._log.event(
+            "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=cohort.goal,
+            seconds=cohort.round_seconds,
+        )  # fmt: skip
         return self._core.round_key(task, number)
 
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:

@@ -155,7 +155,8 @@ class AggregatorCore(HandingOver):
         Raises StateError where another copy of this enclave was faster, or the key of a released round is not erased.
         """
         with self._admin:
-            for population in self._populations.values():
+            # In one order: of two enclaves that both may, one gets the first population, and with it all of them.
+            for _, population in sorted(self._populations.items()):
                 population.commit()
             held = self._holdings.rounds()
             released = [round for round in held if round.status is Status.SEALED]

@@ -13,6 +13,7 @@ until every contribution is released, void or ended; rounds to which nobody cont
 opens them again.
 
 Every step can be repeated. The successor is the code and not a process of it: if it dies, the next one gets the same.
+If it never takes over, another one can be named; the counters decide between the two.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class HandingOver(Submissions):
             AttestationError, TransparencyError: the evidence is not accepted, or too few endorsers stand behind it.
             ConfigurationError: the policy allows no hand-over, there is nothing to hand over, or the successor is this
                 very code.
-            PrivacyError: a population was handed over to another one before.
+            PrivacyError: another one has taken a population over.
             StateError: a population was rolled back, or an earlier change is not stored yet.
         """
         with self._admin:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ConfigurationError, PrivacyError
+from odp.errors import ConfigurationError, PopulationFull, PrivacyError
 from odp.privacy.ledger_entry import ReleaseState
 from trusted_aggregator.holdings import Holdings
 from trusted_aggregator.limits import MOST_DEFINITION_BYTES, MOST_OPEN_ROUNDS, MOST_STORED_BYTES, MOST_TASKS
@@ -83,7 +83,7 @@ def require_may_begin(
 def make_room(task: OpenedTask, number: int, *, population: Population, holdings: Holdings) -> list[SealedRecord]:
     """What the host erases so that a round can be opened within the limits: finished tasks, and the last release.
 
-    Raises PrivacyError, which names the limit, where what is under way leaves no room; nothing is erased then.
+    Raises PopulationFull, which names the limit, where what is under way leaves no room; nothing is erased then.
     """
     others = [held for held in holdings.tasks_of(population.name) if held.sha256 != task.sha256]
     finished = [held for held in others if _is_finished(held, population)]
@@ -137,7 +137,7 @@ def _is_finished(task: OpenedTask, population: Population) -> bool:
     return last is not None and last.state is ReleaseState.SEALED
 
 
-def _full(task: OpenedTask, what: str) -> PrivacyError:
-    return PrivacyError(
+def _full(task: OpenedTask, what: str) -> PopulationFull:
+    return PopulationFull(
         f"{task.label} cannot open a round: population {task.population!r} {what}; wait, or end a task of it"
     )

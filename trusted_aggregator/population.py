@@ -218,8 +218,11 @@ class Population:
     def hand_over(self, successor: Successor) -> None:
         """Prepares the version that is ``successor``'s: once it is in force, nothing is charged here. Idempotent.
 
+        One that was named before, and has not taken over, does not get the population any more: it would move the
+        counters from a version that is no longer the newest.
+
         Raises:
-            PrivacyError: the population was handed over to another one.
+            PrivacyError: another one has taken the population over.
             StateError: as ``charge``.
         """
         self.require_may_hand_over(successor)
@@ -228,10 +231,15 @@ class Population:
 
     def require_may_hand_over(self, successor: Successor) -> None:
         """Returns if the population can go to ``successor``, or went there. Raises as ``hand_over``."""
-        if self.record.successor not in (None, successor):
-            raise PrivacyError(_handed_over(self.name, self.record.successor))
-        if self.record.successor is None:
+        if self.record.successor == successor:
+            return
+        if self._pending is not None or self.successor is None:
             self.require_committed()
+            return
+        try:
+            self._guard.require(self._committed.stamp)
+        except StateError as error:
+            raise PrivacyError(_handed_over(self.name, self.successor)) from error
 
     def take_over(self, own: Successor) -> None:
         """Prepares the first version of the enclave that the population was handed over to, which is ``own``.

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from odp.privacy.mechanisms import IntegerNoise
 
 ROLE = "aggregator"
+# A hand-over comes with the hash of every entry of the log: a million of them.
+_CONTROL_LIMITS = Limits(request_bytes=2**25, queued_bytes=2**26)
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def start(
             identity=tls,
             add=add_control,
             service_names=[control_plane.NAME],
+            limits=_CONTROL_LIMITS,
             callers=Callers(tls.ca_pem, (caller_name("server"),)),
         )
         undo.callback(orders.stop)

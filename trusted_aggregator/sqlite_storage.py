@@ -92,6 +92,8 @@ class SqliteStorage:
 
     def __init__(self, state: StateFolder) -> None:
         self._paths = {name: state.path(f"{name}.db") for name in ("contributions", "sealed")}
+        for path in self._paths.values():
+            state.require_kept(path.name)
         state.require_not_lost("contributions.db", beside="sealed.db")
         self._contributions = open_database(self._paths["contributions"], health=state.health)
         with database_errors(self._paths["contributions"]):
@@ -101,6 +103,8 @@ class SqliteStorage:
         with database_errors(self._paths["sealed"]):
             for table in (_RECORDS, _LEDGERS, _CHARTERS, _WORK):
                 table.create(self._sealed, checkfirst=True)
+        for path in self._paths.values():
+            state.note_kept(path.name)
         self._changed = threading.Condition()
         self._stored: dict[tuple[bytes, int], int] = {}
         self._failure: StateError | None = None

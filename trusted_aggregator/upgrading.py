@@ -16,6 +16,7 @@ from typing import Protocol
 import grpc
 
 from odp.enclave.channel import Client
+from odp.enclave.evidence import Claims, read_token
 from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
@@ -39,8 +40,8 @@ from trusted_aggregator.remote import RemoteAggregator, Successor, restore
 from trusted_aggregator.sqlite_storage import SqliteStorage
 
 ROLE = "aggregator"
-#: (image digest, policy) -> what the enclaves see of the log: the endorsements of both, and every leaf.
-Excerpt = Callable[[str, EnclavePolicy], hand_over_pb2.LogExcerpt]
+#: (image, the predecessor's, policy) -> what the enclaves see of the log: the endorsements of both, and every leaf.
+Excerpt = Callable[[str, str, EnclavePolicy], hand_over_pb2.LogExcerpt]
 
 _ASK_SECONDS = 2.0
 
@@ -146,6 +147,7 @@ def upgrade(
     predecessor: Predecessor,
     excerpt: Excerpt,
     *,
+    image: str,
     log: Log,
     waiting: Callable[[hand_over_pb2.WaitingRounds], None] = lambda rounds: None,
     seconds: float = 3600.0,
@@ -155,8 +157,9 @@ def upgrade(
 ) -> hand_over_pb2.HandOverStatement:
     """Has the enclave of this code take over everything of ``predecessor``; what was stated of it.
 
-    The enclave runs under the predecessor's policy, on the chip in the folder ``platform``. ``waiting`` is told which
-    rounds have to be closed first; after ``seconds`` of that, this gives up, and nothing has changed.
+    ``image`` is the digest of this code. Its enclave runs under the predecessor's policy, on the chip in the folder
+    ``platform``. ``waiting`` is told which rounds have to be closed first; after ``seconds`` of that, this gives up,
+    and nothing has changed.
 
     Raises:
         ServiceError: the predecessor refused, did not answer, or its rounds were not closed in time.
@@ -171,8 +174,16 @@ def upgrade(
             done = read_history(folder).hand_overs
             if not done:
                 raise StateError(f"state folder {state} is in use already; give an empty one for the new version")
-            return hand_over_pb2.HandOverStatement.FromString(done[-1].statement)
-        policy = EnclavePolicy.from_bytes(predecessor.evidence(os.urandom(NONCE_BYTES)).policy)
+            statement = hand_over_pb2.HandOverStatement.FromString(done[-1].statement)
+            if statement.successor_image != image:
+                raise StateError(
+                    f"state folder {state} holds what another version, {statement.successor_image[:19]}.., has taken "
+                    "over; give an empty one for this version"
+                )
+            return statement
+        before = predecessor.evidence(os.urandom(NONCE_BYTES))
+        policy = EnclavePolicy.from_bytes(before.policy)
+        predecessor_image = Claims.from_json(read_token(before.token).claims).image_digest
         begun = begin(
             launch=launch,
             state=folder,
@@ -189,7 +200,7 @@ def upgrade(
             request = hand_over_pb2.HandOverRequest(
                 successor=successor.evidence(predecessor.nonce()),
                 nonce=successor.draw_nonce(),
-                log=excerpt(begun.image_digest, policy),
+                log=excerpt(begun.image_digest, predecessor_image, policy),
             )
             answer = predecessor.hand_over(request)
             if answer.WhichOneof("answer") == "package":

@@ -19,6 +19,8 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from random import SystemRandom
 
+import grpc
+
 from device_runtime.host.counts import FILE, Statistics
 from device_runtime.host.ending import Ending
 from device_runtime.host.housekeeping import Housekeeping
@@ -49,6 +51,7 @@ from odp.errors import (
     StoreDamaged,
     TransparencyError,
 )
+from odp.signed.task import open_manifest
 from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
 from odp.v1 import server_pb2
@@ -149,6 +152,7 @@ class Fleet:
         self._last: Work | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
+        self._awaited: tuple[bytes, int] | None = None
         self._sessions = Sessions(
             participant, lambda device: Store.open(store_path(state.root, device), durable=durable),
             population=population,
@@ -239,6 +243,7 @@ class Fleet:
         pending = self._roster.pending(work.key)
         if not pending:
             self._recovered_from_outage()
+            self._say_what_is_awaited(work)
             return self._check_ins.next_pause()
         self._check_ins.begin()
         sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending)
@@ -277,16 +282,47 @@ class Fleet:
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))
-                if self._last is None:
-                    raise NotNow(
-                        f"not finished: population {self._population!r} has no task: no round was open for "
-                        f"{now - self._idle_since:.0f} s; submit one, or check --population and --server"
-                    )
+                self._require_finished(now - self._idle_since)
                 return None
         pause = self._check_ins.window(window)
         if self._idle_answers == 1:
             self._log.event("no_round_open", population=self._population, ask_again_seconds=round(pause, 1))
         return pause
+
+    def _require_finished(self, seconds: float) -> None:
+        """Returns if the server has the model of the last round. Raises NotNow where no round came, or not the last."""
+        if self._last is None:
+            raise NotNow(
+                f"not finished: no round of population {self._population!r} was open for {seconds:.0f} s: it has no "
+                "task, or its task is over; submit one, or check --population and --server"
+            )
+        model = self._last.model
+        try:
+            offer = self._participant.services.newest_model(self._population)
+        except ServiceError as error:
+            if error.code is not grpc.StatusCode.NOT_FOUND:
+                raise
+            offer = server_pb2.GetModelResponse()
+        # Of another task its manifest says nothing; of this one the host may have missed the last round.
+        if offer.task == model.signed_task:
+            key = model.definition.developer_key
+            if open_manifest(offer.model, task=offer.task, developer_key=key).version == model.rounds:
+                return
+        raise NotNow(
+            f"not finished: round {self._last.round} of {model.rounds} of task {model.definition.name!r} was the last "
+            f"that was open, {seconds:.0f} s ago; it was cancelled, or failed: ask its developer"
+        )
+
+    def _say_what_is_awaited(self, work: Work) -> None:
+        """One line per round, once all devices of this host are through with it."""
+        if self._awaited == work.key:
+            return
+        self._awaited = work.key
+        cohort = work.model.definition.cohort
+        self._log.event(
+            "round_waits", task=short(work.key[0]), round=work.round, reason="for other devices",
+            minimum=cohort.minimum, goal=cohort.goal, seconds=cohort.round_seconds,
+        )  # fmt: skip
 
     def _failed_for_all(self, error: OdpError) -> float:
         """One line for the whole host when a service stops being usable; seconds to pause."""

@@ -124,12 +124,14 @@ class CharterMemory:
                 "ledger": shown,
                 "sequence": charter.sequence,
             }
-            if remembered.get(charter.population) == line:
+            if remembered.get(charter.population) == line and (self._file is None or _kept(self._file).exists()):
                 return
             after = {**remembered, charter.population: line}
             if self._file is not None:
                 with state_errors(self._file.parent):
                     write_atomically(self._file, json.dumps(after, sort_keys=True).encode() + b"\n")
+                    if not _kept(self._file).exists():
+                        write_atomically(_kept(self._file), b"")
             self._known = after
 
     def _remembered(self) -> dict[str, dict[str, Any]]:
@@ -138,12 +140,22 @@ class CharterMemory:
         return self._known
 
 
+def _kept(file: Path) -> Path:
+    """Made after the file: without it, one that is lost would look like that of a new device."""
+    return file.with_name(f"kept-{file.name}")
+
+
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     with state_errors(file.parent):
         try:
             with file.open("rb") as opened:
                 data = opened.read(_LARGEST_FILE)
         except FileNotFoundError:
+            if _kept(file).exists():
+                raise StateError(
+                    f"{file} is gone: whose the populations are, and which ledgers they have, is lost; restore it from "
+                    f"a backup, or remove {_kept(file).name} too, to trust the next answer"
+                ) from None
             return {}
     try:
         values = json.loads(data)
@@ -158,4 +170,6 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         # Taken for an empty one, it would let anybody found the populations anew.
-        raise StateError(f"{file} is damaged: restore it, or remove it to trust the next answer") from None
+        raise StateError(
+            f"{file} is damaged: restore it, or remove it and {_kept(file).name} to trust the next answer"
+        ) from None

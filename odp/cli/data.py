@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import console, print_json, print_text
+from odp.cli.outputs import output_file, writing_file
 
 app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
 
@@ -57,20 +58,16 @@ def _digests(given: list[str]) -> str | dict[str, str] | None:
 @app.command("features")
 def features(
     data: Annotated[str, typer.Argument(help="Folder or file of a known form, or a name such as 'synthetic'.")],
-    file: Annotated[Path, typer.Argument(help="The .npy file to write.")],
+    file: Annotated[Path, typer.Argument(callback=output_file, help="The .npy file to write.")],
 ) -> None:
     """Write a data set's public item features (genres, years) for `item_features = "FILE"` of a task file."""
     import numpy as np
 
     from odp.datasets import item_features, load
-    from odp.errors import ConfigurationError
 
     matrix = item_features(load(data))
-    try:
-        with file.open("wb") as opened:
-            np.save(opened, matrix)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {file}: {error.strerror}; give another name") from error
+    with writing_file(file), file.open("wb") as opened:
+        np.save(opened, matrix)
     print_text(f"{file}: {matrix.shape[0]} items x {matrix.shape[1]} features")
 
 

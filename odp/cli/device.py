@@ -10,7 +10,7 @@ import typer
 from odp.cli import person
 from odp.cli.console import console, print_json, print_text
 from odp.cli.device_doctor import doctor
-from odp.cli.outputs import output_file
+from odp.cli.outputs import output_file, writing_file
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
@@ -143,7 +143,8 @@ def roster(
     for device in range(first, first + devices):
         with Store.open(store_path(state, device)) as store:
             keys.append(identity_key(store.identity().secret, b"").public)
-    write_atomically(output, "".join(f"{key.hex()}\n" for key in keys).encode(), mode=0o644)
+    with writing_file(output):
+        write_atomically(output, "".join(f"{key.hex()}\n" for key in keys).encode(), mode=0o644)
     print_text(f'roster_size = {len(keys)}\nroster_sha256 = "{hash_of(keys).hex()}"')
 
 

@@ -10,7 +10,7 @@ import typer
 from odp import _validate
 from odp.cli.console import print_json, print_text
 from odp.cli.helper import pin_helper
-from odp.cli.outputs import output_file
+from odp.cli.outputs import output_file, writing_file
 from odp.cli.services import Upgrade, founder_keys, upgrade_policy
 from odp.cli.upgrade import upgrade
 from odp.errors import ConfigurationError
@@ -151,10 +151,11 @@ def reference_values(
         )
     elif endorser_key or witness_key or quorum is not None:
         raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
-    write_reference_values(
-        platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key,
-        addresses={"distributor": tuple(distributor), "aggregator": tuple(aggregator)},
-    )  # fmt: skip
+    with writing_file(output):
+        write_reference_values(
+            platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key,
+            addresses={"distributor": tuple(distributor), "aggregator": tuple(aggregator)},
+        )  # fmt: skip
     print_text(str(output))
 
 
@@ -221,7 +222,8 @@ def endorse(
     endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)
     policies = (policy, EnclavePolicy(role="distributor", select=cast("Selection", select)))
-    endorse_all(output, values, policies, endorser, now=time.time())
+    with writing_file(output):
+        endorse_all(output, values, policies, endorser, now=time.time())
     print_text(endorser.public.hex())
 
 

@@ -19,6 +19,14 @@ def writing(path: Path) -> Iterator[None]:
         raise ConfigurationError(f"cannot write to {path}: {error.strerror}; give another place") from error
 
 
+@contextlib.contextmanager
+def writing_file(path: Path) -> Iterator[None]:
+    """As ``writing``; the folder of ``path`` is made, which its trial did not leave behind."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+
+
 def output_folder(path: Path | None) -> Path | None:
     """``path``, if files can be written there; nothing of the trial is left. A callback of an option.
 
@@ -35,6 +43,9 @@ def output_file(path: Path | None) -> Path | None:
     if path is not None:
         if path.is_dir():
             raise ConfigurationError(f"cannot write to {path}: it is a folder; give the name of a file")
+        if path.exists() and not path.is_file():
+            # A pipe would end with the trial, and a device would be replaced by a file.
+            raise ConfigurationError(f"cannot write to {path}: it is no ordinary file; give the name of one")
         with writing(path):
             if path.exists():
                 path.open("ab").close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json
-from odp.cli.outputs import output_file
+from odp.cli.outputs import output_file, writing_file
 from odp.cli.view import view
 
 if TYPE_CHECKING:
@@ -120,13 +120,16 @@ def opt_out(
     ] = False,
 ) -> None:
     """Take no part in a task, or in anything: cancels queued uploads, deletes local parameters."""
+    from odp._validate import identifier
     from odp.errors import ConfigurationError
 
     if (task is None) is not everything:
         raise ConfigurationError("Expected a TASK or --all, one of them")
     with _store(state, device) as store:
         name = None if task is None else _name_or_id(store, task)
-        if name is not None and not ahead:
+        if name is not None and ahead:
+            identifier(task=name)
+        elif name is not None:
             _require_met(store, name, undo=undo, device=device)
         now = time.time()
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
@@ -148,11 +151,11 @@ def export(
 ) -> None:
     """Write everything that the device holds about its person as JSON."""
     from device_runtime.view.overview import export as everything
-    from odp.transport.state_folder import state_errors, write_atomically
+    from odp.transport.state_folder import write_atomically
 
     with _store(state, device) as store:
         content = everything(store, _gate(state), now=time.time())
-    with state_errors(file.parent):
+    with writing_file(file):
         write_atomically(file, json_format.dumps(content, indent=1).encode() + b"\n")
     console().print(
         f"device {device} is in {file}: {len(content['ratings'])} ratings, {len(content['services'])} services' "
@@ -379,7 +382,7 @@ def _known(store: Store, task: str) -> TaskTerms | None:
     named = sorted((one for one in store.tasks() if one.name == task), key=lambda one: order.get(one.task_sha256, 0.0))
     if named:
         return named[-1]
-    found = [one for one in store.tasks() if one.task_sha256.hex().startswith(task)]
+    found = [one for one in store.tasks() if task and one.task_sha256.hex().startswith(task)]
     if len(found) > 1:
         raise ConfigurationError(f"Expected task={task!r} to be the id of one task: {len(found)} begin so")
     return found[0] if found else None

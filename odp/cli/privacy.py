@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, print_text
-from odp.cli.outputs import output_file, writing
+from odp.cli.outputs import output_file, writing_file
 
 if TYPE_CHECKING:
     from odp.client import Connection
@@ -54,7 +54,7 @@ def report(
         else report_of_ledger(_read_ledger(ledger), task, cross_check=cross_check)
     )
     if html is not None:
-        with writing(html):
+        with writing_file(html):
             html.write_text(render_html(found), encoding="utf-8")
     if json:
         print_json(found)

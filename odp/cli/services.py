@@ -335,6 +335,7 @@ def up(
 ) -> None:
     """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
     from odp.enclave.policy import EnclavePolicy
+    from odp.errors import OdpError
     from odp.local.processes import Services
     from odp.local.supervising import Supervisor
     from odp.transport.channel import parse_address
@@ -363,6 +364,7 @@ def up(
         helper=with_helper,
         admission=admission,
         roster=roster,
+        stop=stop,
     )
     with services:
         for name, child in services.children.items():
@@ -378,6 +380,9 @@ def up(
         while not stop.wait(0.5):
             supervisor.look()
             if time.monotonic() - endorsed >= _ENDORSE_SECONDS:
-                services.pin_log()
                 endorsed = time.monotonic()
+                try:
+                    services.pin_log()
+                except OdpError as error:
+                    out.print(f"endorsements were not renewed: {error}", soft_wrap=True)
     out.print("stopped")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odp.cli.console import console, print_json
-from odp.cli.outputs import writing
+from odp.cli.outputs import writing, writing_file
 
 if TYPE_CHECKING:
     from odp.algorithms.statistics.estimates import HistogramResult
@@ -38,7 +38,7 @@ def show_results(
         f"intervals cover the noise with {confidence:.0%} each"
     )
     if picture is not None:
-        with writing(picture):
+        with writing_file(picture):
             found.draw(picture, exact=exact, confidence=confidence)
         out.print(f"picture: {picture}")
     if json:

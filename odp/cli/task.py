@@ -262,6 +262,9 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
     from odp.errors import ConfigurationError
     from odp.signed.task import task_sha256
 
+    if not prefix:
+        # Every id begins so, and an unset variable of a script would name, and end, the only task.
+        raise ConfigurationError("Expected the id of a task, or its first digits, got ''; `odp task list` shows all")
     found = [status for status in connection.tasks() if task_sha256(status.task).hex().startswith(prefix.lower())]
     if len(found) != 1:
         raise ConfigurationError(

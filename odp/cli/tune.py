@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from odp.cli.console import console, print_json
-from odp.cli.outputs import output_file, writing
+from odp.cli.outputs import output_file, writing_file
 
 _PROXY = "synthetic:n_users=2000,n_items=400,ratings_per_user=60"
 
@@ -98,8 +98,7 @@ def tune(
     out.print(search.statement)
     summary = search.to_json()
     if output is not None:
-        with writing(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
+        with writing_file(output):
             output.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     if json_output:
         print_json(summary)

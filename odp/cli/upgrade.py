@@ -84,12 +84,13 @@ def upgrade(
         control = stack.enter_context(connect(control_address, identity.ca_pem, identity=identity))
         source = LogServer(stack.enter_context(connect(log_address, identity.ca_pem)), log_address)
 
-        def excerpt(image: str, policy: EnclavePolicy) -> hand_over_pb2.LogExcerpt:
+        measured = measure(AGGREGATOR_ENTRY).digest
+
+        def excerpt(image: str, predecessor: str, policy: EnclavePolicy) -> hand_over_pb2.LogExcerpt:
             if endorser.is_file():
                 endorse_image(listed, policy, image, read_endorser(endorser), now=time.time())
-            return logged(source, listed, image, policy)
+            return logged(source, listed, image, predecessor, policy)
 
-        measured = measure(AGGREGATOR_ENTRY).digest
         if not json:
             print_text(f"this version: {measured}")
         statement = take_over(
@@ -97,6 +98,7 @@ def upgrade(
             services / "platform" if platform is None else platform,
             PredecessorClient(public, control, address=address, control_address=control_address),
             excerpt,
+            image=measured,
             log=Log("upgrade"),
             waiting=lambda rounds: print_text(
                 f"waiting for {rounds.rounds} rounds with {rounds.contributions} contributions to be closed"
@@ -118,18 +120,22 @@ def logged(
     source: LogServer,
     listed: Path,
     image: str,
+    predecessor: str,
     policy: EnclavePolicy,
     *,
     seconds: float = _LOG_SECONDS,
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> hand_over_pb2.LogExcerpt:
-    """The newest tree of the log, once it holds an endorsement of ``image``; with those of the file ``listed``.
+    """The newest tree of the log, once it holds an endorsement of ``image``.
 
-    Raises ServiceError where it does not hold one within ``seconds``; ConfigurationError where the file holds none.
+    With it come the newest endorsements of that image and of ``predecessor``, under the policy, of those that the file
+    ``listed`` has. Raises ServiceError where the log does not hold one within ``seconds``; ConfigurationError where the
+    file holds none.
     """
     from odp.transparency.checkpoint import Checkpoint
     from odp.transparency.endorsements import EndorsementFile, open_endorsement
+    from odp.transparency.excerpt import MOST_ENDORSEMENTS
     from odp.transparency.note import Note
     from odp.v1 import hand_over_pb2
 
@@ -137,7 +143,11 @@ def logged(
     while True:
         entries = EndorsementFile.load(listed).endorsements
         stated = [(entry, open_endorsement(entry)) for entry in entries]
-        ours = {entry.leaf: one.image_digest for entry, one in stated if one.policy_sha256 == policy.sha256.hex()}
+        ours = {
+            entry.leaf: one.image_digest
+            for entry, one in stated
+            if one.policy_sha256 == policy.sha256.hex() and one.image_digest in (predecessor, image)
+        }
         if image not in ours.values():
             raise ConfigurationError(
                 f"{listed} endorses this version under the aggregator's policy nowhere: have an endorser add it "
@@ -148,9 +158,8 @@ def logged(
         found = frozenset(leaves)
         held = [entry for entry, _ in stated if entry.leaf in ours and entry.leaf in found]
         if any(ours[entry.leaf] == image for entry in held):
-            return hand_over_pb2.LogExcerpt(
-                checkpoint=note, leaves=b"".join(leaves), endorsements=[entry.encode() for entry in held]
-            )
+            newest = [entry.encode() for entry in held[-MOST_ENDORSEMENTS:]]
+            return hand_over_pb2.LogExcerpt(checkpoint=note, leaves=b"".join(leaves), endorsements=newest)
         if clock() >= until:
             raise ServiceError(
                 f"the log does not hold the endorsement of this version after {seconds:.0f} s: does the server read "

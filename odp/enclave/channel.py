@@ -27,15 +27,15 @@ from google.protobuf.message import DecodeError
 
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
-from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PrivacyError, StateError
+from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PopulationFull, PrivacyError, StateError
 from odp.v1.enclave_pb2 import Done, EnclaveReply, EnclaveRequest, Failure, Ping
 
 #: A reply holds at most a release of 15 MiB twice (plain and sealed) and a ledger; the longest message fits four times.
 MAX_FRAME_BYTES = 64 * 2**20
-#: No call takes this long, with a change that it waits for: an enclave that does not answer is taken for dead.
-CALL_SECONDS = 120.0
 #: Those that draw noise, charge, or go over all contributions or a whole model: as long as their caller waits.
 LONG_CALL_SECONDS = 300.0
+#: No other call takes this long, behind one of these: an enclave that does not answer is taken for dead.
+CALL_SECONDS = LONG_CALL_SECONDS + 120.0
 _LONG_CALLS = frozenset(
     {"check_task", "open_round", "charge", "seal_release", "release", "masked_set", "install", "chunk", "abandon"}
 )
@@ -131,6 +131,7 @@ _ERRORS: dict[Failure.Kind, type[Exception]] = {
     Failure.KIND_SIGNATURE: SignatureError,
     Failure.KIND_DECRYPTION: DecryptionError,
     Failure.KIND_NOT_HELD: NotHeld,
+    Failure.KIND_POPULATION_FULL: PopulationFull,
 }
 
 
@@ -278,9 +279,16 @@ class Client:
             self.send(EnclaveRequest(ping=Ping()), lambda _: None)
 
     def _watch(self, most: float) -> None:
-        """Ends the connection to an enclave that shows no sign of life: calls without a deadline wait for it, too."""
+        """Ends the connection to an enclave that shows no sign of life: calls without a deadline wait for it, too.
+
+        Time in which this thread did not run says nothing: a paused container, or a stopped process.
+        """
+        looked = time.monotonic()
         while not self._over.wait(most / 4):
-            silent = time.monotonic() - self._heard
+            now = time.monotonic()
+            if now - looked > most / 2:
+                self._heard = now
+            looked, silent = now, now - self._heard
             if silent > most:
                 self._end(StateError(f"the enclave showed no sign of life for {silent:.0f} s; start the program again"))
 

@@ -27,6 +27,7 @@ from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ConfigurationError, EnrolmentError
 from odp.signed.task import check_length, open_order, open_task, task_sha256
 from odp.transport.service import NotFound
+from odp.transport.sweeping import SweepClock
 from odp.v1 import common_pb2, enrolment_pb2
 
 _HASH_BYTES = 32
@@ -70,6 +71,7 @@ class Issuer:
         developers: Ed25519 keys (32 bytes) whose tasks it serves.
         limits: see ``TokenLimits``.
         clock: seconds since the epoch.
+        monotonic: seconds that only grow, for what is forgotten.
 
     Raises:
         ConfigurationError: there is no verifier or developer, a kind comes twice, or a key is not 32 bytes.
@@ -84,6 +86,7 @@ class Issuer:
         developers: Collection[bytes],
         limits: TokenLimits | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage = storage
         self._key = key
@@ -103,6 +106,8 @@ class Issuer:
         self._making = threading.Lock()
         self._signers_lock = threading.Lock()
         self._signers: OrderedDict[tuple[bytes, int], BlindSigner] = OrderedDict()
+        # A key that is pruned never signs again, and the round that it is of takes no further device.
+        self._sweeps = SweepClock(clock=clock, monotonic=monotonic)
         self._pruned = float("-inf")
 
     @property
@@ -133,8 +138,8 @@ class Issuer:
             raise ConfigurationError("the order is of another task than the one beside it")
         with self._making:
             now = self._clock()
-            if now >= self._pruned + _PRUNE_SECONDS:
-                self._storage.prune(now)
+            if not 0 <= now - self._pruned < _PRUNE_SECONDS:
+                self._storage.prune(self._sweeps.now())
                 self._pruned = now
             record = self._storage.key(wanted.task_sha256, wanted.round)
             if record is None:

@@ -98,9 +98,11 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         state.require_not_lost(KEY_FILE, beside=_DATABASE_FILE)
+        state.require_kept(_DATABASE_FILE)
         key = _key(state)
         storage = Storage(state.path(_DATABASE_FILE), health=state.health)
         undo.callback(storage.close)
+        state.note_kept(_DATABASE_FILE)
         issuer = Issuer(
             storage, key, verifiers=verifiers, developers=developers, limits=config.token_limits, clock=clock
         )

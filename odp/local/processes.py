@@ -72,13 +72,20 @@ class Child:
                 start_new_session=True,
             )
 
-    def wait_serving(self, ca: Path, *, identity: TlsIdentity | None = None, deadline: float = _START_SECONDS) -> None:
+    def wait_serving(
+        self,
+        ca: Path,
+        *,
+        identity: TlsIdentity | None = None,
+        deadline: float = _START_SECONDS,
+        stop: threading.Event | None = None,
+    ) -> None:
         """Returns when the program answers that it serves; asked as ``identity`` where it answers programs alone.
 
-        Raises ServiceError with its last line otherwise.
+        Raises ServiceError with its last line otherwise, KeyboardInterrupt where ``stop`` is set.
         """
         until = time.monotonic() + deadline
-        pause = threading.Event()
+        pause = threading.Event() if stop is None else stop
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 raise ServiceError(f"{self.name} did not start: {self.last_line()}")
@@ -86,7 +93,8 @@ class Child:
             if address and _serving(address, ca, identity):
                 self.address = address
                 return
-            pause.wait(0.05)
+            if pause.wait(0.05):
+                raise KeyboardInterrupt
         raise ServiceError(f"{self.name} did not serve within {deadline:.0f} s; see {self.log}")
 
     def _read(self, name: str) -> str:
@@ -155,6 +163,7 @@ class Services:
         admission: str = TOKEN,
         roster: Path | None = None,
         aggregator_options: Sequence[str] = (),
+        stop: threading.Event | None = None,
     ) -> None:
         """``admission`` is one of ``ADMISSIONS``, and ``roster`` the file of the devices that "roster" admits.
 
@@ -164,11 +173,12 @@ class Services:
         With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
         shows how two would work together.
 
-        ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log.
+        ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log. ``stop`` ends a start.
         """
         self.root = root
         self._witnesses = tuple(witnesses)
         self._listen = listen
+        self._stop = stop
         self._ports = ports
         self._helper = helper
         _validate.one_of(ADMISSIONS, admission=admission)
@@ -254,16 +264,16 @@ class Services:
             adopt_successor(self.root / "aggregator")
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
-                helper.wait_serving(self.ca, identity=self._distributor_identity())
+                helper.wait_serving(self.ca, identity=self._distributor_identity(), stop=self._stop)
             issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
             distributor = self.start_child("distributor", self._ports[1])
             aggregator = self.start_child("aggregator", self._ports[2])
             for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
-                child.wait_serving(self.ca)
+                child.wait_serving(self.ca, stop=self._stop)
             self.write_reference_values()
             self.pin_log()
             server = self.start_child("server", self._ports[0])
-            server.wait_serving(self.ca)
+            server.wait_serving(self.ca, stop=self._stop)
         except BaseException:
             self.stop()
             raise

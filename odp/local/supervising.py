@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from odp.errors import ServiceError
+from odp.errors import OdpError, ServiceError
 
 if TYPE_CHECKING:
     from odp.local.processes import Services
@@ -47,18 +47,21 @@ class Supervisor:
                 self._plan(name, now)
             elif now >= self._due[name]:
                 del self._due[name]
-                self._services.restart_child(name)
+                try:
+                    self._services.restart_child(name)
+                except (OdpError, OSError) as error:  # a full disk, or no memory: that may pass, as with its own end
+                    self._plan(name, now, str(error))
 
-    def _plan(self, name: str, now: float) -> None:
-        child = self._services.children[name]
+    def _plan(self, name: str, now: float, line: str = "") -> None:
+        line = line or self._services.children[name].last_line()
         ends = [at for at in self._ends.get(name, []) if now - at < WITHIN_SECONDS]
         ends.append(now)
         self._ends[name] = ends
         if len(ends) > MOST_RESTARTS:
             raise ServiceError(
                 f"{name} ended {len(ends)} times in {WITHIN_SECONDS / 60:.0f} minutes, the last time with: "
-                f"{child.last_line()}; the others were stopped too"
+                f"{line}; the others were stopped too"
             )
         pause = _FIRST_PAUSE_SECONDS * 2 ** (len(ends) - 1)
         self._due[name] = now + pause
-        self._say(f"{name} ended by itself and is started again in {pause:.0f} s; its last line: {child.last_line()}")
+        self._say(f"{name} ended by itself and is started again in {pause:.0f} s; its last line: {line}")

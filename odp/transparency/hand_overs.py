@@ -2,7 +2,7 @@
 
 An auditor follows each population from code to code. A ledger by other code than the last one's needs a hand-over
 between the two, and continues what was handed over: the same id, the same first entries under the same head. What the
-old code signs afterwards may only be of what it had charged before.
+old code signs afterwards may only be of what it had charged before, unless the population was handed back to it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class WrongHandOver(OdpError):
 
 @dataclass(frozen=True)
 class _Handed:
-    statement: hand_over_pb2.HandOverStatement
-    population: hand_over_pb2.HandedPopulation
+    predecessor_image: str
+    entries: int
+    head: bytes
 
 
 def open_hand_over(entry: HandOverEntry, enclave: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
@@ -67,8 +68,8 @@ class HandOvers:
         self._ids: dict[str, bytes] = {}
         # Entries of its newest ledger in the log.
         self._logged: dict[str, int] = {}
-        # By population and the code that gave it away.
-        self._handed: dict[tuple[str, str], _Handed] = {}
+        # By population, the oldest first.
+        self._handed: dict[str, list[_Handed]] = {}
 
     def attested(self, ledgers: Mapping[str, bytes]) -> None:
         """Evidence shows these ids of ledgers. Raises WrongHandOver where a population has two."""
@@ -86,12 +87,12 @@ class HandOvers:
         statement = open_hand_over(entry, enclave)
         for one in statement.populations:
             self.attested({one.population: one.ledger_id})
-            holder = self._holder.get(one.population, enclave.image_digest)
-            if holder != enclave.image_digest or (one.population, holder) in self._handed:
+            if self._holder.get(one.population, enclave.image_digest) != enclave.image_digest:
                 raise WrongHandOver(f"population {one.population!r} is not that code's to hand over")
             if one.entries < self._logged.get(one.population, 0):
                 raise WrongHandOver(f"it hands over fewer entries of population {one.population!r} than were logged")
-            self._handed[one.population, holder] = _Handed(statement, one)
+            handed = _Handed(enclave.image_digest, one.entries, one.head)
+            self._handed.setdefault(one.population, []).append(handed)
             self._holder[one.population] = statement.successor_image
 
     def charged(self, before: LedgerHead, new: Sequence[Entry], image_digest: str) -> None:
@@ -100,22 +101,22 @@ class HandOvers:
         Raises WrongHandOver where the population is another code's, or its first entries are not those handed over.
         """
         name, entries = before.population, before.entries + len(new)
-        given_away = self._handed.get((name, image_digest))
-        if given_away is not None and entries > given_away.population.entries:
-            raise WrongHandOver(
-                f"it has {entries} entries, and the code that signed it handed population {name!r} over "
-                f"with {given_away.population.entries}"
-            )
-        if given_away is None and self._holder.setdefault(name, image_digest) != image_digest:
-            raise WrongHandOver(f"population {name!r} was not handed over to the code that signed it")
-        heads = [before.sha256, *(entry.sha256 for entry in new)]
-        for (population, _), handed in self._handed.items():
-            # No hand-over has fewer entries than were logged before it, so each is compared once.
-            first = handed.population.entries - before.entries
-            if population == name and 0 <= first <= len(new) and heads[first] != handed.population.head:
+        hand_overs = self._handed.get(name, [])
+        if self._holder.setdefault(name, image_digest) != image_digest:
+            given_away = [handed.entries for handed in hand_overs if handed.predecessor_image == image_digest]
+            if not given_away:
+                raise WrongHandOver(f"population {name!r} was not handed over to the code that signed it")
+            if entries > given_away[-1]:
                 raise WrongHandOver(
-                    f"its first {handed.population.entries} entries are not those that were handed over"
+                    f"it has {entries} entries, and the code that signed it handed population {name!r} over "
+                    f"with {given_away[-1]}"
                 )
+        heads = [before.sha256, *(entry.sha256 for entry in new)]
+        for handed in hand_overs:
+            # No hand-over has fewer entries than were logged before it, so each is compared once.
+            first = handed.entries - before.entries
+            if 0 <= first <= len(new) and heads[first] != handed.head:
+                raise WrongHandOver(f"its first {handed.entries} entries are not those that were handed over")
         self._logged[name] = entries
 
 

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ _ROLE_FILE = "format"
 _ROLE = re.compile(rb"odp ([a-z-]{1,32}) 1\n")
 #: Of a start alone: who holds the folder, where it served, how SQLite shares memory, what a kill left unfinished.
 _PASSING = re.compile(r"lock|address|control-address|.*-shm|\..*\.tmp|.*\.lock")
-_MODES = (0o600, 0o644)
+# Whatever mode a file has, it comes back with one of two: whether others may read it is what counts.
+_MODES = _PRIVATE, _PUBLIC = 0o600, 0o644
 _LARGEST_MANIFEST = 2**26
 _CHUNK = 2**20
 
@@ -69,7 +71,7 @@ def back_up(state: Path, archive: Path) -> Backup:
         listed: dict[str, dict[str, Any]] = {}
         for path in _files(state):
             digest, size = _digest(path)
-            mode = path.stat().st_mode & 0o777
+            mode = _PUBLIC if path.stat().st_mode & stat.S_IROTH else _PRIVATE
             listed[str(path.relative_to(state))] = {"mode": mode, "sha256": digest, "size": size}
         manifest = json.dumps({"files": listed, "format": _FORMAT, "role": role}, sort_keys=True).encode()
         with (
@@ -99,18 +101,19 @@ def restore(archive: Path, state: Path) -> Backup:
             whole.unlink()
             if made == _read_manifest(archive):
                 return _summary(_manifest(made, archive))
+        if unfinished.exists() and whole.exists() and whole.read_bytes() != _read_manifest(archive):
+            # A kill came while another backup was put in place.
+            _move(_chips(unfinished), unfinished, state)
+            whole.unlink()
         if unfinished.exists() and not whole.exists():
             shutil.rmtree(unfinished)  # a kill came while it was unpacked
-        chips = [folder for folder in _all_folders(state) if (folder / _CHIP).is_file()]
+        chips = _chips(state)
         _require_empty(state, chips)
         if not unfinished.exists():
             data = _unpack(archive, unfinished)
             write_atomically(whole, data)
         found = _manifest(whole.read_bytes(), archive)
-        for chip in chips:
-            place = unfinished / chip.relative_to(state)
-            make_folders(place.parent)
-            chip.rename(place)
+        _move(chips, state, unfinished)
         if state.exists():
             _remove_empty(state)
         unfinished.rename(state)
@@ -136,6 +139,17 @@ def _role(state: Path) -> str:
 def _all_folders(state: Path) -> Iterator[Path]:
     for root, _, _ in os.walk(state):
         yield Path(root)
+
+
+def _chips(state: Path) -> list[Path]:
+    return [folder for folder in _all_folders(state) if (folder / _CHIP).is_file()]
+
+
+def _move(chips: list[Path], source: Path, target: Path) -> None:
+    for chip in chips:
+        place = target / chip.relative_to(source)
+        make_folders(place.parent)
+        chip.rename(place)
 
 
 def _folders(state: Path) -> list[Path]:

@@ -23,6 +23,7 @@ _FORMAT = "1"
 _LOCK = "lock"
 _ROLE = "format"
 _MIN_FREE_BYTES = 16 * 2**20
+_KEPT = "kept-"
 _LARGEST_KEY_FILE = 16 * 1024
 
 
@@ -100,6 +101,20 @@ class StateFolder:
                 f"{self.path(name)} is gone, and {beside} is not: restore the file from a backup; without it, what "
                 "was stored is not to be trusted"
             )
+
+    def require_kept(self, name: str) -> None:
+        """Raises StateError where ``note_kept`` was told of the file ``name``, and it is gone or empty now."""
+        path, note = self.path(name), self.path(f"{_KEPT}{name}")
+        if note.exists() and not (path.exists() and path.stat().st_size):
+            raise StateError(
+                f"{path} is gone or empty: restore it from a backup; to begin without all that it held, remove "
+                f"{note.name} too"
+            )
+
+    def note_kept(self, name: str) -> None:
+        """Notes, durably, that the file ``name`` holds something: its absence is no first start from here on."""
+        if not self.path(f"{_KEPT}{name}").exists():
+            self.write_atomically(f"{_KEPT}{name}", b"")
 
     def write_atomically(self, name: str, data: bytes) -> None:
         """Replaces a file, durably: after a crash it holds the old bytes or the new ones, never a mix (mode 0600).

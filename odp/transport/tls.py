@@ -198,17 +198,25 @@ def read_ca(path: Path) -> bytes:
 def development_identity(state: StateFolder, ca_folder: Path | None = None) -> TlsIdentity:
     """An identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), made on first start.
 
-    Its name is that of ``state.role``. A stored certificate that lacks something, or ends within 30 days, is replaced.
+    Its name is that of ``state.role``. A stored certificate that lacks something, is not valid yet, or ends within 30
+    days is replaced.
 
-    Raises ConfigurationError where the CA has expired: whoever pinned it has to pin another one.
+    Raises ConfigurationError where the CA has expired, or is not valid yet: whoever pinned it has to pin another one.
     """
     folder = ca_folder if ca_folder is not None else state.path("ca")
     ca_certificate, ca_key = _development_ca(folder)
-    ended = ca_certificate.not_valid_after_utc
-    if datetime.datetime.now(datetime.UTC) >= ended:
+    begins, ended = ca_certificate.not_valid_before_utc, ca_certificate.not_valid_after_utc
+    now = datetime.datetime.now(datetime.UTC)
+    if now >= ended:
         raise ConfigurationError(
             f"the development CA in {folder} expired at {utc(ended.timestamp())}; remove that folder, start again, and "
             f"give devices and developers the new {CA_FILE}"
+        )
+    if now < begins:
+        raise ConfigurationError(
+            f"the development CA in {folder} is valid from {utc(begins.timestamp())} on, and it is "
+            f"{utc(now.timestamp())} here; check the clock. Where that was wrong when the CA was made, remove that "
+            f"folder, start again, and give devices and developers the new {CA_FILE}"
         )
     known: dict[str, Any] = {
         "files": {"certificate": state.path("tls.pem"), "key": state.path("tls.key"), "ca": folder / CA_FILE},
@@ -309,8 +317,10 @@ def _usable(certificate_pem: bytes, key_pem: bytes, ca: x509.Certificate, name: 
         complete = name in uri_names(certificate) and all(_allows(certificate, usage) for usage in _BOTH_ENDS)
     except Exception:  # any failure means that a new certificate is needed, whatever the reason
         return False
-    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return matching and complete and left.total_seconds() >= WARN_SECONDS
+    now = datetime.datetime.now(datetime.UTC)
+    left = certificate.not_valid_after_utc - now
+    in_time = certificate.not_valid_before_utc <= now and left.total_seconds() >= WARN_SECONDS
+    return matching and complete and in_time
 
 
 def _allows(certificate: x509.Certificate, usage: x509.ObjectIdentifier) -> bool:

@@ -145,6 +145,7 @@ class Failure(_message.Message):
         KIND_SIGNATURE: _ClassVar[Failure.Kind]
         KIND_DECRYPTION: _ClassVar[Failure.Kind]
         KIND_NOT_HELD: _ClassVar[Failure.Kind]
+        KIND_POPULATION_FULL: _ClassVar[Failure.Kind]
     KIND_UNSPECIFIED: Failure.Kind
     KIND_CONFIGURATION: Failure.Kind
     KIND_PRIVACY: Failure.Kind
@@ -153,6 +154,7 @@ class Failure(_message.Message):
     KIND_SIGNATURE: Failure.Kind
     KIND_DECRYPTION: Failure.Kind
     KIND_NOT_HELD: Failure.Kind
+    KIND_POPULATION_FULL: Failure.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     kind: Failure.Kind

@@ -66,6 +66,6 @@ def test_data_without_features_and_places_that_cannot_be_written_are_refused(tmp
     error = call("simulate", "--data", str(plain), "--preset", "auto", "--delta", "1e-4", "--features").exception
     assert isinstance(error, DataError)
     assert "no public item features" in str(error)
-    error = call("data", "features", DATA, str(tmp_path / "missing" / "features.npy")).exception
+    error = call("data", "features", DATA, str(plain / "below.npy")).exception
     assert isinstance(error, ConfigurationError)
     assert "cannot write" in str(error)

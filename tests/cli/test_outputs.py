@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from cli.conftest import Printed
 
 from odp.cli.main import main
-from odp.cli.outputs import output_file, output_folder, writing
+from odp.cli.outputs import output_file, output_folder, writing, writing_file
 from odp.errors import ConfigurationError
 
 Odp = Callable[..., Printed]
@@ -37,6 +38,7 @@ def occupied(tmp_path: Path) -> Path:
         ("privacy", "report", "0", "--html"),
         ("device", "export"),
         ("device", "roster"),
+        ("data", "features", "synthetic"),
         ("enclave", "reference-values", "--output"),
         ("enclave", "endorse", "--output"),
     ],
@@ -85,3 +87,22 @@ def test_a_port_that_is_none_is_told_in_one_line(
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'--port'" in line
+
+
+def test_a_pipe_or_a_device_is_no_output_and_is_not_touched(tmp_path: Path) -> None:
+    """A file is put in the place of an output, as a whole: in that of /dev/null, too."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for special in (pipe, Path("/dev/null")):
+        with pytest.raises(ConfigurationError, match="it is no ordinary file"):
+            output_file(special)
+    assert pipe.is_fifo()
+
+
+def test_the_folder_that_a_trial_took_away_is_there_when_the_output_is_written(tmp_path: Path) -> None:
+    wanted = tmp_path / "new" / "deeper" / "name"
+    output_file(wanted)
+    with writing_file(wanted):
+        wanted.write_text("all of it")
+    with pytest.raises(ConfigurationError, match="cannot write to"), writing_file(wanted / "below"):
+        pytest.fail("its folder is a file")

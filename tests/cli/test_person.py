@@ -176,12 +176,15 @@ def test_an_opt_out_by_name_by_id_or_of_everything_and_back(odp: Odp, lived: Liv
         assert store.local_parameters(lived.task) is None
     odp("device", "opt-out", lived.task.hex()[:9], "--undo", *at)
     odp("device", "opt-out", "films", *at)
-    for unknown in ("a-task-of-the-future", "flims", "0" * 64):
+    for unknown in ("a-task-of-the-future", "flims", "0" * 64, ""):
         for undo in ((), ("--undo",)):
             with pytest.raises(ConfigurationError, match="was offered: it knows films") as refused:
                 odp("device", "opt-out", unknown, *undo, *at)
             assert ("did you mean 'films'" in str(refused.value)) == (unknown == "flims")
     assert "never met" in odp("device", "opt-out", "a-task-of-the-future", "--ahead", *at).err
+    for impossible in ("", "Films, all of them", "x" * 65):
+        with pytest.raises(ConfigurationError, match="task="):
+            odp("device", "opt-out", impossible, "--ahead", *at)
     odp("device", "opt-out", "--all", *at)
     text = odp("device", "privacy", *at).err
     for told in ("opted out of films", "opted out of a-task-of-the-future", "opted out of everything"):

@@ -15,6 +15,7 @@ from odp.local.successor import adopt_successor
 from odp.transparency import NoteKey
 from odp.transparency.endorsements import EndorsementFile, endorse
 from odp.transparency.entries import PolicyEntry
+from odp.transparency.excerpt import MOST_ENDORSEMENTS
 from odp.transparency.log_files import LogFiles
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.records import SealedRecord
@@ -67,18 +68,37 @@ def test_the_excerpt_comes_once_the_log_has_the_endorsement(log: LogFiles, liste
         waited.append(seconds)
         log.append(entries[1:2], now=NOW)
 
-    found = logged(Source(log), listed, NEW, POLICY, pause=pause)  # type: ignore[arg-type]  # what it asks of a server
+    found = logged(Source(log), listed, NEW, OLD, POLICY, pause=pause)  # type: ignore[arg-type]  # all that it asks
     assert list(found.endorsements) == entries[:2], "those that the log has, and no others"
     assert len(waited) == 1
     assert len(found.leaves) == 32 * log.size
 
 
+def test_r283_the_excerpt_fits_a_hand_over_however_many_versions_were_endorsed_before(
+    log: LogFiles, tmp_path: Path
+) -> None:
+    keys = [SigningKey.generate() for _ in range(3)]
+    images = [f"sha384:{number:096x}" for number in range(MOST_ENDORSEMENTS)]
+    entries = [
+        endorse(
+            key, role="aggregator", image_digest=image, policy_sha256=POLICY.sha256.hex(), not_before=0, not_after=2**39
+        )[0]
+        for image in images
+        for key in keys
+    ]
+    EndorsementFile((PolicyEntry(POLICY.to_bytes()),), tuple(entries)).save(tmp_path / "all.json")
+    log.append([entry.encode() for entry in entries], now=NOW)
+    listed = tmp_path / "all.json"
+    found = logged(Source(log), listed, images[-1], images[-2], POLICY)  # type: ignore[arg-type]  # as above
+    assert list(found.endorsements) == [entry.encode() for entry in entries[-6:]]
+
+
 def test_a_log_that_never_has_it_and_a_file_without_it_are_told(log: LogFiles, listed: Path) -> None:
     source = Source(log)
     with pytest.raises(ServiceError, match="does not hold the endorsement"):
-        logged(source, listed, NEW, POLICY, seconds=0.0)  # type: ignore[arg-type]  # as above
+        logged(source, listed, NEW, OLD, POLICY, seconds=0.0)  # type: ignore[arg-type]  # as above
     with pytest.raises(ConfigurationError, match="have an endorser add it"):
-        logged(source, listed, "sha384:" + "9" * 96, POLICY)  # type: ignore[arg-type]  # as above
+        logged(source, listed, "sha384:" + "9" * 96, OLD, POLICY)  # type: ignore[arg-type]  # as above
 
 
 def _folder(path: Path, *records: str) -> None:

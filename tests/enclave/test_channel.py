@@ -27,7 +27,7 @@ from odp.enclave.channel import (
     failure_of,
     serve,
 )
-from odp.errors import BudgetExceeded, ConfigurationError, DataError, PrivacyError, StateError
+from odp.errors import BudgetExceeded, ConfigurationError, DataError, PopulationFull, PrivacyError, StateError
 from odp.transport.channel import LONG_DEADLINE
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
 from odp.v1.distributor_pb2 import SelectRequest
@@ -242,7 +242,7 @@ def test_requests_of_one_lane_keep_their_order_and_a_post_is_not_answered(pair: 
     "error",
     [
         ConfigurationError("x=1"), PrivacyError("rule"), BudgetExceeded("no ε left"), StateError("rolled back"),
-        SignatureError("not the developer's"), NotHeld("model"), DecryptionError(),
+        SignatureError("not the developer's"), NotHeld("model"), DecryptionError(), PopulationFull("16 rounds"),
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
@@ -372,6 +372,37 @@ def test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline(
     client.close()
 
 
+def test_an_enclave_is_not_taken_for_dead_for_time_in_which_its_host_did_not_run_either(
+    sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container was paused for an hour: the signs of life of that time were neither asked for nor given."""
+    ended, looked = threading.Event(), threading.Semaphore(0)
+
+    class Time:
+        now, step = 0.0, 0.0
+
+        @classmethod
+        def monotonic(cls) -> float:
+            cls.now += cls.step
+            looked.release()
+            return cls.now
+
+    monkeypatch.setattr(channel, "time", Time)
+    client = Client(Connection(sockets[0]), ended=lambda _: ended.set(), ping=0.01, pong=0.03)
+
+    def look(times: int) -> None:
+        for _ in range(times):
+            assert looked.acquire(timeout=SECONDS)
+
+    look(5)
+    Time.now += 3600.0
+    look(5)
+    assert not ended.is_set()
+    Time.step = 0.01
+    assert ended.wait(SECONDS)
+    client.close()
+
+
 def test_an_enclave_that_works_for_long_shows_that_it_is_alive(pair: Callable[..., Pair]) -> None:
     """Its call takes longer than a sign of life may, and is answered."""
     work = threading.Event()
@@ -386,10 +417,10 @@ def test_an_enclave_that_works_for_long_shows_that_it_is_alive(pair: Callable[..
 
 
 @pytest.mark.parametrize("call", ["open_round", "charge", "seal_release", "install"])
-def test_calls_that_compute_for_long_have_longer_than_questions(call: str) -> None:
+def test_questions_wait_for_calls_that_compute_for_long(call: str) -> None:
     assert call in channel._LONG_CALLS
     assert {field.name for field in EnclaveRequest.DESCRIPTOR.fields} >= channel._LONG_CALLS
-    assert channel.CALL_SECONDS < channel.LONG_CALL_SECONDS <= LONG_DEADLINE
+    assert channel.LONG_CALL_SECONDS <= LONG_DEADLINE < channel.CALL_SECONDS
 
 
 def test_an_enclave_that_sends_no_messages_is_taken_for_dead(sockets: tuple[socket.socket, socket.socket]) -> None:

@@ -263,7 +263,10 @@ def test_a_ctrl_c_at_the_host_does_not_reach_its_enclave(images: None, tmp_path:
 
 
 TELL = "print(*enclave.processes, flush=True); sys.stdin.read()"
+# A run in the background may have started with SIGINT ignored, which children inherit.
 INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     {body}
 except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from enrolment.world import NOW, Developer, World
+from enrolment.world import NOW, Clock, Developer, World
 
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError
@@ -159,6 +159,18 @@ def test_what_is_not_needed_any_more_is_forgotten(tmp_path: Path) -> None:
     world.clock.now += 2 * DAY + 1
     world.token_key(world.developer.task("next"), 0)
     assert world.storage.sizes() == (1, 0)
+
+
+def test_r289_a_clock_that_is_wrong_for_a_moment_ends_no_key(world: World) -> None:
+    """A key that is ended gives no token again, and the round that was opened with it no further contribution."""
+    world.monotonic = Clock(0.0)
+    world.restart()
+    key = world.token_key(world.developer.task(), 0)
+    world.clock.now += 365 * DAY
+    world.monotonic.now += 60.0
+    world.token_key(world.developer.task("another"), 0)
+    world.clock.now = NOW + 120.0
+    world.token(world.device(1), key)
 
 
 def test_malformed_requests_are_refused_before_anything_is_counted(world: World) -> None:

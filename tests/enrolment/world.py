@@ -95,6 +95,7 @@ class World:
     ) -> None:
         self.folder = folder
         self.clock = Clock() if clock is None else clock
+        self.monotonic = self.clock
         self.limits = limits
         self.developer = Developer()
         self.vendor = EmulatedVendor.open(folder / "vendor", clock=self.clock)
@@ -114,6 +115,7 @@ class World:
             developers=[self.developer.key.public],
             limits=self.limits,
             clock=self.clock,
+            monotonic=self.monotonic,
         )
 
     def device(self, number: int) -> Device:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,13 @@ def test_an_address_of_an_earlier_run_is_not_believed(tmp_path: Path) -> None:
         child.wait_serving(tmp_path / "ca.pem")
     child.stop()
     assert not (tmp_path / "address").exists()
+
+
+def test_a_start_that_is_interrupted_waits_for_no_program(tmp_path: Path) -> None:
+    silent = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    child = Child("silent", [], state=tmp_path, log=tmp_path / "log", command=silent)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        child.wait_serving(tmp_path / "ca.pem", stop=stop)
+    child.stop()

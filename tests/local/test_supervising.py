@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odp.errors import ServiceError
+from odp.errors import DiskFull, ServiceError
 from odp.local.processes import OPEN, Services
 from odp.local.supervising import MOST_RESTARTS, WITHIN_SECONDS, Supervisor
 
@@ -21,6 +21,7 @@ class Programs:
         self.now = 0.0
         self.starts: list[tuple[str, float]] = []
         self.lines: list[str] = []
+        self.failures: list[Exception] = []
         self.children: dict[str, Any] = {}
         for name in ("aggregator", "server"):
             self.restart_child(name)
@@ -29,6 +30,8 @@ class Programs:
 
     def restart_child(self, name: str) -> None:
         self.starts.append((name, self.now))
+        if self.failures:
+            raise self.failures.pop(0)
         process = SimpleNamespace(code=None)
         process.poll = lambda: process.code
         self.children[name] = SimpleNamespace(process=process, last_line=lambda: "no space left on device")
@@ -69,6 +72,17 @@ def test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses == sorted(pauses)
     assert pauses[-1] >= 8.0
+
+
+@pytest.mark.parametrize("error", [DiskFull("state folder: disk full"), BlockingIOError("no more processes")])
+def test_r253_a_start_that_fails_is_tried_again_and_the_others_go_on(error: Exception) -> None:
+    programs = Programs()
+    programs.failures = [error] * 2
+    programs.end("aggregator")
+    programs.run(10.0)
+    assert [at for _, at in programs.starts] == [1.0, 3.0, 7.0]
+    assert [str(error) in line for line in programs.lines] == [False, True, True]
+    assert programs.children["server"].process.code is None
 
 
 def test_r253_a_program_that_ran_for_long_begins_anew() -> None:

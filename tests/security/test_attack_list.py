@@ -385,6 +385,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_lost_files.py::test_r243_a_device_that_lost_what_it_saw_of_a_log_believes_no_other_one"),
         ("R243", "a log that was started anew under a server",
          "security/test_lost_files.py::test_r243_a_log_that_is_older_than_the_servers_database_is_not_served"),
+        ("R286", "a lost or empty database",
+         "security/test_lost_files.py::test_r286_a_program_whose_database_is_lost_does_not_start_anew"),
+        ("R286", "a device that lost what it knows of its populations", "device_runtime/test_charters.py::"
+         "test_r286_a_device_that_lost_what_it_knows_of_its_populations_trusts_no_first_answer_again"),
+        ("R287", "a disk that is full when a hand-over is logged",
+         "server/test_transparency.py::test_r287_what_could_not_be_logged_is_logged_whole_at_the_next_try"),
+        ("R285", "a distributor that lost a model of an open round",
+         "server/test_driver.py::test_r285_a_distributor_that_lost_a_model_gets_it_again_while_the_server_runs"),
         ("R244", "a log without its checkpoint",
          "transparency/test_repair.py::test_a_log_without_its_checkpoint_is_refused_and_not_started_anew"),
         ("R244", "a repair from an older copy",
@@ -503,10 +511,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "server/test_waits.py::test_a_device_that_declines_costs_each_later_round_seconds_and_not_its_whole_time"),
         ("R265", "a budget that the population does not have",
          "trusted_aggregator/test_checking.py::test_a_task_beyond_the_populations_budget_is_refused_when_it_is_asked"),
+        ("R288", "a witness that hangs",
+         "server/test_transparency.py::test_r288_a_witness_that_hangs_holds_up_no_task"),
         ("R264", "an enclave that hangs",
          "enclave/test_channel.py::test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline"),
         ("R264", "a service that hangs on one task",
          "server/test_waits.py::test_a_task_whose_service_does_not_answer_holds_up_no_other"),
+        ("R290", "more tasks of a population than may have a round open, to end one that has spent budget",
+         "security/test_quotas.py::"
+         "test_r290_a_population_that_is_full_lets_a_task_wait_that_has_spent_and_does_not_end_it"),
+        ("R291", "a script that ends a task and forgot to say which",
+         "cli/test_task.py::test_an_empty_id_names_no_task_even_where_there_is_one_alone"),
     ],
     "hand-overs": [
         ("R270", "a successor that nobody, or too few, endorsed",
@@ -526,6 +541,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_hand_over.py::test_the_key_is_not_given_before_the_successor_is_named_in_force"),
         ("R271", "a second successor, a replayed package",
          "security/test_hand_over.py::test_a_second_successor_is_refused_though_it_is_endorsed"),
+        ("R282", "a successor that was replaced, with the key that it got before",
+         "security/test_hand_over.py::"
+         "test_r282_a_successor_that_has_the_key_gets_nothing_once_another_is_named"),
         ("R271", "two processes of the successor",
          "security/test_hand_over.py::test_of_two_processes_of_the_successor_one_goes_on"),
         ("R272", "death at each step", "security/test_hand_over.py::"
@@ -540,6 +558,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_contributed_before"),
         ("R276", "a log that hides a hand-over, or invents one",
          "transparency/test_hand_overs.py::test_every_lie_about_a_hand_over_is_named"),
+        ("R280", "charges by code that handed a population back",
+         "transparency/test_hand_overs.py::"
+         "test_r280_what_was_handed_back_is_no_longer_the_next_codes_to_charge_or_to_hand_over"),
     ],
     "backups": [
         ("R277", "an older ledger, or none",
@@ -571,6 +592,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
     ],
     "clocks": [
+        ("R289", "certificates made by a clock that was ahead", "security/test_certificates.py::"
+         "test_r289_a_clock_that_was_ahead_when_certificates_were_made_ends_the_start_or_is_mended"),
+        ("R289", "a clock set ahead by a year while an issuer prunes",
+         "enrolment/test_issuer.py::test_r289_a_clock_that_is_wrong_for_a_moment_ends_no_key"),
         ("R252", "the clock set back or ahead while a round is open",
          "server/test_driver.py::test_r252_a_clock_that_is_set_neither_holds_a_round_open_nor_closes_it_early"),
         ("R252", "the clock set while the server is away",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,3 +187,27 @@ def test_r251_a_development_certificate_is_replaced_30_days_before_its_end(
         assert ends_at(found.certificate_pem) > ends_at(soon.certificate_pem) + 365 * DAY
         assert found.ca_pem == soon.ca_pem
         assert text.getvalue() == ""
+
+
+@pytest.mark.parametrize("which", ["ca", "certificate"])
+def test_r289_a_clock_that_was_ahead_when_certificates_were_made_ends_the_start_or_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """A certificate of the future is shown to nobody who believes it: nothing would say why nobody connects."""
+    with StateFolder.open(tmp_path / "state", "server") as state:
+        if which == "certificate":
+            tls._development_ca(state.path("ca"))
+        with monkeypatch.context() as patch:
+            patch.setattr(tls, "_CLOCK_SKEW", -datetime.timedelta(days=300))
+            if which == "ca":
+                tls._development_ca(state.path("ca"))
+            else:
+                made = development_identity(state)
+        if which == "certificate":
+            assert development_identity(state).certificate_pem != made.certificate_pem
+            return
+        with pytest.raises(
+            ConfigurationError, match=r"CA in .* is valid from 20.* on, and it is 20.* here; check the clock"
+        ) as error:
+            development_identity(state)
+        assert "\n" not in str(error.value)

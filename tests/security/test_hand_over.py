@@ -20,6 +20,7 @@ from odp.errors import (
     StateError,
     TransparencyError,
 )
+from odp.privacy.ledger_entry import Budget
 from odp.privacy.ledger_state import LedgerHead
 from odp.signed.charter import approve, found
 from odp.v1 import common_pb2
@@ -109,10 +110,7 @@ def test_a_ledger_whose_sum_was_sealed_goes_on_under_the_successors_own_key(
 
 def test_what_is_left_of_the_budget_is_all_that_the_successor_can_spend(make_world: Make) -> None:
     world, endorsers = upgradable(make_world, policy={"population_epsilon": 10.0, "population_delta": 1e-6})
-    for round in range(3):
-        world.open(round)
-        world.fill(range(4), round)
-        world.learn(world.close(round))
+    _run_task(world)
     endorsers.endorse(NEW, world.policy)
     upgrade = Upgrade(world, endorsers)
     world = upgrade.move(upgrade.run())
@@ -124,6 +122,37 @@ def test_what_is_left_of_the_budget_is_all_that_the_successor_can_spend(make_wor
         world.open()
     fresh, _ = upgradable(make_world, policy={"population_epsilon": 10.0, "population_delta": 1e-6})
     fresh.open()  # a ledger that started at zero would pay for as much again
+
+
+def _left(world: Any) -> float:
+    budget = Budget(world.policy.population_epsilon, world.policy.population_delta)
+    ledger = world.core._populations[world.population].ledger
+    left: float = ledger.remaining("", task_budget=budget, population_budget=budget).population_epsilon
+    return left
+
+
+def _run_task(world: Any) -> None:
+    for round in range(3):
+        world.open(round)
+        world.fill(range(4), round)
+        world.learn(world.close(round))
+
+
+def test_of_epsilon_20_a_task_took_8_before_the_upgrade_and_12_are_left_after_it(make_world: Make) -> None:
+    world, endorsers = upgradable(make_world, policy={"population_epsilon": 20.0, "population_delta": 1e-6})
+    _run_task(world)
+    left = _left(world)
+    assert left == pytest.approx(12.0, abs=0.1)
+    endorsers.endorse(NEW, world.policy)
+    upgrade = Upgrade(world, endorsers)
+    world = upgrade.move(upgrade.run())
+    assert _left(world) == left
+    world.adopt(world.sign(world.definition(minimum=3, epsilon=20.0, name="too-much")))
+    with pytest.raises(BudgetExceeded, match="was not started"):
+        world.open()
+    world.adopt(world.sign(world.definition(minimum=3, epsilon=12.0, name="the-rest")))
+    _run_task(world)
+    assert 0.0 <= _left(world) < left
 
 
 STEPS = (
@@ -314,17 +343,72 @@ def test_a_second_successor_is_refused_though_it_is_endorsed(make_world: Make) -
     for image in (NEW, OTHER):
         endorsers.endorse(image, world.policy)
     first = Upgrade(world, endorsers)
-    request = first.request()
-    world.settle(world.core.begin_hand_over(request))
+    first.run()
     second = Upgrade(world, endorsers, image=OTHER)
     with pytest.raises(PrivacyError, match="handed over"):
         second.run()
-    first.run()
     assert first.package is not None
     # The package of the first, replayed to the second: it is sealed to the first, over the nonce of the first.
     second.taking.draw_nonce()
     with pytest.raises(OdpError):
         second.taking.accept(first.package, endorsers.excerpt())
+
+
+@pytest.mark.parametrize("died", STEPS[2:])
+def test_r282_a_successor_that_never_takes_over_is_replaced_and_gets_nothing_afterwards(
+    make_world: Make, died: str
+) -> None:
+    """A version that cannot start, or that was withdrawn, must not take the budget with it."""
+    world, endorsers = _charged(make_world)
+    before = _spent(world.core, world)
+    for image in (NEW, OTHER):
+        endorsers.endorse(image, world.policy)
+    first, second = Upgrade(world, endorsers), Upgrade(world, endorsers, image=OTHER)
+
+    def kill(step: str) -> None:
+        if step == died:
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        first.run(kill)
+    if died == STEPS[-1]:
+        with pytest.raises(PrivacyError, match="handed over"):
+            second.run()
+        assert _spent(first.restart(), world) == before
+        return
+    world.restart()
+    assert _spent(second.run(), world) == before
+    _charges_nothing(world)
+    if first.stored:
+        with pytest.raises(StateError, match="rolled back"):
+            first.restart()
+    first.launch()
+    with pytest.raises(PrivacyError, match="handed over"):
+        first.run()
+    assert _spent(second.restart(), world) == before
+
+
+def test_r282_a_successor_that_has_the_key_gets_nothing_once_another_is_named(make_world: Make) -> None:
+    world, endorsers = _charged(make_world)
+    before = _spent(world.core, world)
+    for image in (NEW, OTHER):
+        endorsers.endorse(image, world.policy)
+    first, second = Upgrade(world, endorsers), Upgrade(world, endorsers, image=OTHER)
+
+    def stop(step: str) -> None:
+        if step == "the key was taken":
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        first.run(stop)
+    named = dict(world.records)
+    with pytest.raises(_Killed):
+        second.run(stop)
+    with pytest.raises(PrivacyError, match="was not handed over to this enclave"):
+        first.adopt(world.records)
+    with pytest.raises(StateError, match="handed over"):
+        first.adopt(named)
+    assert _spent(second.adopt(world.records), world) == before
 
 
 def test_of_two_processes_of_the_successor_one_goes_on(make_world: Make) -> None:

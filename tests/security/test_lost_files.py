@@ -72,6 +72,46 @@ def test_r243_a_program_whose_key_or_state_is_lost_does_not_start_anew(tmp_path:
     assert not (tmp_path / "state" / file).exists()
 
 
+def _serve(folder: Path) -> None:
+    server_program.start(server_program.Config(state=folder, listen="127.0.0.1:0")).stop()
+
+
+def _issue(folder: Path) -> None:
+    config = issuer_program.Config(
+        state=folder, developers=("ab" * 32,), roster=_roster(folder), listen="127.0.0.1:0",
+        control_listen="127.0.0.1:0",
+    )  # fmt: skip
+    issuer_program.start(config).stop()
+
+
+def _store(folder: Path) -> None:
+    with StateFolder.open(folder, "aggregator") as state:
+        SqliteStorage(state).close()
+
+
+@pytest.mark.parametrize("lost", ["removed", "empty"])
+@pytest.mark.parametrize(
+    ("run", "file"),
+    [(_serve, "server.sqlite"), (_issue, "issuer.sqlite"), (_store, "sealed.db"), (_store, "contributions.db")],
+)
+def test_r286_a_program_whose_database_is_lost_does_not_start_anew(
+    tmp_path: Path, run: Start, file: str, lost: str
+) -> None:
+    """Without it a server forgets its tasks, an issuer which device has its token, an aggregator its open rounds."""
+    folder = tmp_path / "state"
+    for _ in range(2):
+        run(folder)
+    (folder / file).unlink()
+    if lost == "empty":
+        (folder / file).touch(0o600)
+    for _ in range(2):
+        with pytest.raises(StateError, match=f"{file} is gone or empty: restore it from a backup"):
+            run(folder)
+    (folder / f"kept-{file}").unlink()
+    if file != "contributions.db":
+        run(folder)
+
+
 def test_r243_a_witness_without_its_last_checkpoint_cosigns_nothing(tmp_path: Path) -> None:
     world = LogWorld(tmp_path / "log")
     world.log.append(filler(3), now=NOW)

@@ -13,17 +13,19 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from aggregator_host import StoredHost
 
 from odp.crypto import SigningKey, domains
 from odp.enclave import registers
-from odp.errors import OdpError, PrivacyError, Refusal, StateError
+from odp.errors import Busy, OdpError, PopulationFull, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState, lines_of
 from odp.privacy.ledger_state import LedgerState
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import sign_order, task_sha256
 from odp.transport.state_folder import StateFolder
+from odp.transport.statuses import RETRY_WINDOW, status_of
 from odp.transport.sweeping import DAY
 from odp.v1 import aggregator_pb2
 from trusted_aggregator import limits, records
@@ -94,7 +96,7 @@ def test_r169_a_population_that_is_full_is_told_which_limit_and_others_go_on(
         before = dict(world.records), world.core.round_states()
         try:
             one.open()
-        except PrivacyError as error:
+        except PopulationFull as error:
             refused = str(error)
             break
     assert refused is not None
@@ -402,3 +404,25 @@ def test_r169_a_lost_copy_of_a_full_population_is_refused_as_any(world: Any) -> 
     world.settle(one.abandon())
     with pytest.raises(StateError, match="rolled back"):
         world.restart(old)
+
+
+def test_r290_a_population_that_is_full_lets_a_task_wait_that_has_spent_and_does_not_end_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a refusal by the rules ends for good: a server asks again after a window that it is given."""
+    monkeypatch.setattr("trusted_aggregator.opening.MOST_OPEN_ROUNDS", 1)
+    for device in range(3):
+        host.submit(device)
+    spent, other = host.world, task_of(host.world, "other")
+    spent.learn(host.close_round().SerializeToString())
+    host.world, other.core = other, host.core
+    host.open()
+    host.world = spent
+    with pytest.raises(Busy, match="has 1 rounds open, of at most 1") as full:
+        host.open(1)
+    code, _, trailing = status_of(full.value)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert RETRY_WINDOW in dict(trailing)
+    host.settle(other.abandon())
+    host.open(1)
+    assert host.count(1) == 0

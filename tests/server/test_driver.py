@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.models.item_features import item_features_sha256
 from odp.signed.task import model_sha256
 from odp.v1 import common_pb2
+from server.driver import PUBLISH_AGAIN_SECONDS
 from server.releases import attested_signing_key, noisy_tensors
 from server.storage import RoundState, TaskState
 from server.storage.sqlite import open_sqlite
@@ -517,3 +519,40 @@ def test_the_board_follows_every_change_of_a_round(world: Any, definition: Any) 
             assert model_sha256(answer.assignment.model) == world.aggregator.opened[sha256, entry][1]
     rounds = [pair for round in range(3) for pair in (("assignment", round), ("retry", 2))]
     assert seen == [("retry", 2), *rounds, ("retry", 60)]
+
+
+def test_r285_a_distributor_that_lost_a_model_gets_it_again_while_the_server_runs(world: Any, definition: Any) -> None:
+    """Its folder was restored from a backup: without the model, no device can take part, and the round never closes."""
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    driver.start()
+    try:
+        assert world.lines.wait_for("round_opened")
+        world.distributor.models.clear()
+        published, publish = threading.Event(), world.distributor._publish
+
+        def publishes(parts: Any, context: Any) -> Any:
+            reply = publish(parts, context)
+            published.set()
+            return reply
+
+        world.distributor._publish = publishes
+        world.monotonic.now += PUBLISH_AGAIN_SECONDS
+        driver.wake()
+        assert published.wait(30.0)
+    finally:
+        driver.stop()
+    assert set(world.distributor.models) == {(sha256, 0)}
+
+
+def test_r285_a_distributor_that_is_away_stops_no_round_where_models_are_published_again(
+    world: Any, definition: Any
+) -> None:
+    world.submit(definition)
+    driver = world.driver()
+    world.run(driver)
+    world.distributor.failures = [grpc.StatusCode.UNAVAILABLE]
+    driver.publish_again()
+    assert "not_published_again" in world.lines.text
+    world.aggregator.contributions = definition.cohort.goal
+    assert driver.step_once()

@@ -26,6 +26,7 @@ from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
 from server.servicer import checked_task, servicer
 from server.storage import RoundState, TaskState
+from server.waits import Wait
 
 TOKEN = "t" * 43
 AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
@@ -44,6 +45,7 @@ class Served:
     def __init__(self, world: Any, tls: Any) -> None:
         self.wakes = 0
         self.refuses: OdpError | None = None
+        self.wait: Wait | None = None
         self.board = world.board()
         answering = servicer(
             storage=world.storage,
@@ -54,6 +56,7 @@ class Served:
             token_name="operator.token",
             wake=self._wake,
             check_task=self._check,
+            waits_for=lambda sha256: self.wait,
             distributor_address="distributor.example:7201",
             aggregator_address="aggregator.example:7202",
             log=world.log,
@@ -467,3 +470,26 @@ def test_features_for_a_task_without_any_are_refused(served: Served, definition:
     code, details = served.refused("SubmitTask", request)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "0 bytes" in details
+
+
+@pytest.mark.parametrize(
+    ("ended", "over"),
+    [(TaskState.CANCELLING, TaskState.CANCELLED), (TaskState.FAILED, None)],
+    ids=["cancelled", "failed"],
+)
+def test_a_task_that_is_being_ended_says_whom_that_waits_for_until_it_is(
+    served: Served, world: Any, definition: Any, ended: TaskState, over: TaskState | None
+) -> None:
+    sha256 = served.submit(definition)
+    served.wait = Wait("could not end the task at the aggregator: nobody answers; tried 2 times", 5.0)
+    request = server_pb2.GetTaskRequest(task_sha256=sha256)
+
+    def status() -> server_pb2.TaskStatus:
+        return served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+
+    world.storage.end_task(sha256, ended)
+    assert (status().waits_for.reason, status().waits_for.until) == (served.wait.reason, 5.0)
+    world.storage.mark_abandoned(sha256)
+    if over is not None:
+        assert status().state == int(over)
+        assert not status().HasField("waits_for")

@@ -46,7 +46,9 @@ def issuer(world: Any, tmp_path: Path) -> Iterator[Asked]:
 def driver(world: Any, issuer: Asked | None, *, issuer_key: bytes) -> Any:
     """A driver, as after a restart of the program; it founds populations that name ``issuer_key``."""
     populations = world.populations(issuer_key=issuer_key)
-    tokens = TokenKeys(world.storage, populations=populations, key=world.key, log=world.log, issuer=issuer)
+    tokens = TokenKeys(
+        world.storage, populations=populations, key=world.key, log=world.log, issuer=issuer, clock=world.clock
+    )
     board = world.board(token_key=tokens.kept, issuer_address="issuer.example:7220")
     return world.driver(populations=populations, tokens=tokens, board=board), board
 
@@ -138,13 +140,33 @@ def test_a_task_waits_where_the_charter_names_an_issuer_that_the_server_does_not
     assert ("names (issuer key" if known else "--issuer-control") in world.lines.text
 
 
+def test_r289_a_round_whose_token_key_ended_says_so_and_is_not_opened_again_with_it(
+    world: Any, issuer: Asked, definition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = opened_with(world, monkeypatch)
+    task = world.submit(definition)
+    running, _board = driver(world, issuer, issuer_key=issuer.issuer.key.public)
+    world.run(running)
+    assert "its minimum" in running.waits_for(task).reason
+    world.clock.now = enrolment_pb2.TokenKey.FromString(requests[0].token_key.token_key).not_after + 1.0
+    world.run(running)
+    assert "its token key ended at 20" in running.waits_for(task).reason
+    assert "cancel the task, and submit it anew" in running.waits_for(task).reason
+    world.aggregator.opened.clear()  # it lost the round, and would open it again
+    world.run(running)
+    assert len(requests) == 1
+    assert "the token key of round 0 ended at 20" in running.waits_for(task).reason
+
+
 def test_a_key_that_was_kept_of_another_issuer_is_asked_for_anew(world: Any, issuer: Asked, definition: Any) -> None:
     world.submit(definition)
     running, _board = driver(world, issuer, issuer_key=issuer.issuer.key.public)
     world.run(running)
     task = world.storage.tasks()[0]
     populations = world.populations(issuer_key=issuer.issuer.key.public)
-    tokens = TokenKeys(world.storage, populations=populations, key=world.key, log=world.log, issuer=issuer)
+    tokens = TokenKeys(
+        world.storage, populations=populations, key=world.key, log=world.log, issuer=issuer, clock=world.clock
+    )
     order = aggregator_pb2.RoundOrder.FromString(issuer.orders[0])
     right = tokens.kept(task.signed, 0)
     assert right is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,19 +12,22 @@ from typing import Any
 import pytest
 
 from odp.crypto.signing import SigningKey
+from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ConfigurationError, StateError
+from odp.errors import ConfigurationError, DiskFull, ServiceUnavailable, StateError
 from odp.transparency.audit import AuditReport, audit
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Changed, EndorsementFile, endorse
-from odp.transparency.entries import EvidenceEntry, PolicyEntry, decode
+from odp.transparency.entries import EvidenceEntry, HandOverEntry, PolicyEntry, decode
 from odp.transparency.log_files import LogFiles
 from odp.transparency.note import Kind, NoteKey
 from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard
 from odp.transparency.sources import LogFolder
 from odp.transport.sweeping import DAY
-from server.transparency import FRESH_SECONDS, LogKeeper, read_witness
+from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
+from server import transparency
+from server.transparency import FRESH_SECONDS, KnownWitness, LogKeeper, read_witness
 
 KEY = NoteKey.generate("example.com/log")
 ENDORSER = SigningKey.generate()
@@ -313,3 +318,111 @@ def test_endorsements_that_change_while_the_server_runs_are_logged_and_a_damaged
     keeper.keep_fresh()
     keeper.keep_fresh()
     assert kept.open.size == size + 2
+
+
+class Hangs:
+    """A witness that takes connections, and answers nothing until the test is over."""
+
+    def __init__(self) -> None:
+        self.over, self.asked = threading.Event(), threading.Event()
+        self.hangs = False
+
+    def add_checkpoint(self, note: bytes, *, old_size: int, hashes: bytes) -> Any:
+        if self.hangs:
+            self.asked.set()
+            self.over.wait(60.0)
+        raise ServiceUnavailable("the witness did not answer in time")
+
+
+@pytest.mark.usefixtures("truthful")
+def test_r288_a_witness_that_hangs_holds_up_no_task(
+    world: Any, runnable: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transparency, "_PATIENCE_SECONDS", 0.0)
+    witness = Hangs()
+    key = NoteKey.generate("example.com/witness").public(Kind.COSIGNATURE)
+    kept.open = LogFiles.open(kept.folder, KEY, now=world.clock())
+    keeper = LogKeeper(
+        kept.open, endorsements=kept.endorsements, events=world.log, clock=world.clock,
+        witnesses=[KnownWitness(key, witness)],
+    )  # fmt: skip
+    witness.hangs = True
+    world.clock.now += 10.0
+    driver = world.driver(keeper=keeper)
+    driver.start()
+    try:
+        assert witness.asked.wait(30.0)
+        world.submit(runnable)
+        driver.wake()
+        assert world.lines.wait_for("task_finished")
+    finally:
+        witness.over.set()
+        driver.stop()
+
+
+def test_r288_an_aggregator_that_does_not_answer_keeps_no_checkpoint_from_being_signed(world: Any, kept: Kept) -> None:
+    over, asked = threading.Event(), threading.Event()
+
+    class Silent:
+        def evidence(self, nonce: bytes) -> Any:
+            asked.set()
+            over.wait(60.0)
+            raise ServiceUnavailable("the aggregator did not answer in time")
+
+    keeper = kept.start()
+    release = common_pb2.SignedRelease(release=b"release")
+
+    def log_round() -> None:
+        with contextlib.suppress(ServiceUnavailable):
+            keeper.log_round(bytes(32), 0, release, population="viewers", aggregator=Silent())  # type: ignore[arg-type]
+
+    logging = threading.Thread(target=log_round, daemon=True)
+    logging.start()
+    try:
+        assert asked.wait(30.0)
+        world.clock.now += FRESH_SECONDS
+        signed = threading.Event()
+        threading.Thread(target=lambda: keeper.keep_fresh() and signed.set(), daemon=True).start()
+        assert signed.wait(30.0)
+    finally:
+        over.set()
+        logging.join()
+
+
+@pytest.mark.usefixtures("truthful")
+def test_r287_what_could_not_be_logged_is_logged_whole_at_the_next_try(
+    world: Any, runnable: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when a population's hand-over is logged: a later audit still finds who signed it."""
+    guest = world.services.platform.launch(
+        image_digest="sha384:" + "cd" * 48, policy=world.services.policy.to_bytes(), name="aggregator"
+    )
+    before, _ = EnclaveIdentity.restore_or_create(guest=guest, sealed=None)
+    evidence = before.evidence(bytes(32))
+    statement = hand_over_pb2.HandOverStatement(predecessor_image="sha384:" + "cd" * 48).SerializeToString()
+    given = hand_over_pb2.HandOver(
+        statement=statement, signature=bytes(64),
+        evidence=attestation_pb2.GetEvidenceResponse(
+            token=evidence.token, policy=evidence.policy, event_log=evidence.event_log),
+    )  # fmt: skip
+    world.aggregator.hand_overs = [given]
+    world.submit(runnable)
+    driver = world.driver(keeper=kept.start())
+    append, full = LogFiles.append, [True]
+
+    def fails_once(self: LogFiles, entries: Any, *, now: float) -> list[int]:
+        if full and HandOverEntry(statement, bytes(64)).encode() in entries:
+            full.clear()
+            raise DiskFull("disk full")
+        return append(self, entries, now=now)
+
+    monkeypatch.setattr(LogFiles, "append", fails_once)
+    world.run(driver)
+    assert not full, "the hand-over was to be logged"
+    world.monotonic.now += 60
+    world.run(driver)
+    assert kept.open is not None
+    entries = [decode(kept.open.entry(number)) for number in range(kept.open.size)]
+    (place,) = [place for place, entry in enumerate(entries) if isinstance(entry, HandOverEntry)]
+    earlier = [entry.token.decode() for entry in entries[:place] if isinstance(entry, EvidenceEntry)]
+    assert earlier == [evidence.token]

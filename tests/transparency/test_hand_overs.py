@@ -68,6 +68,18 @@ def _entries(run: Run) -> list[Entry]:
     ]  # fmt: skip
 
 
+def _handed_back(run: Run) -> list[Entry]:
+    """Round 0 by the old code, nothing by the next one, round 1 by the old code again, in another folder."""
+    again = SigningKey.generate()
+    entries = _entries(run)
+    back = _hand_over(run, key=LATER, predecessor_image=NEXT, successor_image=IMAGE)
+    place = max(at for at, entry in enumerate(entries) if isinstance(entry, EvidenceEntry))
+    return [
+        *entries[: place + 1], back, run.evidence(key=again), run.release(1, key=again), run.ledger(1, key=again),
+        ManifestEntry.of(run.models[2]),
+    ]  # fmt: skip
+
+
 def _instead(kind: type, number: int, make: Callable[[Run], Sequence[Entry]]) -> Callable[[Run, list[Entry]], None]:
     def change(run: Run, entries: list[Entry]) -> None:
         place = [at for at, entry in enumerate(entries) if isinstance(entry, kind)][number]
@@ -79,6 +91,16 @@ def _instead(kind: type, number: int, make: Callable[[Run], Sequence[Entry]]) ->
 def test_a_population_that_goes_from_code_to_code_passes(run: Run, tmp_path: Path) -> None:
     report = audit(LogFolder(run.write(tmp_path / "log", _entries(run))), run.pins())
     assert (report.counts["hand-over"], report.tasks[0].rounds) == (1, 2)
+
+
+def test_r280_a_population_that_is_handed_back_passes_and_may_be_handed_over_again(run: Run, tmp_path: Path) -> None:
+    entries = _handed_back(run)
+    report = audit(LogFolder(run.write(tmp_path / "log", entries)), run.pins())
+    assert (report.counts["hand-over"], report.tasks[0].rounds) == (2, 2)
+    key = SigningKey.generate()
+    further = [run.evidence(key=key), _hand_over(run, key=key, ledger=run.ledgers[1], successor_image=OTHER)]
+    report = audit(LogFolder(run.write(tmp_path / "further", [*entries, *further])), run.pins())
+    assert report.counts["hand-over"] == 3
 
 
 LIES: dict[str, tuple[Callable[[Run, list[Entry]], None], str]] = {
@@ -107,6 +129,19 @@ LIES: dict[str, tuple[Callable[[Run, list[Entry]], None], str]] = {
     "a hand-over under another policy": (
         _instead(HandOverEntry, 0, lambda run: [_hand_over(run, policy_sha256=bytes(32))]), "another policy"),
 }  # fmt: skip
+
+
+def test_r280_what_was_handed_back_is_no_longer_the_next_codes_to_charge_or_to_hand_over(
+    run: Run, tmp_path: Path
+) -> None:
+    entries = _handed_back(run)
+    ledger = max(at for at, entry in enumerate(entries) if isinstance(entry, LedgerEntry))
+    charged = [*entries[: ledger - 1], run.release(1, key=LATER), run.ledger(1, key=LATER)]
+    with pytest.raises(AuditFailure, match="handed population 'people' over with"):
+        audit(LogFolder(run.write(tmp_path / "charged", charged)), run.pins())
+    twice = [*entries, _hand_over(run, key=LATER, predecessor_image=NEXT, successor_image=OTHER, ledger=run.ledgers[1])]
+    with pytest.raises(AuditFailure, match="is not that code's to hand over"):
+        audit(LogFolder(run.write(tmp_path / "twice", twice)), run.pins())
 
 
 @pytest.mark.parametrize("lie", LIES)

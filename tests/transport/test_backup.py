@@ -69,6 +69,15 @@ def test_what_was_backed_up_comes_back_with_its_modes_around_the_chips_as_they_a
         assert folder.read("data.db") == b"what the server knows"
 
 
+@pytest.mark.parametrize(("mode", "after"), [(0o400, 0o600), (0o640, 0o600), (0o444, 0o644), (0o664, 0o644)])
+def test_r281_a_file_of_any_mode_comes_back(state: Path, tmp_path: Path, mode: int, after: int) -> None:
+    """A hardened umask, or an owner who made a key read-only, must not make a backup that nothing restores."""
+    (state / "ca.pem").chmod(mode)
+    back_up(state, tmp_path / "backup.tar")
+    restore(tmp_path / "backup.tar", tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new" / "ca.pem").stat().st_mode) == after
+
+
 def test_no_byte_of_a_chip_is_in_a_backup(state: Path, tmp_path: Path) -> None:
     back_up(state, tmp_path / "backup.tar")
     secret = json.loads((state / "platform" / "platform.json").read_text())["chip_secret"]
@@ -132,16 +141,9 @@ class _Killed(BaseException):
     pass
 
 
-def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_one(
-    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = tmp_path / "backup.tar"
-    before = _content(state)
-    back_up(state, archive)
-    for path in [path for path in state.rglob("*") if path.is_file() and "platform" not in path.parts]:
-        path.unlink()
+def _deaths(archive: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Copies of ``state`` in which a restore of ``archive`` died at its first step, its second, and so on."""
     steps = {name: getattr(os, name) for name in ("fsync", "rename", "replace", "rmdir", "unlink")}
-    finished = 0
     for number in itertools.count(1):
         place = tmp_path / f"try-{number}" / "state"
         shutil.copytree(state, place)
@@ -157,11 +159,51 @@ def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_one(
                 patched.setattr(os, name, functools.partial(dying, name=name))
             try:
                 restore(archive, place)
-                break
+                return
             except _Killed:
                 pass
+        yield place
+
+
+def _empty(state: Path) -> None:
+    for path in [path for path in state.rglob("*") if path.is_file() and "platform" not in path.parts]:
+        path.unlink()
+
+
+def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_one(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "backup.tar"
+    before = _content(state)
+    back_up(state, archive)
+    _empty(state)
+    finished = 0
+    for place in _deaths(archive, state, tmp_path, monkeypatch):
         restore(archive, place)
         assert _content(place) == before
         assert [path.name for path in place.parent.iterdir()] == ["state"]
         finished += 1
     assert finished > 10
+
+
+def test_r281_a_restore_of_another_backup_than_the_one_that_died_never_ends_with_that_one(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = tmp_path / "older.tar", tmp_path / "newer.tar"
+    back_up(state, older)
+    (state / "server" / "data.db").write_bytes(b"what the server learnt since")
+    before = _content(state)
+    back_up(state, newer)
+    _empty(state)
+    outcomes = set()
+    for place in _deaths(older, state, tmp_path, monkeypatch):
+        if (place / "server" / "data.db").exists():
+            with pytest.raises(StateError, match="not empty"):
+                restore(newer, place)
+            outcomes.add("the older one was in place already")
+        else:
+            restore(newer, place)
+            assert _content(place) == before
+            assert [path.name for path in place.parent.iterdir()] == ["state"]
+            outcomes.add("restored")
+    assert len(outcomes) == 2

@@ -13,6 +13,7 @@ from aggregator_programs import SECONDS, Programs
 from hand_overs import NEW, OLD, OTHER, upgradable
 
 from odp.errors import ServiceError, StateError
+from odp.transparency.entries import PolicyEntry
 from odp.v1 import aggregator_pb2, hand_over_pb2
 from trusted_aggregator.records import SealedRecord
 from trusted_aggregator.sqlite_storage import SqliteStorage
@@ -104,9 +105,29 @@ def test_when_the_new_host_dies_before_it_stores_the_next_one_takes_over(
     programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = programs.spent(old)
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    _die_before_storing(programs, old, monkeypatch)
+    # Both programs start again.
+    old.stop()
+    old = programs.start("old", OLD)
+    programs.upgrade(old, name="third")
+    assert programs.spent(programs.start("third", NEW)) == spent
+
+
+def test_r282_another_version_takes_over_where_the_one_that_was_named_cannot(
+    programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = programs.spent(old)
     for image in (NEW, OTHER):
         programs.endorsers.endorse(image, programs.world.policy)
+    _die_before_storing(programs, old, monkeypatch)
+    programs.upgrade(old, name="another", image=OTHER)
+    with pytest.raises(ServiceError, match="handed over"):
+        programs.upgrade(old, name="third")
+    assert programs.spent(programs.start("another", OTHER)) == spent
 
+
+def _die_before_storing(programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Dying(SqliteStorage):
         def apply(self, writes: Sequence[SealedRecord]) -> None:
             raise StateError("the disk is gone")
@@ -115,13 +136,22 @@ def test_when_the_new_host_dies_before_it_stores_the_next_one_takes_over(
     with pytest.raises(StateError, match="the disk is gone"):
         programs.upgrade(old)
     monkeypatch.undo()
-    with pytest.raises(ServiceError, match="handed over"):
-        programs.upgrade(old, name="another", image=OTHER)
-    # Both programs start again.
-    old.stop()
-    old = programs.start("old", OLD)
-    programs.upgrade(old, name="third")
-    assert programs.spent(programs.start("third", NEW)) == spent
+
+
+def test_r283_a_log_of_many_rounds_does_not_end_upgrades(programs: Programs, old: Any) -> None:
+    """Each round of each population is three entries."""
+    programs.endorsers.entries += [PolicyEntry(b"%d" % number).encode() for number in range(40_000)]
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    programs.upgrade(old)
+    assert programs.spent(programs.start("new", NEW)) > 0
+
+
+def test_a_folder_that_another_version_has_taken_over_into_is_told(programs: Programs, old: Any) -> None:
+    for image in (NEW, OTHER):
+        programs.endorsers.endorse(image, programs.world.policy)
+    programs.upgrade(old)
+    with pytest.raises(StateError, match=r"what another version, sha384:1.*, has taken over"):
+        programs.upgrade(old, image=OTHER)
 
 
 def test_a_folder_that_is_in_use_is_not_overwritten(programs: Programs, old: Any) -> None:

@@ -47,7 +47,8 @@ def test_the_log_holds_nothing_of_a_device(world: Any) -> None:
     for private in (identity.secret.hex(), identity.device_id.hex(), str(identity.seed), str(identity.secret)):
         assert private not in text
     fields = set(re.findall(r" ([a-z_]+)=", text))
-    assert fields <= {"devices", "population", "task", "round", "pending", "settled", "failed"}
+    public = {"devices", "population", "task", "round", "reason", "minimum", "goal", "seconds"}
+    assert fields <= public | {"pending", "settled", "failed"}
     assert 0 < len(text.splitlines()) < 20
     assert all(len(line) < 300 for line in text.splitlines())
 
@@ -116,20 +117,51 @@ def test_a_host_that_missed_the_last_round_ends_after_a_quiet_time(world: Any) -
     host = Host(world, count=1)
 
     def end() -> None:
+        world.open_round(world.model_server.rounds)
         world.server.assignment = None
 
     host.events = [end]
     host.run()
+    assert "devices_finished" in world.log_text.getvalue()
     assert sum(host.pauses) > 120
     assert "no_open_round" in world.log_text.getvalue()
     assert world.log_text.getvalue().count("no_round_open") == 1, "said once, however often it asks"
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_host_whose_task_ends_before_its_last_round_did_not_finish(world: Any, others: bool) -> None:
+    """It was cancelled or failed; the server may have the model of another task of the population."""
+    world.fill([3])
+    host = Host(world, count=1)
+
+    def end() -> None:
+        world.server.assignment = None
+        if others:
+            world.server.newest.task.signature = bytes(64)
+
+    host.events = [end]
+    with pytest.raises(NotNow, match=r"not finished: round 0 of 3 of task '.*' was the last that was open") as told:
+        host.run()
+    assert "\n" not in str(told.value)
+    assert "devices_finished" not in world.log_text.getvalue()
+
+
+def test_a_host_says_once_in_a_round_that_it_waits_for_other_devices(world: Any) -> None:
+    world.fill([3])
+    host = Host(world, count=1, until_finished=False)
+    host.events = [lambda: None] * 4 + [world.close_round] + [lambda: None] * 4 + [host.stop.set]
+    host.run()
+    said = [line for line in world.log_text.getvalue().splitlines() if " round_waits " in line]
+    assert len(said) == 2
+    assert "for other devices" in said[0]
+    assert f"minimum={world.definition.cohort.minimum}" in said[0]
 
 
 def test_a_host_that_is_to_end_with_its_task_and_finds_none_says_so(world: Any) -> None:
     world.fill([3])
     world.server.assignment = None
     host = Host(world, count=1)
-    with pytest.raises(NotNow, match=r"not finished: population '.*' has no task") as told:
+    with pytest.raises(NotNow, match=r"not finished: no round of population '.*' was open for") as told:
         host.run()
     assert "\n" not in str(told.value)
     assert "devices_finished" not in world.log_text.getvalue()

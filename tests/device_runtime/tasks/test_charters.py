@@ -114,6 +114,26 @@ def test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_
     assert len(world.aggregator.submits) == sent
 
 
+def test_r286_a_device_that_lost_what_it_knows_of_its_populations_trusts_no_first_answer_again(
+    world: Any, tmp_path: Path
+) -> None:
+    world.fill([5, 5])
+    file = tmp_path / "populations.json"
+    participant = dataclasses.replace(world.participant(), charters=CharterMemory(file))
+    assert take_part(world, participant) is Outcome.SENT
+    sent = len(world.aggregator.submits)
+    file.unlink()
+    world.aggregator.enclave.ledger_id = b"z" * 32
+    for _ in range(2):
+        again = dataclasses.replace(world.participant(), charters=CharterMemory(file))
+        with pytest.raises(StateError, match=r"populations.json is gone: .* remove kept-populations.json too"):
+            take_part(world, again, 1)
+    assert len(world.aggregator.submits) == sent
+    (tmp_path / "kept-populations.json").unlink()
+    again = dataclasses.replace(world.participant(), charters=CharterMemory(file))
+    assert take_part(world, again, 1) is Outcome.SENT
+
+
 def test_r163_an_older_charter_is_refused_once_a_newer_one_was_seen(world: Any) -> None:
     """An old assignment, and an aggregator that was set back as a whole: its evidence shows the old one, too."""
     world.fill([5, 5])
