@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint proto proto-release bench clean
+.PHONY: help demo test test-all lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,7 +28,10 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
-test: $(VENV)/dev ## Run all tests (ARGS="-k name" picks some)
+test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (ARGS="-k name" picks some)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+
+test-all: $(VENV)/dev ## Run all tests, in about half an hour
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh

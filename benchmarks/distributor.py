@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +63,11 @@ def run(quick: bool) -> list[Figure]:
         figures += scans(table(shape), shape, keys=KEYS, repeats=chosen.repeats, full=chosen.full)
         progress(f"private retrieval from {shape}")
         figures += retrieval(table(shape), shape, keys=KEYS, repeats=chosen.repeats, full=chosen.full)
-    return figures + served(chosen, figures)
+    return figures + served(chosen)
 
 
-def served(chosen: Plan, alone: Sequence[Figure]) -> list[Figure]:
-    """Figures of the real programs; ``alone`` holds what was timed by itself."""
+def served(chosen: Plan) -> list[Figure]:
+    """Figures of the real programs."""
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
         parties = Parties(root)
@@ -81,7 +81,7 @@ def served(chosen: Plan, alone: Sequence[Figure]) -> list[Figure]:
         figures = _whole(chosen, root, model, parties, services)
         for shape in chosen.shapes:
             progress(f"serving {shape}")
-            figures += methods(parties, services, shape, developer, seconds=chosen.seconds, alone=alone)
+            figures += methods(parties, services, shape, developer, seconds=chosen.seconds)
     return figures
 
 

@@ -2,8 +2,8 @@
 
 Two-server retrieval scans records (rows with the hashes that prove them) in whole passes. A query of many keys is one
 pass that folds every record into one bucket of each of four layouts; the yardstick of that batching is the time of as
-many queries of one key. Retrieval by lattices multiplies the whole table by one vector per key. Work is counted in
-bytes of records, processor time on one thread; memory is read as in ``scanning``, in turns with the answers.
+many queries of one key. Work is counted in bytes of records, processor time on one thread;
+memory is read as in ``scanning``, in turns with the answers.
 """
 
 from __future__ import annotations
@@ -17,28 +17,24 @@ from benchmarks.harness import Figure, Limit
 from benchmarks.scanning import MEMORY_BYTES, Shape, best
 from odp.algorithms.dpam import parallel
 from odp.crypto import pir
-from odp.crypto.pir import dpf, lwe, scanning
+from odp.crypto.pir import dpf, scanning
 
 _GIGA, _MILLI = 1e9, 1e3
 _BATCH = 8
-#: Name of a figure that other benchmarks read.
-LATTICE_CPU = "CPU of an answer for one key, by lattices"
 _PUBLIC = bytes(32)  # seed and table hash: no figure depends on them
 
 
 def retrieval(rows: npt.NDArray[np.float32], shape: Shape, *, keys: int, repeats: int, full: bool) -> list[Figure]:
-    """Figures of both ways for one key and for ``keys``; goals where ``full``.
+    """Figures for one key and for ``keys``; goals where ``full``.
 
     Raises:
         RuntimeError: recovered rows are not those of the table: no figure would mean anything.
     """
     many, one = (pir.Database.of(rows, keys=count, seed=_PUBLIC, table_sha256=_PUBLIC) for count in (keys, 1))
-    lattice = lwe.LweDatabase.of(rows, keys=1, seed=_PUBLIC, table_sha256=_PUBLIC)
     _check(many, rows, keys)
     memory = np.ones(MEMORY_BYTES // 4, dtype=np.float32)
     request, _, _ = pir.query(range(min(keys, shape.rows)), many.shape)
     single, _, _ = pir.query([0], one.shape)
-    vector, _ = lwe.query([0], lattice.shape)
     works: list[Callable[[], object]] = [
         memory.max,
         lambda: np.dot(memory, memory),
@@ -48,11 +44,10 @@ def retrieval(rows: npt.NDArray[np.float32], shape: Shape, *, keys: int, repeats
         lambda: pir.answer(one, single, pad_seed=None),
         lambda: pir.answer(many, request, pad_seed=None),
         lambda: pir.answer_many(many, [(request, None)] * _BATCH),
-        lambda: lwe.answer(lattice, vector),
     ]
     with parallel.one_blas_thread():
         found = best(works, repeats)
-    scan, scans, folds, alone, batched, eight, product = found[2:]
+    scan, scans, folds, alone, batched, eight = found[2:]
     bandwidth = MEMORY_BYTES / min(found[:2])
     stored = one.records.nbytes
     reading = stored / bandwidth
@@ -77,14 +72,6 @@ def retrieval(rows: npt.NDArray[np.float32], shape: Shape, *, keys: int, repeats
         Figure(f"{shape}: bytes up per device and server, private", len(request), "B"),
         Figure(f"{shape}: bytes down per device, private", pir.reply_bytes(many.shape), "B", None, whole),
         Figure(f"{shape}: bytes down per table version, private", len(many.shape.to_bytes()), "B", None, whole),
-        Figure(
-            f"{shape}: answer by lattices over memory", lattice.matrix.nbytes / product / bandwidth, "",
-            ">= 0.5" if full else None,
-        ),
-        Figure(f"{shape}: {LATTICE_CPU}", _MILLI * product, "ms"),
-        Figure(f"{shape}: bytes up and down per key, by lattices",
-               lwe.request_bytes(lattice.shape) + lwe.reply_bytes(lattice.shape), "B"),
-        Figure(f"{shape}: hint per table version, by lattices", lwe.hint_bytes(lattice.shape), "B", None, whole),
     ]  # fmt: skip
 
 

@@ -21,16 +21,15 @@ from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Table
-from odp.broadcast.terms import ENCLAVE, LWE, PIR
+from odp.broadcast.terms import ENCLAVE, PIR
 from odp.crypto import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.local.processes import Child
 from odp.local.reference_values import write_reference_values
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
+from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, RatingsData, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
@@ -142,7 +141,7 @@ class Model:
 
 
 def signed_model(shape: Shape, developer: SigningKey, method: str = ENCLAVE, *, helper_key: str = "") -> Model:
-    """A task of its own for every table and way to ask, so that no table replaces another; LWE gets the last model."""
+    """A task of its own for every table and way to ask, so that no table replaces another."""
     definition = Task(
         name=f"benchmark-{shape.rows}-{shape.row_bytes}-{method}",
         model=MatrixFactorization(items=shape.rows, rank=2),
@@ -158,9 +157,8 @@ def signed_model(shape: Shape, developer: SigningKey, method: str = ENCLAVE, *, 
         )
         definition.broadcast.CopyFrom(terms)
     task = sign_task(definition, developer)
-    version = len(algorithm_for(open_task(task)).planned_releases()) if method == LWE else 0
     rows = table(shape)
-    manifest = manifest_for(Broadcast(version, (Table(TABLE, rows, keyed=True),)), task_sha256(task))
+    manifest = manifest_for(Broadcast(0, (Table(TABLE, rows, keyed=True),)), task_sha256(task))
     return Model(task, sign_manifest(manifest, developer), rows)
 
 

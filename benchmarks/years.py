@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.harness import Figure
 from odp.crypto import domains
+from odp.crypto.note import NoteKey
 from odp.crypto.signing import SigningKey
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
@@ -35,7 +36,6 @@ from odp.privacy.ledger_state import LedgerState
 from odp.signed.ledger import LedgerPart
 from odp.transparency.endorsements import EndorsementFile
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import NoteKey
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2

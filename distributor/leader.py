@@ -16,7 +16,6 @@ from distributor.interface import UnknownModel
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
 from distributor.shares import Ready, Shares
-from distributor.static_tables import StaticTables
 from odp._validate import one_of
 from odp.broadcast.terms import PIR, method_of
 from odp.crypto.pir import two_server
@@ -191,8 +190,8 @@ class Leader:
             raise ServiceUnavailable(f"{error}; try again later") from error
 
 
-def leader_servicer(leader: Leader, static: StaticTables, log: Log) -> retrieval_pb2_grpc.RetrievalServiceServicer:
-    """``leader`` and ``static`` as gRPC methods, their errors as statuses."""
+def leader_servicer(leader: Leader, log: Log) -> retrieval_pb2_grpc.RetrievalServiceServicer:
+    """``leader`` as gRPC methods, its errors as statuses."""
 
     class Servicer(retrieval_pb2_grpc.RetrievalServiceServicer):
         @answers(log)
@@ -206,23 +205,5 @@ def leader_servicer(leader: Leader, static: StaticTables, log: Log) -> retrieval
             self, request: retrieval_pb2.SelectPrivatelyRequest, context: grpc.ServicerContext
         ) -> retrieval_pb2.SelectPrivatelyResponse:
             return leader.select(request)
-
-        @answers(log)
-        def DescribeHint(
-            self, request: retrieval_pb2.DescribeHintRequest, context: grpc.ServicerContext
-        ) -> retrieval_pb2.DescribeHintResponse:
-            return static.describe(request)
-
-        @answers(log)
-        def GetHint(
-            self, request: retrieval_pb2.GetHintRequest, context: grpc.ServicerContext
-        ) -> Iterator[retrieval_pb2.GetHintResponse]:
-            return static.hint(request, context)
-
-        @answers(log)
-        def SelectByLattice(
-            self, request: retrieval_pb2.SelectByLatticeRequest, context: grpc.ServicerContext
-        ) -> retrieval_pb2.SelectByLatticeResponse:
-            return static.select(request)
 
     return Servicer()

@@ -5,7 +5,6 @@
     models/<model_sha256 hex>/task          serialized SignedTask
                               manifest      serialized SignedManifest
                               0000.f32 ..   the tables in the manifest's order
-                              hint          what devices download of a table that never changes, once it was made
     models/.incoming-*, .removed-*          leftovers of a killed program: deleted on start
 
 A folder gets its final name only when every byte of it is synced, and loses that name before its first file is
@@ -30,7 +29,7 @@ from distributor.model_store import StoredModel
 from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.durability import Health, create_file, finish, sync_folder
 from odp.transport.private_files import make_folders
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.state_folder import state_errors
 from odp.v1 import common_pb2
 from odp.wire.blocks import BLOCK_BYTES
 
@@ -39,7 +38,6 @@ _INCOMING = ".incoming-"
 _REMOVED = ".removed-"
 _TASK = "task"
 _MANIFEST = "manifest"
-_HINT = "hint"
 _RESERVE_BYTES = 16 * 2**20
 _TOGETHER = 2**20 // BLOCK_BYTES
 
@@ -122,17 +120,6 @@ class ModelFolders:
     def note_use(self, model: bytes, now: float) -> None:
         with contextlib.suppress(OSError):
             os.utime(self._folder(model) / _TASK, (now, now))
-
-    def hint(self, model: bytes) -> bytes | None:
-        with state_errors(self._root):
-            try:
-                return (self._folder(model) / _HINT).read_bytes()
-            except FileNotFoundError:
-                return None
-
-    def keep_hint(self, model: bytes, hint: bytes) -> None:
-        with self._health, state_errors(self._root):
-            write_atomically(self._folder(model) / _HINT, hint)
 
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
         with state_errors(self._root):

@@ -85,14 +85,6 @@ class ModelStore(Protocol):
         """Remembers that somebody asked for a model; what cannot be written is forgotten: nothing else follows."""
         ...
 
-    def hint(self, model: bytes) -> bytes | None:
-        """What ``keep_hint`` kept of a model; None where nothing was. Raises StateError where the disk fails."""
-        ...
-
-    def keep_hint(self, model: bytes, hint: bytes) -> None:
-        """Keeps a hint beside its model, whole or not at all. Raises StateError where the model is gone."""
-        ...
-
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
         """The tables' bytes one after the other, unverified, in pieces of at most ``size``.
 

@@ -18,7 +18,6 @@ from distributor.remote import RemoteDistributor
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
-from distributor.static_tables import StaticTables
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.enclave_start import wait_ready
@@ -38,7 +37,7 @@ from odp.transport.tls import Callers, caller_name, check_files, identity_for, r
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
-#: A query by lattices has up to 4 MiB.
+#: A sealed request has 4 bytes for each row that it asks for.
 LIMITS = Limits(request_bytes=4 * 2**20 + 2**16)
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -129,12 +128,11 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         service = DistributorService(core, store, log, replication=replication, keep_seconds=config.keep_days * DAY)
         service.restore()
         undo.callback(Sweeping(service.sweep, log).close)
-        static = StaticTables(service, store, log)
         leader = Leader(service, shares, replicator, helper, log)
 
         def add(server: grpc.Server) -> None:
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server(distributor_servicer(service, log), server)
-            retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(leader_servicer(leader, static, log), server)
+            retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(leader_servicer(leader, log), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )

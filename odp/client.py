@@ -11,7 +11,6 @@ Example::
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import threading
 import time
@@ -20,17 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from google.protobuf.message import DecodeError
-
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast
-from odp.crypto import domains
-from odp.crypto.signing import SignatureError, verify
 from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import VerifiedEnclave, verify_evidence
+from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
 from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.signed.ledger import LedgerPart, read_ledger
+from odp.signed.release import noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
 from odp.transport import channel
@@ -56,7 +52,6 @@ if TYPE_CHECKING:
     from odp.algorithms.statistics.results import Results
     from odp.models.statistics import Statistics
 
-_NONCE_BYTES = 32
 _REFERENCE_VALUES = "reference_values.json"
 _FINAL = (
     server_pb2.TaskStatus.STATE_FINISHED,
@@ -261,30 +256,22 @@ class Connection:
         return _answers(status, signed, None if pins is None else self.attested_aggregator(status, pins).signing_key)
 
     def attested_aggregator(
-        self, status: server_pb2.TaskStatus, reference_values: ReferenceValues, *, now: float | None = None
+        self,
+        status: server_pb2.TaskStatus,
+        reference_values: ReferenceValues,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> VerifiedEnclave:
         """The aggregator's enclave, from fresh evidence: its key signs releases and ledgers.
 
         Raises:
             AttestationError: the evidence is not accepted.
         """
-        address, nonce = status.aggregator_address, os.urandom(_NONCE_BYTES)
-        with channel.connect(address, self._ca) as opened:
-            evidence = channel.call(
-                attestation_pb2_grpc.AttestationServiceStub(opened).GetEvidence,
-                attestation_pb2.GetEvidenceRequest(nonce=nonce),
-                timeout=channel.SHORT_DEADLINE,
-                what="get the evidence of the aggregator",
-                address=address,
-            )
-        return verify_evidence(
-            token=evidence.token,
-            policy=evidence.policy,
-            event_log=evidence.event_log,
-            nonce=nonce,
+        return verify_fresh(
+            lambda nonce: self.evidence(status.aggregator_address, nonce),
             role="aggregator",
             reference_values=reference_values,
-            now=time.time() if now is None else now,
+            clock=clock,
         )
 
     def publish_table(self, table: Table) -> OpenedTable:
@@ -384,25 +371,18 @@ def _release_of_statistics(status: server_pb2.TaskStatus) -> common_pb2.SignedRe
 
 def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, signing_key: bytes | None) -> Results:
     from odp.algorithms.statistics.results import results_of
-    from odp.algorithms.statistics.terms import RELEASE, Terms
+    from odp.algorithms.statistics.terms import RELEASE, ROUND
 
     definition = open_task(status.task)
-    what = f"the release of task {definition.name!r}"
-    if signing_key is not None:
-        try:
-            verify(signing_key, signed.signature, domains.RELEASE, signed.release)
-        except SignatureError as error:
-            raise ServiceError(f"{what} is not signed by the attested aggregator") from error
-    try:
-        release = common_pb2.Release.FromString(signed.release)
-    except DecodeError as error:
-        raise ServiceError(f"{what} is not a valid message") from error
-    if release.task_sha256 != task_sha256(status.task):
-        raise ServiceError(f"{what} is of another task")
-    found = next((tensor for tensor in release.tensors if tensor.name == RELEASE), None)
-    if found is None or len(found.integers) != 8 * Terms.of(definition).grid.size:
-        raise ServiceError(f"{what} does not hold its statistics")
-    values = np.frombuffer(found.integers, dtype="<i8") * found.step
+    release = open_release(
+        signed,
+        task_sha256=task_sha256(status.task),
+        round=ROUND,
+        model_sha256=None,
+        declared=algorithm_for(definition).query(ROUND).releases,
+        signing_key=signing_key,
+    )
+    values = noisy_tensors(release).tensors[RELEASE]
     return results_of(definition, values, contributions=release.contributions, epsilon=release.epsilon_spent)
 
 

@@ -20,6 +20,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import grpc
 
@@ -38,6 +39,7 @@ from odp.errors import (
     StateError,
 )
 from odp.models.item_features import item_features_from
+from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
@@ -46,7 +48,6 @@ from server.board import Board
 from server.clients import Aggregator, Distributor
 from server.closing import Arrivals
 from server.populations import Populations
-from server.releases import ReleaseRefused, check_release, noisy_tensors
 from server.round_clock import RoundClock
 from server.steps import StepThreads
 from server.storage import NewVersion, RoundRecord, RoundState, Storage, TaskRecord, TaskState, VersionRecord
@@ -85,6 +86,26 @@ class _StaysOpen(OdpError):
     """The aggregator keeps the round open; nothing is wrong with the task."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parties:
+    """Whom the steps of a task involve.
+
+    Attributes:
+      distributor, aggregator: the control listeners of the two enclaves' hosts.
+      signing_key: gives the attested key of the aggregator's enclave; None: releases are not verified here.
+      keeper: logs what a task does before anything follows from it; None logs nothing.
+      populations: those of the tasks; None founds and checks nothing.
+      tokens: gives the token keys of rounds; None gives none.
+    """
+
+    distributor: Distributor
+    aggregator: Aggregator
+    signing_key: Callable[[], bytes] | None = None
+    keeper: LogKeeper | None = None
+    populations: Populations | None = None
+    tokens: TokenKeys | None = None
+
+
 class Driver:
     """Steps of the active tasks. ``step_once`` takes one of each; ``start`` does that again and again, in threads."""
 
@@ -93,33 +114,23 @@ class Driver:
         *,
         storage: Storage,
         board: Board,
-        distributor: Distributor,
-        aggregator: Aggregator,
+        parties: Parties,
         key: SigningKey,
         log: Log,
-        signing_key: Callable[[], bytes] | None = None,
-        keeper: LogKeeper | None = None,
-        populations: Populations | None = None,
-        tokens: TokenKeys | None = None,
         algorithm: Callable[[common_pb2.TaskDefinition], Algorithm] = algorithm_for,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``signing_key`` gives the attested key of the aggregator's enclave; None: releases are not verified here.
-
-        ``keeper`` logs what a task does before anything follows from it; None logs nothing. ``populations`` are those
-        of the tasks; None founds and checks nothing. ``tokens`` gives the token keys of rounds; None gives none.
-        """
         self._storage = storage
         self._board = board
-        self._distributor = distributor
-        self._aggregator = aggregator
+        self._distributor = parties.distributor
+        self._aggregator = parties.aggregator
         self._key = key
         self._log = log
-        self._signing_key = signing_key
-        self._keeper = keeper
-        self._populations = populations
-        self._tokens = tokens
+        self._signing_key = parties.signing_key
+        self._keeper = parties.keeper
+        self._populations = parties.populations
+        self._tokens = parties.tokens
         self._algorithm = algorithm
         self._clock = clock
         self._ages = RoundClock(clock=clock, monotonic=monotonic)
@@ -128,6 +139,8 @@ class Driver:
         self._published: dict[bytes, int] = {}
         # When a population was last seen to be this server's, on the monotonic clock.
         self._owned: dict[str, float] = {}
+        # Of the tasks whose signature and fields this process has verified.
+        self._definitions: dict[bytes, common_pb2.TaskDefinition] = {}
         self._arrivals: dict[bytes, Arrivals] = {}
         self._waits = Waits(clock=clock, monotonic=monotonic)
         self._threads = StepThreads()
@@ -166,7 +179,7 @@ class Driver:
         active, ending = self._storage.tasks(TaskState.ACTIVE), self._storage.tasks_to_abandon()
         known = {task.sha256 for task in (*active, *ending)}
         self._waits.keep(known)
-        for memory in (self._published, self._arrivals):
+        for memory in (self._published, self._arrivals, self._definitions):
             for sha256 in [sha256 for sha256 in list(memory) if sha256 not in known]:
                 memory.pop(sha256, None)
         steps = [(task, self._abandon) for task in ending] + [(task, self._advance) for task in reversed(active)]
@@ -320,7 +333,7 @@ class Driver:
 
     def _round_wait(self, task: TaskRecord, current: RoundRecord, contributions: int) -> Wait | None:
         """What an open round waits for; None where it is to be closed (``server/closing.py``)."""
-        cohort, now = open_task(task.signed).cohort, self._monotonic()
+        cohort, now = self._definition(task).cohort, self._monotonic()
         arrivals = self._arrivals.get(task.sha256)
         if arrivals is None or arrivals.round != current.round:
             arrivals = self._arrivals[task.sha256] = Arrivals(current.round, contributions, now)
@@ -356,12 +369,12 @@ class Driver:
             if error.code is grpc.StatusCode.FAILED_PRECONDITION and self._is_below_minimum(task, current):
                 raise _StaysOpen(str(error)) from error
             raise
-        release = check_release(
+        release = open_release(
             signed,
             task_sha256=task.sha256,
             round=current.round,
             model_sha256=model_sha256(version.signed),
-            declared=self._algorithm(open_task(task.signed)).query(current.round).releases,
+            declared=self._algorithm(self._definition(task)).query(current.round).releases,
             signing_key=None if self._signing_key is None else self._signing_key(),
         )
         if self._keeper is not None:
@@ -383,7 +396,7 @@ class Driver:
 
     def _is_below_minimum(self, task: TaskRecord, current: RoundRecord) -> bool:
         contributions = self._aggregator.progress(task.sha256, current.round).contributions
-        return contributions < open_task(task.signed).cohort.minimum
+        return contributions < self._definition(task).cohort.minimum
 
     def _apply(self, task: TaskRecord, version: VersionRecord) -> bool:
         stored = self._storage.state_and_tables(task.sha256, version.version)
@@ -423,8 +436,14 @@ class Driver:
             self._log.event("task_abandoned", task=short(task.sha256), name=task.name)
         return True
 
+    def _definition(self, task: TaskRecord) -> common_pb2.TaskDefinition:
+        found = self._definitions.get(task.sha256)
+        if found is None:
+            found = self._definitions[task.sha256] = open_task(task.signed)
+        return found
+
     def _server(self, task: TaskRecord) -> Server:
-        definition = open_task(task.signed)
+        definition = self._definition(task)
         matrix = item_features_from(definition.model, self._storage.item_features(task.sha256))
         return self._algorithm(definition).server(item_features=matrix)
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import grpc
 
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey, check_public
 from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.verifier import verify_fresh
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
 from odp.transport.certificates import watch
 from odp.transport.channel import connect, parse_address
 from odp.transport.limits import Limits
@@ -30,11 +31,10 @@ from odp.transport.tls import identity_for, read_ca
 from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
-from server.driver import Driver
+from server.driver import Driver, Parties
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
-from server.releases import attested_signing_key
 from server.servicer import NAME, servicer
 from server.storage.sqlite import open_sqlite
 from server.tables import FOLDER as TABLE_FOLDER
@@ -196,21 +196,21 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             token_key=tokens.kept,
             issuer_address=config.issuer or "",
         )
-        driver = Driver(
-            storage=storage,
-            board=board,
+        parties = Parties(
             distributor=distributor,
             aggregator=aggregator,
-            key=key,
-            log=log,
             signing_key=None
             if reference_values is None
-            else lambda: attested_signing_key(aggregator, reference_values, clock=clock),
+            else lambda: (
+                verify_fresh(
+                    aggregator.evidence, role="aggregator", reference_values=reference_values, clock=clock
+                ).signing_key
+            ),
             keeper=keeper,
             populations=populations,
             tokens=tokens,
-            clock=clock,
         )
+        driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
         answering = servicer(
             storage=storage,
             board=board,

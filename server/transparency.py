@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from odp.crypto.note import Kind, VerifierKey, parse_line
 from odp.enclave.evidence import Claims, read_token
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.privacy.ledger_state import LedgerHead
@@ -43,7 +44,6 @@ from odp.transparency.entries import (
     type_of,
 )
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, VerifierKey, parse_line
 from odp.transparency.proofs import packed
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log, short

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from odp.crypto import SigningKey
+from odp.crypto.note import Kind, NoteKey
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.upgrade_policy import UpgradePolicy
-from odp.transparency import Checkpoint, Kind, LogPolicy, NoteKey, sign_checkpoint
+from odp.transparency import Checkpoint, sign_checkpoint
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry
 from odp.transparency.merkle import leaf_hash, root_of

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from device_runtime.host.fleet import Fleet
+from device_runtime.host.fleet import Fleet, FleetOptions, Timing
 from device_runtime.host.scheduler import Scheduler
 from device_runtime.person.limits import Limits
 from device_runtime.store.schema import State
@@ -36,10 +36,12 @@ class Host:
         self.stop = threading.Event()
         self.state = StateFolder.open(world.folder / "devices-state", "devices")
         self.fleet = Fleet(
-            state=self.state, population="people", participant=world.participant(limits=limits), first=0, count=count,
-            stop=self.stop, log=world.log, until_finished=until_finished, keep_running=keep_running,
-            jobs=jobs, end_after=end_after,
-            clock=lambda: self.now, wait=self.pause, uniform=lambda low, high: (low + high) / 2,
+            FleetOptions(
+                population="people", devices=range(count), until_finished=until_finished, keep_running=keep_running,
+                end_after=end_after,
+            ),
+            state=self.state, participant=world.participant(limits=limits), stop=self.stop, log=world.log, jobs=jobs,
+            timing=Timing(clock=lambda: self.now, wait=self.pause, uniform=lambda low, high: (low + high) / 2),
         )  # fmt: skip
 
     def pause(self, seconds: float) -> bool:

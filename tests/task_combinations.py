@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 import odp
-from odp.broadcast.terms import ALL, AUTO, ENCLAVE, LWE, PIR
+from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
 from odp.task import ENCLAVE_POISSON, FULL, MASKED, SECAGG, Cohort
 
 ITEMS = 12
@@ -15,7 +15,7 @@ ALGORITHMS = ("ratings", "implicit", "statistics")
 AGGREGATIONS = (odp.task.ENCLAVE, MASKED, SECAGG)
 SAMPLINGS = (FULL, ENCLAVE_POISSON)
 #: "" leaves out the broadcast, as tasks of statistics do.
-BROADCASTS = ("", ENCLAVE, ALL, PIR, AUTO, LWE)
+BROADCASTS = ("", ENCLAVE, ALL, PIR, AUTO)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Combination:
         """Whether there is such a task (docs/secure-aggregation.md, "Modes")."""
         if self.algorithm == "statistics":
             return self.sampling == FULL and not self.broadcast
-        return self.aggregation == odp.task.ENCLAVE and self.broadcast != LWE
+        return self.aggregation == odp.task.ENCLAVE
 
     @property
     def is_distinct(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import odp
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Broadcast, Table
 from odp.client import Connection, TaskHandle
-from odp.crypto.signing import SignatureError, SigningKey
+from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, SigningKey
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 from odp.signed.task import sign_manifest, sign_task, task_sha256
 from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
-from odp.v1 import distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
+from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
 from odp.wire.tables import manifest_for, table_bytes
 
 TASK = odp.Task(
@@ -182,3 +183,39 @@ def test_a_server_that_is_gone_is_one_line(fake: Fake, handle: TaskHandle, stack
         pytest.raises(ServiceUnavailable, match=f"could not list the tasks: nobody answers at {fake.address}"),
     ):
         connection.tasks()
+
+
+def _asked(change: Callable[[common_pb2.Release], object]) -> server_pb2.TaskStatus:
+    """A finished task of statistics whose release was changed before the server shows it."""
+    task = odp.Statistics(
+        name="asked", queries={"films": odp.Histogram(bins=3)}, privacy=odp.UserLevelDP(epsilon=2, delta=1e-5),
+        cohort=odp.Cohort(minimum=2, goal=2),
+    )  # fmt: skip
+    signed = sign_task(task.definition(), KEY)
+    (declared,) = algorithm_for(task.definition()).query(0).releases
+    values = np.arange(declared.coordinates, dtype="<i8").tobytes()
+    tensor = common_pb2.ReleasedTensor(name=declared.name, integers=values, shape=declared.shape, step=declared.step)
+    release = common_pb2.Release(task_sha256=task_sha256(signed), tensors=[tensor], contributions=2, epsilon_spent=2)
+    change(release)
+    shown = common_pb2.SignedRelease(release=release.SerializeToString(), signature=bytes(SIGNATURE_BYTES))
+    return server_pb2.TaskStatus(task=signed, rounds=[server_pb2.RoundStatus(release=shown)])
+
+
+def test_statistics_come_from_the_release(handle: TaskHandle) -> None:
+    assert handle.connection.statistics(_asked(lambda release: None)).contributions == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda release: setattr(release, "round", 1), "of round 1"),
+        (lambda release: setattr(release.tensors[0], "step", 2.0 * release.tensors[0].step), "has step="),
+        (lambda release: release.tensors[0].shape.append(1), "does not have the declared shape"),
+        (lambda release: release.tensors.add(name="extra"), "its tensors are not"),
+    ],
+)
+def test_statistics_that_are_not_those_of_the_task_are_refused(
+    handle: TaskHandle, change: Callable[[common_pb2.Release], object], line: str
+) -> None:
+    with pytest.raises(ServiceError, match=line):
+        handle.connection.statistics(_asked(change))

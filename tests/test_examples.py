@@ -48,6 +48,7 @@ def _data_set_named_in(page: Path) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_quickstart_prints_a_spend_within_the_budget_and_saves_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     finished = subprocess.run(

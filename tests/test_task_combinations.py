@@ -45,8 +45,7 @@ def handmade(combination: Combination) -> common_pb2.TaskDefinition:
             common_pb2.EnclavePoisson(probability=0.5, most_contributions=8, cap=8)
         )
     if combination.broadcast:
-        method = 77 if combination.broadcast == "lwe" else broadcast_pb2.BroadcastTerms.METHOD_ALL
-        definition.broadcast.CopyFrom(broadcast_pb2.BroadcastTerms(method=method))
+        definition.broadcast.CopyFrom(broadcast_pb2.BroadcastTerms(method=broadcast_pb2.BroadcastTerms.METHOD_ALL))
     return definition
 
 

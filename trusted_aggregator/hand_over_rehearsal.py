@@ -6,15 +6,17 @@ import time
 from pathlib import Path
 
 from odp.crypto import SigningKey
+from odp.crypto.note import Kind, NoteKey
 from odp.enclave import chain
 from odp.enclave.guest import Evidence
 from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.rehearsal import RehearsalCounter, RehearsalGuest
 from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.signed.charter import approve, found
-from odp.transparency import Checkpoint, Kind, LogPolicy, NoteKey, sign_checkpoint
+from odp.transparency import Checkpoint, sign_checkpoint
 from odp.transparency.endorsements import endorse
 from odp.transparency.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2

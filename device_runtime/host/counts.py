@@ -15,7 +15,7 @@ _FORMAT = 1
 
 
 @dataclass
-class RoundStatistics:
+class RoundCounts:
     """One round: devices by how they ended, bytes of serialized messages, and seconds from first to last attempt.
 
     ``devices_in`` counts accepted contributions, ``refused`` those that an enclave refused, ``declined`` devices whose
@@ -33,14 +33,14 @@ class RoundStatistics:
     seconds: float = 0.0
 
 
-class Statistics:
+class HostCounts:
     """Counters of all rounds, kept over restarts; thread-safe."""
 
     def __init__(self, *, population: str, devices: int, stored: bytes | None = None) -> None:
         self._population = population
         self._devices = devices
         self._lock = threading.Lock()
-        self._rounds: dict[tuple[str, int], RoundStatistics] = {}
+        self._rounds: dict[tuple[str, int], RoundCounts] = {}
         self._waiting = Traffic()
         self._outages = 0
         self._finished = False
@@ -50,7 +50,7 @@ class Statistics:
             self._restore(stored)
 
     def count(self, key: tuple[bytes, int], what: str, traffic: Traffic, *, now: float) -> None:
-        """Adds one attempt: ``what`` is a counter of RoundStatistics, or empty for bytes alone."""
+        """Adds one attempt: ``what`` is a counter of RoundCounts, or empty for bytes alone."""
         with self._lock:
             entry = self._entry(key)
             if what:
@@ -89,10 +89,10 @@ class Statistics:
             self._finished = True
             self._changed = True
 
-    def rounds(self) -> list[RoundStatistics]:
+    def rounds(self) -> list[RoundCounts]:
         """A copy of all rounds, in the order in which they were first seen."""
         with self._lock:
-            return [RoundStatistics(**asdict(entry)) for entry in self._rounds.values()]
+            return [RoundCounts(**asdict(entry)) for entry in self._rounds.values()]
 
     def take_changes(self) -> bytes | None:
         """The JSON file's content, or None where nothing changed since the last call."""
@@ -111,9 +111,9 @@ class Statistics:
             }
         return json.dumps(content, indent=1).encode() + b"\n"
 
-    def _entry(self, key: tuple[bytes, int]) -> RoundStatistics:
+    def _entry(self, key: tuple[bytes, int]) -> RoundCounts:
         known = (key[0].hex(), key[1])
-        return self._rounds.setdefault(known, RoundStatistics(task=known[0], round=known[1]))
+        return self._rounds.setdefault(known, RoundCounts(task=known[0], round=known[1]))
 
     def _restore(self, stored: bytes) -> None:
         try:
@@ -121,7 +121,7 @@ class Statistics:
             if content["format"] != _FORMAT:
                 raise ValueError(content["format"])
             for values in content["rounds"]:
-                entry = RoundStatistics(**values)
+                entry = RoundCounts(**values)
                 self._rounds[entry.task, entry.round] = entry
             self._waiting = Traffic(content["waiting"]["bytes_up"], content["waiting"]["bytes_down"])
             self._outages = int(content["outages"])

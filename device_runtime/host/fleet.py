@@ -21,7 +21,7 @@ from random import SystemRandom
 
 import grpc
 
-from device_runtime.host.counts import FILE, Statistics
+from device_runtime.host.counts import FILE, HostCounts
 from device_runtime.host.ending import Ending
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
@@ -87,77 +87,93 @@ class _Sweep:
         self.stop.set()
 
 
-class Fleet:
-    """Runs devices ``first`` .. ``first + count - 1`` of a state folder.
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """What a fleet does.
 
-    Args:
-      state: the locked state folder; the stores of all devices are in it.
+    Attributes:
       population: what the devices check in for.
-      participant: how one device takes part.
-      first, count: the devices.
+      devices: their numbers in the state folder.
       threads: how many take part at once.
       durable: whether what a device sent survives a power cut (see ``Store.open``).
       until_finished: return once the task that was seen has no round left.
-      jobs: plans check-ins and keeps them over restarts; without it they are kept in memory.
-      end_after: seconds after which ``run`` returns, or raises where it was to end with its task.
       keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
-      housekeeping: forgets what is past its period, in between; None forgets nothing.
+      end_after: seconds after which ``run`` returns, or raises where it was to end with its task.
+    """
+
+    population: str
+    devices: range
+    threads: int = 3
+    durable: bool = True
+    until_finished: bool = False
+    keep_running: bool = False
+    end_after: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How a fleet measures and spends time.
+
+    Attributes:
+      clock: seconds that only grow.
+      wait: sleeps for some seconds and returns True when the fleet is to stop; None waits for its ``stop``.
+      uniform: a random number between two bounds, for retry windows.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], bool] | None = None
+    uniform: Callable[[float, float], float] = SystemRandom().uniform
+
+
+class Fleet:
+    """Runs devices of a state folder.
+
+    Args:
+      options: what it does.
+      state: the locked state folder; the stores of all devices are in it.
+      participant: how one device takes part.
       stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
       log: where events go.
-      clock: seconds that only grow.
-      wait: sleeps for some seconds and returns True when ``stop`` was set; default ``stop.wait``.
-      uniform: a random number between two bounds, for retry windows.
+      housekeeping: forgets what is past its period, in between; None forgets nothing.
+      jobs: plans check-ins and keeps them over restarts; without it they are kept in memory.
+      timing: how it measures and spends time.
     """
 
     def __init__(
         self,
+        options: FleetOptions,
         *,
         state: StateFolder,
-        population: str,
         participant: Participant,
-        first: int,
-        count: int,
         stop: threading.Event,
         log: Log,
-        threads: int = 3,
-        durable: bool = True,
-        until_finished: bool = False,
-        keep_running: bool = False,
         housekeeping: Housekeeping | None = None,
         jobs: Scheduler | None = None,
-        end_after: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], bool] | None = None,
-        uniform: Callable[[float, float], float] | None = None,
+        timing: Timing = Timing(),
     ) -> None:
+        self._options = options
         self._state = state
-        self._population = population
         self._participant = participant
-        self._devices = range(first, first + count)
         self._stop = stop
         self._log = log
-        self._threads = threads
-        self._durable = durable
-        self._until_finished = until_finished
-        self._keep_running = keep_running
         self._housekeeping = housekeeping
-        self._clock = clock
-        self._wait = wait if wait is not None else stop.wait
-        uniform = uniform if uniform is not None else SystemRandom().uniform
+        self._clock = timing.clock
+        self._wait = timing.wait if timing.wait is not None else stop.wait
+        population, uniform = options.population, timing.uniform
         self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
         self._outage = Outage(uniform=uniform)
-        self._ending = Ending(until_finished=until_finished, end_after=end_after, clock=clock)
+        self._ending = Ending(until_finished=options.until_finished, end_after=options.end_after, clock=timing.clock)
         self._reader = AssignmentReader(population)
-        self._roster = Roster(self._devices, clock=clock)
+        self._roster = Roster(options.devices, clock=timing.clock)
         self._last: Work | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
         self._awaited: tuple[bytes, int] | None = None
         self._sessions = Sessions(
-            participant, lambda device: Store.open(store_path(state.root, device), durable=durable),
+            participant, lambda device: Store.open(store_path(state.root, device), durable=options.durable),
             population=population,
         )  # fmt: skip
-        self.statistics = Statistics(population=population, devices=count, stored=state.read(FILE))
+        self.counts = HostCounts(population=population, devices=len(options.devices), stored=state.read(FILE))
 
     def run(self) -> None:
         """Works until it is stopped, or finished.
@@ -169,11 +185,11 @@ class Fleet:
           NotNow: the host was to end with its task, and its devices all rested for too long, or its time was over.
         """
         self._recover()
-        self._log.event("devices_started", devices=len(self._devices), population=self._population)
+        self._log.event("devices_started", devices=len(self._options.devices), population=self._options.population)
         left = self._ending.left(self._check_ins.first_wait())
         if left:
             self._wait(left)
-        with futures.ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="device") as pool:
+        with futures.ThreadPoolExecutor(max_workers=self._options.threads, thread_name_prefix="device") as pool:
             while not self._stop.is_set():
                 try:
                     pause = self._step(pool)
@@ -186,19 +202,19 @@ class Fleet:
                 if self._housekeeping is not None:
                     self._housekeeping.step()
                 if pause is None:
-                    self.statistics.finish()
-                    self._log.event("devices_finished", population=self._population)
+                    self.counts.finish()
+                    self._log.event("devices_finished", population=self._options.population)
                     break
                 if (pause > 0 and self._wait(self._ending.left(pause))) or self._ending.is_over():
                     break
         self._write_statistics()
-        self._log.event("devices_stopped", devices=len(self._devices))
+        self._log.event("devices_stopped", devices=len(self._options.devices))
 
     def _recover(self) -> None:
         """Reads from the stores what was settled before; a store that cannot be read is set aside."""
         counts: dict[tuple[bytes, int], list[int]] = {}
         missing = 0
-        for device in self._devices:
+        for device in self._options.devices:
             path = store_path(self._state.root, device)
             if not path.exists() and not set_aside_path(path).exists():
                 missing += 1
@@ -214,12 +230,13 @@ class Fleet:
             except StateError as error:
                 self._lost(device, error)
         if missing:
+            devices = self._options.devices
             raise StateError(
-                f"{missing} of the devices {self._devices.start} to {self._devices.stop - 1} have no store in "
+                f"{missing} of the devices {devices.start} to {devices.stop - 1} have no store in "
                 f"{self._state.root}; give them data first (--data)"
             )
         for key, (sent, refused) in counts.items():
-            self.statistics.recovered(key, sent, refused)
+            self.counts.recovered(key, sent, refused)
 
     def _step(self, pool: futures.Executor) -> float | None:
         """Looks at what the server offers and works on it; returns the seconds to pause, or None when finished."""
@@ -228,10 +245,10 @@ class Fleet:
         if rest is not None:
             return rest
         traffic = Traffic()
-        answer = self._participant.services.check_in(self._population, traffic)
+        answer = self._participant.services.check_in(self._options.population, traffic)
         work = self._read(answer)
         if work is None:
-            self.statistics.waited(traffic)
+            self.counts.waited(traffic)
             self._recovered_from_outage()
             return self._idle(answer.retry)
         self._idle_answers, self._idle_since = 0, None
@@ -239,7 +256,7 @@ class Fleet:
             self._log.event("round_open", task=short(work.key[0]), round=work.round)
             self._check_ins.new_round()
         self._last = work
-        self.statistics.count(work.key, "", traffic, now=self._clock())
+        self.counts.count(work.key, "", traffic, now=self._clock())
         pending = self._roster.pending(work.key)
         if not pending:
             self._recovered_from_outage()
@@ -271,7 +288,7 @@ class Fleet:
         self._idle_answers += 1
         if self._idle_since is None:
             self._idle_since = now
-        if self._until_finished:
+        if self._options.until_finished:
             was_last = self._last is not None and self._last.round == self._last.model.rounds - 1
             # The server may be between two answers for one moment: devices that still wanted the round ask once more.
             if (
@@ -286,19 +303,19 @@ class Fleet:
                 return None
         pause = self._check_ins.window(window)
         if self._idle_answers == 1:
-            self._log.event("no_round_open", population=self._population, ask_again_seconds=round(pause, 1))
+            self._log.event("no_round_open", population=self._options.population, ask_again_seconds=round(pause, 1))
         return pause
 
     def _require_finished(self, seconds: float) -> None:
         """Returns if the server has the model of the last round. Raises NotNow where no round came, or not the last."""
         if self._last is None:
             raise NotNow(
-                f"not finished: no round of population {self._population!r} was open for {seconds:.0f} s: it has no "
-                "task, or its task is over; submit one, or check --population and --server"
+                f"not finished: no round of population {self._options.population!r} was open for {seconds:.0f} s: it "
+                "has no task, or its task is over; submit one, or check --population and --server"
             )
         model = self._last.model
         try:
-            offer = self._participant.services.newest_model(self._population)
+            offer = self._participant.services.newest_model(self._options.population)
         except ServiceError as error:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise
@@ -327,9 +344,9 @@ class Fleet:
     def _failed_for_all(self, error: OdpError) -> float:
         """One line for the whole host when a service stops being usable; seconds to pause."""
         if self._outage.failed(error):
-            self.statistics.outage()
+            self.counts.outage()
             self._log.warning("outage", reason=str(error))
-        if self._outage.strangers >= _MOST_STRANGERS and not self._keep_running:
+        if self._outage.strangers >= _MOST_STRANGERS and not self._options.keep_running:
             self._write_statistics()
             raise error
         return self._outage.pause()
@@ -340,7 +357,7 @@ class Fleet:
 
     def _sweep(self, pool: futures.Executor, pending: list[int]) -> _Sweep:
         sweep = _Sweep(deque(pending))
-        workers = [pool.submit(self._work, sweep) for _ in range(self._threads)]
+        workers = [pool.submit(self._work, sweep) for _ in range(self._options.threads)]
         while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
             self._write_statistics()
         for worker in workers:
@@ -358,7 +375,7 @@ class Fleet:
                 return "" if result is None else self._settle(sweep, work, device, result)
 
             what = self._judged(sweep, (work,), device, outcome)
-            self.statistics.count(work.key, what, traffic, now=self._clock())
+            self.counts.count(work.key, what, traffic, now=self._clock())
 
         try:
             self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
@@ -382,9 +399,9 @@ class Fleet:
         seen: list[Work] = []
 
         def take_part() -> str:
-            with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
-                self._participant.gate.check_in(store, self._population)
-                answer = self._participant.services.check_in(self._population, traffic)
+            with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
+                self._participant.gate.check_in(store, self._options.population)
+                answer = self._participant.services.check_in(self._options.population, traffic)
                 work = self._read(answer)
                 if work is None:
                     sweep.end(retry=answer.retry)
@@ -396,9 +413,9 @@ class Fleet:
 
         what = self._judged(sweep, seen, device, take_part)
         if seen:
-            self.statistics.count(seen[0].key, what, traffic, now=self._clock())
+            self.counts.count(seen[0].key, what, traffic, now=self._clock())
         else:
-            self.statistics.waited(traffic)
+            self.counts.waited(traffic)
 
     def _settle(self, sweep: _Sweep, work: Work, device: int, outcome: Outcome) -> str:
         """Notes that a device has nothing left to do in a round; what that counts as."""
@@ -457,7 +474,7 @@ class Fleet:
         """Looks again at devices that rested for a while; seconds to pause where all still do, else None."""
         for device in self._roster.due():
             try:
-                with Store.open(store_path(self._state.root, device), durable=self._durable) as store:
+                with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
                     self._look(store, device)
             except StateError as error:
                 self._lost(device, error)
@@ -467,7 +484,7 @@ class Fleet:
     def _look(self, store: Store, device: int) -> None:
         """Lets the device of ``store`` rest, or work again."""
         try:
-            self._participant.gate.check_in(store, self._population)
+            self._participant.gate.check_in(store, self._options.population)
         except NotNow as error:
             self._let_rest(device, error)
             return
@@ -495,6 +512,6 @@ class Fleet:
         self._log.error("device_set_aside", device=device, reason=str(error))
 
     def _write_statistics(self) -> None:
-        content = self.statistics.take_changes()
+        content = self.counts.take_changes()
         if content is not None:
             self._state.write_atomically(FILE, content)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_runtime.host.counts import RoundStatistics
-from device_runtime.host.fleet import Fleet
+from device_runtime.host.counts import RoundCounts
+from device_runtime.host.fleet import Fleet, FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.provision import provision
 from device_runtime.host.scheduler import Scheduler
@@ -132,9 +132,9 @@ class Running:
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
         self._thread.start()
 
-    def statistics(self) -> list[RoundStatistics]:
+    def statistics(self) -> list[RoundCounts]:
         """What was done so far, per round; the same numbers stand in ``stats.json`` of the state folder."""
-        return self._fleet.statistics.rounds()
+        return self._fleet.counts.rounds()
 
     def wait(self) -> None:
         """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Call from the main thread.
@@ -234,9 +234,18 @@ def start(
             jobs = Scheduler(
                 state.root / JOBS_FILE, clock=clock, told=lambda what, seconds: events.warning(what, seconds=seconds)
             )
-            fleet = Fleet(
-                state=state,
+            options = FleetOptions(
                 population=config.population,
+                devices=range(config.first, config.first + count),
+                threads=config.threads,
+                durable=config.durable,
+                until_finished=config.until_finished,
+                keep_running=config.keep_running,
+                end_after=config.end_after,
+            )
+            fleet = Fleet(
+                options,
+                state=state,
                 participant=Participant(
                     services=services,
                     enclaves=Enclaves(services, reference_values, clock=clock),
@@ -252,14 +261,7 @@ def start(
                     made_examples=made_examples,
                     clock=clock,
                 ),
-                first=config.first,
-                count=count,
-                threads=config.threads,
-                durable=config.durable,
-                until_finished=config.until_finished,
-                end_after=config.end_after,
                 jobs=jobs,
-                keep_running=config.keep_running,
                 housekeeping=Housekeeping(
                     state.root, config.retention, log=events, durable=config.durable, clock=clock
                 ),

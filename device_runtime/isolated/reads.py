@@ -12,7 +12,7 @@ from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.replies import Unacceptable
 from device_runtime.isolated.stores import ServiceStore
 from odp.errors import ConfigurationError
-from odp.isolated import RIGHTS, Handler, Table
+from odp.isolated import RIGHTS, DataKind, Handler
 from odp.isolated.worker import LARGEST_INPUT
 from odp.sandbox.frames import frame
 
@@ -37,7 +37,7 @@ class Reader:
         Raises:
           Unacceptable: there is no such table, the handler has no right to it, or it read too much.
         """
-        table = next((table for table in Table if table.value == message["read"]), None)
+        table = next((table for table in DataKind if table.value == message["read"]), None)
         if table is None:
             raise Unacceptable(Reason.MALFORMED)
         if table not in RIGHTS[self._handler].reads:
@@ -57,25 +57,25 @@ class Reader:
             raise Unacceptable(Reason.TOO_MUCH)
         return answer
 
-    def _read(self, table: Table, given: Mapping[str, Any]) -> object:
+    def _read(self, table: DataKind, given: Mapping[str, Any]) -> object:
         store = self._store
-        if table is Table.EVENTS:
+        if table is DataKind.EVENTS:
             since = -math.inf if given.get("since") is None else given["since"]
             events = store.events(type=given.get("type"), since=since, most=given.get("most", 1000))
             return [[row.id, row.type, row.time, _data(row.data), row.request] for row in events]
-        if table is Table.REQUESTS:
+        if table is DataKind.REQUESTS:
             found = store.requests(most=given.get("most", 1000))
             return [[row.id, row.app, row.time, row.asked, row.rows] for row in found]
         if "prefix" in given:
             prefix = given["prefix"]
-            keys = store.local_keys(prefix=prefix) if table is Table.LOCAL else store.downloaded_keys(prefix=prefix)
+            keys = store.local_keys(prefix=prefix) if table is DataKind.LOCAL else store.downloaded_keys(prefix=prefix)
             return list(keys)
         key = given["key"]
-        value = store.get(key) if table is Table.LOCAL else store.downloaded(key)
+        value = store.get(key) if table is DataKind.LOCAL else store.downloaded(key)
         return None if value is None else base64.b64encode(value).decode("ascii")
 
 
-def _valid(table: Table, given: Mapping[str, Any]) -> bool:
+def _valid(table: DataKind, given: Mapping[str, Any]) -> bool:
     most, since = given.get("most", 1), given.get("since")
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= _MOST_ROWS:
         return False
@@ -86,9 +86,9 @@ def _valid(table: Table, given: Mapping[str, Any]) -> bool:
     if any(not _is_text(given[name]) for name in ("key", "prefix", "type") if given.get(name) is not None):
         return False
     names = set(given)
-    if table is Table.EVENTS:
+    if table is DataKind.EVENTS:
         return names <= {"type", "since", "most"}
-    if table is Table.REQUESTS:
+    if table is DataKind.REQUESTS:
         return names <= {"most"}
     return (names == {"key"} and given["key"] is not None) or (names == {"prefix"} and given["prefix"] is not None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from device_runtime.isolated.failures import Reason
-from odp.isolated import RIGHTS, Handler, NewEvent, Table
+from odp.isolated import RIGHTS, DataKind, Handler, NewEvent
 
 _DEEPEST = 16
 _MOST_VALUES = 2**18
@@ -66,12 +66,12 @@ def reply_of(handler: Handler, message: Any) -> Reply:
 
 def _writes(written: Mapping[str, Any]) -> Writes:
     events, rows, downloads = (
-        _list(written.get(table.value, [])) for table in (Table.EVENTS, Table.REQUESTS, Table.DOWNLOADS)
+        _list(written.get(table.value, [])) for table in (DataKind.EVENTS, DataKind.REQUESTS, DataKind.DOWNLOADS)
     )
     return Writes(
         events=tuple(map(_event, events)),
         rows=tuple(map(_object, rows)),
-        local=_local(_object(written.get(Table.LOCAL.value, {}))),
+        local=_local(_object(written.get(DataKind.LOCAL.value, {}))),
         downloads=tuple(_text(key, _LONGEST_KEY) for key in downloads),
     )
 

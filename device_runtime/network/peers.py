@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -32,40 +31,20 @@ _NAME_SECONDS = 300.0
 _CALL_SECONDS = 3600.0
 
 
-@dataclass(frozen=True)
 class Peer:
     """The stubs of one address, the addresses that its name had, and until when these are taken for current."""
 
-    channel: grpc.Channel
-    targets: tuple[str, ...]
-    until: float
-    attestation: attestation_pb2_grpc.AttestationServiceStub
-    distributor: distributor_pb2_grpc.DistributorServiceStub
-    retrieval: retrieval_pb2_grpc.RetrievalServiceStub
-    aggregator: aggregator_pb2_grpc.AggregatorServiceStub
-    secagg: secagg_service_pb2_grpc.SecureAggregationServiceStub
-    server: server_pb2_grpc.ServerServiceStub
-    log: log_pb2_grpc.LogServiceStub
-    table: table_pb2_grpc.TableServiceStub
-    enrolment: enrolment_pb2_grpc.EnrolmentServiceStub
-
-    @classmethod
-    def over(cls, channel: grpc.Channel, targets: tuple[str, ...], until: float) -> Peer:
-        """All stubs of a channel."""
-        return cls(
-            channel,
-            targets,
-            until,
-            attestation_pb2_grpc.AttestationServiceStub(channel),
-            distributor_pb2_grpc.DistributorServiceStub(channel),
-            retrieval_pb2_grpc.RetrievalServiceStub(channel),
-            aggregator_pb2_grpc.AggregatorServiceStub(channel),
-            secagg_service_pb2_grpc.SecureAggregationServiceStub(channel),
-            server_pb2_grpc.ServerServiceStub(channel),
-            log_pb2_grpc.LogServiceStub(channel),
-            table_pb2_grpc.TableServiceStub(channel),
-            enrolment_pb2_grpc.EnrolmentServiceStub(channel),
-        )
+    def __init__(self, channel: grpc.Channel, targets: tuple[str, ...], until: float) -> None:
+        self.channel, self.targets, self.until = channel, targets, until
+        self.attestation = attestation_pb2_grpc.AttestationServiceStub(channel)
+        self.distributor = distributor_pb2_grpc.DistributorServiceStub(channel)
+        self.retrieval = retrieval_pb2_grpc.RetrievalServiceStub(channel)
+        self.aggregator = aggregator_pb2_grpc.AggregatorServiceStub(channel)
+        self.secagg = secagg_service_pb2_grpc.SecureAggregationServiceStub(channel)
+        self.server = server_pb2_grpc.ServerServiceStub(channel)
+        self.log = log_pb2_grpc.LogServiceStub(channel)
+        self.table = table_pb2_grpc.TableServiceStub(channel)
+        self.enrolment = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
 
 
 class Peers:
@@ -122,7 +101,7 @@ class Peers:
                     self._replaced.append((now, known.channel))
             else:
                 channel = known.channel
-            peer = self._peers[address] = Peer.over(channel, targets, until)
+            peer = self._peers[address] = Peer(channel, targets, until)
             return peer
 
     def close(self) -> None:

@@ -193,52 +193,6 @@ class Services:
             )
         return reply
 
-    def describe_hint(
-        self, address: str, request: retrieval_pb2.DescribeHintRequest, traffic: Traffic
-    ) -> retrieval_pb2.DescribeHintResponse:
-        """What has to be known of a table that never changes in order to ask the distributor's host for rows of it."""
-        what = "ask the distributor for a table's hint"
-        with _stale_told():
-            reply: retrieval_pb2.DescribeHintResponse = self._call(
-                self._distributor(address).retrieval.DescribeHint, request, address, what, traffic
-            )
-        return reply
-
-    def hint(self, address: str, request: retrieval_pb2.GetHintRequest, expected: int, traffic: Traffic) -> bytes:
-        """A hint of exactly ``expected`` bytes; its hash is not checked here."""
-        what = "download a table's hint"
-        method = self._distributor(address).retrieval.GetHint
-        traffic.up += request.ByteSize()
-        found = bytearray()
-
-        def start() -> Iterator[retrieval_pb2.GetHintResponse]:
-            replies = call(method, request, timeout=LONG_DEADLINE, what=what, address=address)
-            return read_stream(replies, what=what, address=address)
-
-        with _stale_told():
-            for reply in self._patience.stream(start):
-                traffic.down += reply.ByteSize()
-                found += reply.chunk
-                if len(found) > expected:
-                    break
-        if len(found) != expected:
-            raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its shape")
-        return bytes(found)
-
-    def select_by_lattice(
-        self, address: str, request: retrieval_pb2.SelectByLatticeRequest, traffic: Traffic
-    ) -> retrieval_pb2.SelectByLatticeResponse:
-        """Products of a table that never changes."""
-        with _stale_told():
-            reply: retrieval_pb2.SelectByLatticeResponse = self._call(
-                self._distributor(address).retrieval.SelectByLattice,
-                request,
-                address,
-                "fetch rows by lattices",
-                traffic,
-            )
-        return reply
-
     def submit(
         self, address: str, request: aggregator_pb2.SubmitRequest, traffic: Traffic
     ) -> aggregator_pb2.SubmitResponse:

@@ -28,6 +28,7 @@ from device_runtime.round.round_keys import require_round_key
 from device_runtime.store.schema import Participation
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.charters import charter_of, require_in_force
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import OdpError, StateError
@@ -35,7 +36,6 @@ from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.checkpoint import check_age, verify_checkpoint
 from odp.transparency.entries import CharterEntry, ManifestEntry, TaskEntry
-from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import endorsements_in
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import state_errors, write_atomically

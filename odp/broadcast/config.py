@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from odp._validate import one_of, strict_keywords
 from odp.broadcast.planner import plan
-from odp.broadcast.terms import AUTO, ENCLAVE, LWE, METHODS, PIR, WIRE_METHODS
+from odp.broadcast.terms import AUTO, ENCLAVE, METHODS, PIR, WIRE_METHODS
 from odp.crypto.public_keys import KEY_BYTES, require_x25519
 from odp.errors import ConfigurationError
 from odp.v1 import broadcast_pb2, common_pb2
@@ -24,7 +24,7 @@ class Broadcast:
       method: "enclave": sealed keys to the attested enclave. "all": the whole model, rows are picked on the device.
         "pir": two parties, the distributor's host and a helper, neither of which learns anything unless both conspire.
         "auto": the cheapest of those that the task may use, decided when the task is made (``odp task plan`` prints
-        why). "lwe" is for tables that never change, and so for no task that trains one.
+        why).
       helper_key: Public key of the helper as ``odp distributor helper key`` prints it, 64 hex digits. Required by
         "pir", allowed with "auto", which considers "pir" only where it is given. Devices refuse a helper that their
         person did not pin.
@@ -51,16 +51,8 @@ class Broadcast:
             raise ConfigurationError(f"Expected no helper_key with method={self.method!r}: it asks no helper")
 
     def resolve(self, definition: common_pb2.TaskDefinition) -> broadcast_pb2.BroadcastTerms | None:
-        """The terms for a task of this ``definition``; None for those that the wire form leaves out.
-
-        Raises ConfigurationError for "lwe": what a task trains changes in every round.
-        """
+        """The terms for a task of this ``definition``; None for those that the wire form leaves out."""
         method = self.method
-        if method == LWE:
-            raise ConfigurationError(
-                "Expected method='lwe' for tables that never change: a task replaces its model in every round, and "
-                "each version would cost every device a new hint; take 'enclave', 'pir' or 'all'"
-            )
         if method == AUTO:
             method = plan(definition, helper=bool(self.helper_key)).chosen
         if method == ENCLAVE:

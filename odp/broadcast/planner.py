@@ -5,8 +5,7 @@ the servers' processors are busy for it. Bytes are exact, from the formats of do
 with the constants below, fitted to ``python -m benchmarks distributor`` (docs/partial-broadcast.md, section 7); numbers
 of another machine differ, mostly by one factor for all methods.
 
-A method may be ruled out whatever it costs: ``pir`` without a declared helper, ``lwe`` for a table that changes, since
-every version would cost every device a new hint.
+``pir`` is ruled out without a declared helper, whatever it costs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
-from odp.broadcast.terms import ALL, ENCLAVE, LARGEST_LATTICE_TABLE, LATTICE_KEYS, LWE, MOST_PIR_KEYS, PIR
+from odp.broadcast.terms import ALL, ENCLAVE, MOST_PIR_KEYS, PIR
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 from odp.wire.encoding import encoding_of
@@ -39,14 +38,11 @@ _PASS_BYTE, _PASS_BYTE_KEY = 5e-11, 2.7e-12
 # each of the two.
 _SCAN_BYTE, _WIDE_SCAN_BYTE, _SCAN_ROW = 1.1e-10, 2e-10, 1e-8
 _WIDE_RECORD = 512
-# Lattices: the whole table times one vector.
-_MULTIPLIED_BYTE_KEY = 5e-11
 
 _VALUE_BYTES = 4
 _BLOCK_BYTES, _BLOCK_HASH_BYTES = 2**16, 32
 # Protobuf fields, HPKE and AES-GCM around keys and rows.
 _FRAME_BYTES = 130
-_NOT_STATIC = "the table changes in every round, and each version would cost every device a new hint"
 _NO_HELPER = "no helper is declared (broadcast.helper_key)"
 
 
@@ -126,7 +122,6 @@ def plan_table(
     keys: int,
     dense_bytes: int = 0,
     helper: bool = False,
-    static_uses: int = 0,
 ) -> TablePlan:
     """The plan for one table.
 
@@ -136,8 +131,6 @@ def plan_table(
       keys: rows that every device asks for.
       dense_bytes: of what every device gets with them, whole.
       helper: whether a helper is declared.
-      static_uses: how often a device asks this very table, from whose cache the second time costs nothing; 0 for a
-        table that is another one each time.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -145,12 +138,11 @@ def plan_table(
     _validate.integer(low=1, high=2**26, rows=rows)
     _validate.integer(low=1, high=2**20, row_bytes=row_bytes)
     _validate.integer(low=1, high=2**31, keys=keys)
-    _validate.integer(low=0, high=2**31, static_uses=static_uses, dense_bytes=dense_bytes)
+    _validate.integer(low=0, high=2**31, dense_bytes=dense_bytes)
     costs = (
-        _all(rows * row_bytes + dense_bytes, static_uses),
+        _all(rows * row_bytes + dense_bytes),
         _enclave(rows, row_bytes, keys, dense_bytes),
         _two_parties(rows, row_bytes, keys, dense_bytes, helper=helper),
-        _lattice(rows, row_bytes, keys, dense_bytes, static_uses),
     )
     return TablePlan(name, rows, row_bytes, keys, dense_bytes, costs)
 
@@ -170,18 +162,16 @@ def reasons(plan: TablePlan) -> Sequence[tuple[str, str]]:
     return tuple(found)
 
 
-def _all(size: int, static_uses: int) -> Cost:
-    downloads = 1 / static_uses if static_uses else 1.0
+def _all(size: int) -> Cost:
     # A table of another version has its changed blocks listed first; after a round of training all of them changed.
     blocks = -(-size // _BLOCK_BYTES)
-    listed = 0 if static_uses or blocks < 2 else blocks * _BLOCK_HASH_BYTES
-    note = f"downloaded once in {static_uses} uses" if static_uses else "every round of training changes every block"
+    listed = 0 if blocks < 2 else blocks * _BLOCK_HASH_BYTES
     return Cost(
         ALL,
-        up=60 * downloads,
-        down=size * downloads + listed,
-        cpu=(_CALL + size * _SENT_BYTE) * downloads + (_CALL if listed else 0.0),
-        note=note,
+        up=60,
+        down=size + listed,
+        cpu=_CALL + size * _SENT_BYTE + (_CALL if listed else 0.0),
+        note="every round of training changes every block",
     )
 
 
@@ -213,31 +203,6 @@ def _two_parties(rows: int, row_bytes: int, keys: int, dense_bytes: int, *, help
         cpu=5 * _CALL + 2 * scan,
         note=f"{shape.layout.buckets} buckets, one pass over the table at each of two parties",
         excluded=excluded,
-    )
-
-
-def _lattice(rows: int, row_bytes: int, keys: int, dense_bytes: int, static_uses: int) -> Cost:
-    if not static_uses:
-        return Cost(LWE, 0, 0, 0, "", excluded=_NOT_STATIC)
-    from odp.crypto.pir import lwe
-
-    if rows * row_bytes > LARGEST_LATTICE_TABLE:
-        return Cost(LWE, 0, 0, 0, "", excluded=f"the table has more than {LARGEST_LATTICE_TABLE:,} bytes")
-    requests = -(-keys // LATTICE_KEYS)
-    try:
-        shape = _shape(rows, row_bytes, LATTICE_KEYS)
-        up, down, hint = lwe.request_bytes(shape), lwe.reply_bytes(shape), lwe.hint_bytes(shape)
-    except ConfigurationError as error:
-        return Cost(LWE, 0, 0, 0, "", excluded=str(error))
-    return Cost(
-        LWE,
-        up=requests * (up + _FRAME_BYTES),
-        down=requests * (down + _FRAME_BYTES) + (hint + len(shape.to_bytes())) / static_uses + dense_bytes,
-        cpu=(
-            requests * (_CALL + rows * shape.record_bytes * LATTICE_KEYS * _MULTIPLIED_BYTE_KEY)
-            + hint / static_uses * _SENT_BYTE
-        ),
-        note=f"a hint of {hint:,} bytes in {static_uses} uses, and the table once per key of {requests} requests",
     )
 
 

@@ -6,14 +6,10 @@ from odp.crypto.public_keys import require_x25519
 from odp.errors import ConfigurationError
 from odp.v1 import broadcast_pb2, common_pb2
 
-AUTO, ALL, ENCLAVE, PIR, LWE = "auto", "all", "enclave", "pir", "lwe"
-METHODS = (AUTO, ALL, ENCLAVE, PIR, LWE)
+AUTO, ALL, ENCLAVE, PIR = "auto", "all", "enclave", "pir"
+METHODS = (AUTO, ALL, ENCLAVE, PIR)
 #: Most rows of one request to two parties (``odp.crypto.pir.layout``).
 MOST_PIR_KEYS = 512
-#: Rows of one request by lattices, whatever a device needs, and the largest table that is answered so: its hint takes a
-#: thousand passes over the table.
-LATTICE_KEYS = 16
-LARGEST_LATTICE_TABLE = 64 * 2**20
 
 #: Method -> its number in the signed task; those that are missing are never in one.
 WIRE_METHODS = {

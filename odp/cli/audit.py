@@ -13,7 +13,7 @@ from odp.cli.console import console, print_json
 if TYPE_CHECKING:
     from odp.transparency.audit import AuditReport
 
-app = typer.Typer(help="Verify a transparency log, or restore it.", no_args_is_help=True)
+app = typer.Typer(help="Verify a transparency log, or repair it.", no_args_is_help=True)
 
 
 @app.command("verify")

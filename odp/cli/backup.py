@@ -15,7 +15,10 @@ def backup(
     output: Annotated[Path, typer.Option(help="File to write; it holds private keys.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write everything that a stopped program must not lose to one file, without the emulated chip."""
+    """Write the state of a stopped program to one file.
+
+    The emulated chip is left out.
+    """
     from odp.transport.backup import back_up
 
     made = back_up(state, output)
@@ -30,7 +33,10 @@ def restore(
     state: Annotated[Path, typer.Option(help="Folder that is empty, or holds the emulated chip alone.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Put a backup in place. An aggregator's enclave refuses one that is older than its chip's counters know."""
+    """Restore a backup.
+
+    An aggregator's enclave refuses a backup that is older than its chip's counters.
+    """
     from odp.transport.backup import restore as put_back
 
     made = put_back(archive, state)

@@ -31,7 +31,10 @@ def compare(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Compare this model with every baseline under the same accounting: one table per metric, one figure, one JSON."""
+    """Compare a model with every baseline under the same accounting.
+
+    The result is one table per metric, one figure and one JSON file.
+    """
     from odp import _validate
     from odp.datasets import load, load_split
     from odp.simulation.comparing import compare as run

@@ -10,7 +10,7 @@ import typer
 from odp.cli.console import console, print_json, print_text
 from odp.cli.outputs import output_file, writing_file
 
-app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, fetch and inspect data sets.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -65,7 +65,7 @@ def demo(
     timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 1800.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a private model with real devices, enclaves and a server on this machine over TLS; then stop them all."""
+    """Train a private model on this machine, in real processes."""
     from odp.broadcast.config import Broadcast
     from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
     from odp.cli.device import take_users

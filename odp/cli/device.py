@@ -15,9 +15,7 @@ from odp.cli.outputs import output_file, writing_file
 if TYPE_CHECKING:
     from odp.datasets import Ratings
 
-app = typer.Typer(
-    help="Run devices, ask one for its recommendations, and decide what it takes part in.", no_args_is_help=True
-)
+app = typer.Typer(help="Run devices, and decide what a device takes part in.", no_args_is_help=True)
 person.add_to(app)
 app.command("doctor")(doctor)
 

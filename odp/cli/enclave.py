@@ -18,9 +18,7 @@ from odp.errors import ConfigurationError
 if TYPE_CHECKING:
     from odp.enclave.policy import Accumulation, Selection
 
-app = typer.Typer(
-    help="Enclaves: what devices pin, how it is measured, what this machine restricts.", no_args_is_help=True
-)
+app = typer.Typer(help="Measure, endorse and withdraw the code of enclaves.", no_args_is_help=True)
 
 _MEANING = {
     "namespace-user": "users of its own: no rights outside",
@@ -128,9 +126,9 @@ def reference_values(
 
     Digests and policies are computed from the installed code and the options, not asked from a running service.
     """
+    from odp.enclave.log_policy import LogPolicy
     from odp.enclave.policy import EnclavePolicy
     from odp.local.reference_values import write_reference_values
-    from odp.transparency.policy import LogPolicy
 
     policy = EnclavePolicy(
         role="aggregator",

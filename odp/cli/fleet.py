@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from odp.simulation.fleet.run import FleetRun
 
-app = typer.Typer(help="Simulate fleets of devices with faults, against real services.", no_args_is_help=True)
+app = typer.Typer(help="Simulate thousands of devices that fail, on real services.", no_args_is_help=True)
 
 
 @app.callback()

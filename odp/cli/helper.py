@@ -12,7 +12,7 @@ from odp.cli.listening import LimitSettings, Reflection
 from odp.local.foreground import serve_until_stopped
 
 app = typer.Typer(
-    help="The helper of a distributor, for tasks of method 'pir': run by somebody who tells the distributor nothing.",
+    help="Run the helper of a distributor, the second party of method 'pir'.",
     no_args_is_help=True,
 )
 

@@ -12,9 +12,7 @@ from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
 from odp.local.foreground import serve_until_stopped
 
-app = typer.Typer(
-    help="The issuer of tokens: each attested device gets one per round (docs/enrolment.md).", no_args_is_help=True
-)
+app = typer.Typer(help="Run the issuer, which gives each device one token per round.", no_args_is_help=True)
 _DEFAULT_STATE = Path("odp-state/issuer")
 
 

@@ -37,33 +37,41 @@ from odp.errors import OdpError
 
 app = typer.Typer(
     name="odp",
-    help="On-device personalization: devices train on their own data, enclaves aggregate, releases are DP per user.",
+    help="On-device personalization: devices train on data that stay on them, and releases are private per user.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command("demo")(demo.demo)
-app.command("simulate")(simulate.simulate)
-app.command("compare")(compare.compare)
-app.command("report")(report.report)
-app.command("tune")(tune.tune)
-app.command("up")(services.up)
-app.command("backup")(backup.backup)
-app.command("restore")(backup.restore)
-app.add_typer(task.app, name="task")
-app.add_typer(table.app, name="table")
-app.add_typer(population.app, name="population")
-app.add_typer(services.server_app, name="server")
-app.add_typer(services.distributor_app, name="distributor")
-app.add_typer(services.aggregator_app, name="aggregator")
-app.add_typer(device.app, name="device")
-app.add_typer(enclave.app, name="enclave")
-app.add_typer(fleet.app, name="fleet")
-app.add_typer(privacy.app, name="privacy")
-app.add_typer(audit.app, name="audit")
-app.add_typer(witness.app, name="witness")
-app.add_typer(issuer.app, name="issuer")
-app.add_typer(data.app, name="data")
+# `odp --help` lists the commands under these headings, in this order.
+_BEGIN, _DEVELOP, _RUN, _PERSON, _CHECK = (
+    "Begin here",
+    "Develop and train",
+    "Run the services",
+    "Run devices",
+    "Check what was done",
+)
+app.command("demo", rich_help_panel=_BEGIN)(demo.demo)
+app.command("up", rich_help_panel=_BEGIN)(services.up)
+app.add_typer(data.app, name="data", rich_help_panel=_BEGIN)
+app.add_typer(task.app, name="task", rich_help_panel=_DEVELOP)
+app.command("simulate", rich_help_panel=_DEVELOP)(simulate.simulate)
+app.command("compare", rich_help_panel=_DEVELOP)(compare.compare)
+app.command("tune", rich_help_panel=_DEVELOP)(tune.tune)
+app.command("report", rich_help_panel=_DEVELOP)(report.report)
+app.add_typer(table.app, name="table", rich_help_panel=_DEVELOP)
+app.add_typer(population.app, name="population", rich_help_panel=_DEVELOP)
+app.add_typer(services.server_app, name="server", rich_help_panel=_RUN)
+app.add_typer(services.distributor_app, name="distributor", rich_help_panel=_RUN)
+app.add_typer(services.aggregator_app, name="aggregator", rich_help_panel=_RUN)
+app.add_typer(issuer.app, name="issuer", rich_help_panel=_RUN)
+app.add_typer(enclave.app, name="enclave", rich_help_panel=_RUN)
+app.command("backup", rich_help_panel=_RUN)(backup.backup)
+app.command("restore", rich_help_panel=_RUN)(backup.restore)
+app.add_typer(device.app, name="device", rich_help_panel=_PERSON)
+app.add_typer(fleet.app, name="fleet", rich_help_panel=_PERSON)
+app.add_typer(privacy.app, name="privacy", rich_help_panel=_CHECK)
+app.add_typer(audit.app, name="audit", rich_help_panel=_CHECK)
+app.add_typer(witness.app, name="witness", rich_help_panel=_CHECK)
 
 
 @app.callback(invoke_without_command=True)

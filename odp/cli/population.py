@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from odp.signed.charter import Charter
     from odp.v1 import population_pb2, server_pb2
 
-app = typer.Typer(
-    help="The developer keys that a population belongs to: they alone spend its privacy budget.", no_args_is_help=True
-)
+app = typer.Typer(help="Show and change whose keys may spend a population's budget.", no_args_is_help=True)
 owners_app = typer.Typer(help="Add and retire owners of a population.", no_args_is_help=True)
 app.add_typer(owners_app, name="owners")
 

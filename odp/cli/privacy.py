@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from odp.privacy.ledger import Ledger
     from odp.v1 import server_pb2
 
-app = typer.Typer(help="Privacy reports of tasks, and plans before a task.", no_args_is_help=True)
+app = typer.Typer(help="Plan what a privacy budget buys, and report what was spent.", no_args_is_help=True)
 
 _LARGEST_LEDGER = 2**26
 
@@ -179,22 +178,9 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
 
 def _verified(connection: Connection, status: server_pb2.TaskStatus, state: Path) -> VerifiedEnclave:
     """The aggregator's enclave, by the reference values in the state folder: the report's word is the enclave's."""
-    import os
-
     from odp.enclave.reference_values import ReferenceValues
-    from odp.enclave.verifier import verify_evidence
 
-    nonce = os.urandom(32)
-    reply = connection.evidence(status.aggregator_address, nonce)
-    return verify_evidence(
-        token=reply.token,
-        policy=reply.policy,
-        event_log=reply.event_log,
-        nonce=nonce,
-        role="aggregator",
-        reference_values=ReferenceValues.load(state / "reference_values.json"),
-        now=time.time(),
-    )
+    return connection.attested_aggregator(status, ReferenceValues.load(state / "reference_values.json"))
 
 
 def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: VerifiedEnclave) -> Ledger:

@@ -20,7 +20,10 @@ def report(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Write one self-contained HTML page and one JSON about a run: quality, ε by charge, clips, settings, versions."""
+    """Write an HTML page and a JSON file about a run.
+
+    They show quality, ε by charge, clipping, settings and versions.
+    """
     from odp.errors import DataError
     from odp.simulation.record import read_record
     from odp.simulation.report import render_html

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 # How often `odp up` looks whether an endorsement is to be made again; the server looks into the file every hour.
 _ENDORSE_SECONDS = 86_400.0
 
-server_app = typer.Typer(help="The developer's server: tasks and rounds. Untrusted.", no_args_is_help=True)
-distributor_app = typer.Typer(help="The trusted distributor: gives devices the rows they need.", no_args_is_help=True)
+server_app = typer.Typer(help="Run the developer's server, which devices do not trust.", no_args_is_help=True)
+distributor_app = typer.Typer(help="Run the distributor, which gives devices the rows they need.", no_args_is_help=True)
 distributor_app.add_typer(helper.app, name="helper")
-aggregator_app = typer.Typer(help="The trusted aggregator: sums, charges, adds noise, signs.", no_args_is_help=True)
+aggregator_app = typer.Typer(
+    help="Run the aggregator, which sums, charges, adds noise and signs.", no_args_is_help=True
+)
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
 Certificate = Annotated[
@@ -333,16 +335,16 @@ def up(
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     with_parent: WithParent = False,
 ) -> None:
-    """Start server, distributor, aggregator and issuer of tokens together; Ctrl-C stops them together."""
+    """Start all services on this machine; Ctrl-C stops them."""
     from odp.enclave.policy import EnclavePolicy
     from odp.errors import OdpError
-    from odp.local.processes import Services
+    from odp.local.processes import AdmissionRule, ListenAddresses, Services
     from odp.local.supervising import Supervisor
     from odp.transport.channel import parse_address
     from odp.transport.service import stop_event
 
     host, port = parse_address(listen)
-    ports = (port, port + 1, port + 2) if port else (0, 0, 0)
+    ports = {"server": port, "distributor": port + 1, "aggregator": port + 2} if port else {}
     stop = stop_event()
     if with_parent:
         parent_watch(stop)
@@ -356,14 +358,12 @@ def up(
     out = console()
     services = Services(
         state,
-        listen=host,
-        ports=ports,
+        listen=ListenAddresses(host=host, **ports),
         policy=policy,
         select=cast("Selection", select),
         witnesses=witness,
         helper=with_helper,
-        admission=admission,
-        roster=roster,
+        admission=AdmissionRule(how=admission, roster=roster),
         stop=stop,
     )
     with services:

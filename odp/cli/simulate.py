@@ -56,7 +56,10 @@ def simulate(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Simulate a task: the same computations as on devices, vectorised over users; 80/10/10 split of the ratings."""
+    """Simulate a task with the computations that devices run.
+
+    The ratings of each user are split 80/10/10 into training, validation and test.
+    """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
@@ -77,7 +80,7 @@ def simulate(
     ratings = load(data)
     planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
     if isinstance(planned, Statistics):
-        from odp.cli.statistics import simulate_task
+        from odp.cli.statistics_results import simulate_task
 
         for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
             if value is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from odp.public_tables.table import OpenedTable
     from odp.wire.encoding import Encoding
 
-app = typer.Typer(help="Publish public tables, whose rows devices look up privately.", no_args_is_help=True)
+app = typer.Typer(help="Publish public tables that devices look rows up in privately.", no_args_is_help=True)
 
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
 State = Annotated[Path, typer.Option(help="State folder of `odp up`: gives the CA and the operator's token.")]

@@ -222,7 +222,7 @@ def results(
 
     Where the state folder has reference values, the release is checked to be the attested aggregator's.
     """
-    from odp.cli.statistics import show_results
+    from odp.cli.statistics_results import show_results
 
     with open_connection(server, state) as connection:
         found = connection.statistics(find_task(connection, task))

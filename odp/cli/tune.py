@@ -37,7 +37,10 @@ def tune(
     output: Annotated[Path | None, typer.Option(callback=output_file, help="File for the JSON of all trials.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Search settings by random trials: free on proxy data, every trial charged on private data."""
+    """Search settings by random trials.
+
+    Trials on proxy data are free; every trial on private data is charged.
+    """
     from rich.table import Table
 
     from odp.datasets import load

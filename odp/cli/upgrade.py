@@ -133,10 +133,10 @@ def logged(
     ``listed`` has. Raises ServiceError where the log does not hold one within ``seconds``; ConfigurationError where the
     file holds none.
     """
+    from odp.crypto.note import Note
     from odp.transparency.checkpoint import Checkpoint
     from odp.transparency.endorsements import EndorsementFile, open_endorsement
     from odp.transparency.excerpt import MOST_ENDORSEMENTS
-    from odp.transparency.note import Note
     from odp.v1 import hand_over_pb2
 
     until = clock() + seconds

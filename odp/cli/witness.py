@@ -11,7 +11,7 @@ from odp.cli.listening import LimitSettings, Reflection
 from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
 from odp.local.foreground import serve_until_stopped
 
-app = typer.Typer(help="An independent witness of transparency logs.", no_args_is_help=True)
+app = typer.Typer(help="Run an independent witness of transparency logs.", no_args_is_help=True)
 
 
 @app.callback()

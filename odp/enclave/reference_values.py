@@ -16,9 +16,9 @@ from typing import Any
 from odp import _validate
 from odp.crypto.public_keys import require_x25519
 from odp.enclave import _files, chain
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
-from odp.transparency.policy import LogPolicy
 
 #: Services that a server names to devices.
 ADDRESSED: tuple[str, ...] = (*ROLES, "issuer")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from odp import _validate
 from odp.enclave import _files
+from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError
-from odp.transparency.policy import LogPolicy
 
 _LARGEST_FILE = 1 << 16
 

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.crypto import jwt
@@ -43,8 +45,12 @@ from odp.enclave.policy import ROLES, EnclavePolicy, Role
 from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.errors import AttestationError, ConfigurationError
 
+if TYPE_CHECKING:
+    from odp.v1 import attestation_pb2
+
 # Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.
 CLOCK_SKEW_SECONDS = 60
+_DRAWN_BYTES = 32
 _SHOWN = re.compile(r"(population|ledger) ([a-z0-9][a-z0-9_.-]{0,63}) ([0-9a-f]{64})")
 
 
@@ -77,6 +83,27 @@ class VerifiedEnclave:
     restrictions: tuple[str, ...]
     populations: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     ledgers: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+def verify_fresh(
+    evidence: Callable[[bytes], attestation_pb2.GetEvidenceResponse],
+    *,
+    role: str,
+    reference_values: ReferenceValues,
+    clock: Callable[[], float],
+) -> VerifiedEnclave:
+    """The enclave that answers ``evidence`` over a nonce drawn here. Raises as ``evidence`` and ``verify_evidence``."""
+    nonce = os.urandom(_DRAWN_BYTES)
+    reply = evidence(nonce)
+    return verify_evidence(
+        token=reply.token,
+        policy=reply.policy,
+        event_log=reply.event_log,
+        nonce=nonce,
+        role=role,
+        reference_values=reference_values,
+        now=clock(),
+    )
 
 
 def verify_evidence(

@@ -1,6 +1,6 @@
 """A developer's on-device code: what it is written with. ``docs/isolated-service.md`` shows how."""
 
-from odp.isolated.rights import RIGHTS, Handler, Rights, Table
+from odp.isolated.rights import RIGHTS, DataKind, Handler, Rights
 from odp.isolated.service import IsolatedService, Stores
 from odp.isolated.values import (
     Accepted,
@@ -28,6 +28,7 @@ __all__ = [
     "Accepted",
     "AppRequest",
     "Columns",
+    "DataKind",
     "Declined",
     "Download",
     "Event",
@@ -46,6 +47,5 @@ __all__ = [
     "Rendering",
     "Rights",
     "Stores",
-    "Table",
     "Training",
 ]

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-class Table(enum.Enum):
-    """What a service's stores hold, in a namespace of the service's own."""
+class DataKind(enum.Enum):
+    """The kinds of data that a service's stores hold, in a namespace of the service's own."""
 
     EVENTS = "events"
     REQUESTS = "requests"
@@ -26,7 +26,7 @@ class Table(enum.Enum):
     @property
     def private(self) -> bool:
         """Whether it holds anything about the person."""
-        return self is not Table.DOWNLOADS
+        return self is not DataKind.DOWNLOADS
 
 
 class Handler(enum.Enum):
@@ -54,21 +54,21 @@ class Receiver(enum.Enum):
 class Rights:
     """Of one handler: the tables that it may read, those that it may write, and who gets what it returns."""
 
-    reads: frozenset[Table]
-    writes: frozenset[Table]
+    reads: frozenset[DataKind]
+    writes: frozenset[DataKind]
     receiver: Receiver
 
 
-_ALL = frozenset(Table)
-_NONE: frozenset[Table] = frozenset()
-_PUBLIC = frozenset({Table.DOWNLOADS})
+_ALL = frozenset(DataKind)
+_NONE: frozenset[DataKind] = frozenset()
+_PUBLIC = frozenset({DataKind.DOWNLOADS})
 
 RIGHTS: Mapping[Handler, Rights] = {
     # What it accepts goes to on_execute; whether it accepts, and why not, is told to the app.
     Handler.ON_REQUEST: Rights(_PUBLIC, _NONE, Receiver.APP),
-    Handler.ON_EXECUTE: Rights(_ALL, frozenset({Table.REQUESTS, Table.LOCAL}), Receiver.ON_RENDER),
+    Handler.ON_EXECUTE: Rights(_ALL, frozenset({DataKind.REQUESTS, DataKind.LOCAL}), Receiver.ON_RENDER),
     Handler.ON_RENDER: Rights(_PUBLIC, _NONE, Receiver.PAGE),
-    Handler.ON_EVENT: Rights(_ALL, frozenset({Table.EVENTS, Table.LOCAL}), Receiver.NOBODY),
+    Handler.ON_EVENT: Rights(_ALL, frozenset({DataKind.EVENTS, DataKind.LOCAL}), Receiver.NOBODY),
     # Of a new version of the downloads it sees that version, and none of what the device holds.
     Handler.ON_DOWNLOAD: Rights(_NONE, _PUBLIC, Receiver.NOBODY),
     Handler.ON_TRAINING_EXAMPLES: Rights(_ALL, _NONE, Receiver.TRAINING),

@@ -18,7 +18,7 @@ from typing import Any
 
 from odp.isolated import sources as imports
 from odp.isolated import walls
-from odp.isolated.rights import RIGHTS, Handler, Table
+from odp.isolated.rights import RIGHTS, DataKind, Handler
 from odp.isolated.service import IsolatedService
 from odp.isolated.values import (
     Accepted,
@@ -55,30 +55,30 @@ class RemoteStores:
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
         """As ``Stores``."""
         after = None if since == -math.inf else since
-        rows = self._ask(Table.EVENTS, type=type, since=after, most=most)
+        rows = self._ask(DataKind.EVENTS, type=type, since=after, most=most)
         return [Event(id, kind, time, _data(data), request) for id, kind, time, data, request in rows]
 
     def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
         """As ``Stores``."""
-        return [PastRequest(*row) for row in self._ask(Table.REQUESTS, most=most)]
+        return [PastRequest(*row) for row in self._ask(DataKind.REQUESTS, most=most)]
 
     def local(self, key: str) -> bytes | None:
         """As ``Stores``."""
-        return _bytes(self._ask(Table.LOCAL, key=key))
+        return _bytes(self._ask(DataKind.LOCAL, key=key))
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:
         """As ``Stores``."""
-        return list(self._ask(Table.LOCAL, prefix=prefix))
+        return list(self._ask(DataKind.LOCAL, prefix=prefix))
 
     def downloaded(self, key: str) -> bytes | None:
         """As ``Stores``."""
-        return _bytes(self._ask(Table.DOWNLOADS, key=key))
+        return _bytes(self._ask(DataKind.DOWNLOADS, key=key))
 
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
         """As ``Stores``."""
-        return list(self._ask(Table.DOWNLOADS, prefix=prefix))
+        return list(self._ask(DataKind.DOWNLOADS, prefix=prefix))
 
-    def _ask(self, table: Table, **given: object) -> Any:
+    def _ask(self, table: DataKind, **given: object) -> Any:
         if table not in self._reads:
             raise PermissionError(f"{self._handler.value} has no right to read {table.value}")
         send_frame(self._channel, {"read": table.value, **given})

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from odp import _validate
+from odp.crypto.note import Kind, VerifierKey
 from odp.crypto.signing import SigningKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.upgrade_policy import UpgradePolicy
@@ -18,8 +20,6 @@ from odp.errors import ConfigurationError
 from odp.transparency.endorsements import EndorsementFile, endorse, open_endorsement, withdrawal_of
 from odp.transparency.entries import PolicyEntry
 from odp.transparency.key_file import endorser_key, note_key
-from odp.transparency.note import Kind, VerifierKey
-from odp.transparency.policy import LogPolicy
 
 LOG_KEY, ENDORSER_KEY, ENDORSEMENTS = "log.key", "endorser.key", "endorsements.json"
 UPGRADE = "upgrade.json"

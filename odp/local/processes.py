@@ -30,8 +30,7 @@ from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.tls import TlsIdentity, development_identity
 
 HELPER, ISSUER = "helper", "issuer"
-#: How devices are admitted: anybody; with tokens for those of an emulated vendor; with tokens for those of a roster.
-OPEN, TOKEN, ROSTER = ADMISSIONS = ("open", "token", "roster")
+_OPEN, _TOKEN, _ROSTER = ADMISSIONS = ("open", "token", "roster")
 _VENDOR = "vendor"
 # Files of a program's state folder: where it serves, and where its control listener does, which comes first.
 _ADDRESSES = ("address", "control-address")
@@ -41,6 +40,41 @@ _STOP_SECONDS = 10.0
 _START_SECONDS = 300.0
 #: How `odp` is run as a child: by the interpreter and the code of this process, and by no folder of where it runs.
 ODP = (sys.executable, "-P", "-m", "odp.cli.main")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmissionRule:
+    """How devices are admitted.
+
+    Attributes:
+      how: "open": anybody. "token": with tokens, devices of an emulated vendor. "roster": with tokens, those of a file.
+      roster: that file.
+
+    Raises:
+      ConfigurationError: ``how`` is another word, or "roster" and the file do not come together.
+    """
+
+    how: str = _TOKEN
+    roster: Path | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of(ADMISSIONS, admission=self.how)
+        if (self.how == _ROSTER) != (self.roster is not None):
+            raise ConfigurationError("Expected admission='roster' and a roster together; one of them is missing")
+
+
+#: Admits any number of devices of anybody.
+OPEN = AdmissionRule(how=_OPEN)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListenAddresses:
+    """Where the services listen, for devices and developers; port 0 takes any that is free."""
+
+    host: str = "127.0.0.1"
+    server: int = 0
+    distributor: int = 0
+    aggregator: int = 0
 
 
 class Child:
@@ -154,20 +188,16 @@ class Services:
         self,
         root: Path,
         *,
-        listen: str = "127.0.0.1",
-        ports: tuple[int, int, int] = (0, 0, 0),
+        listen: ListenAddresses = ListenAddresses(),
         policy: EnclavePolicy | None = None,
         select: Selection = "oblivious",
         witnesses: Sequence[str] = (),
         helper: bool = False,
-        admission: str = TOKEN,
-        roster: Path | None = None,
+        admission: AdmissionRule = AdmissionRule(),
         aggregator_options: Sequence[str] = (),
         stop: threading.Event | None = None,
     ) -> None:
-        """``admission`` is one of ``ADMISSIONS``, and ``roster`` the file of the devices that "roster" admits.
-
-        ``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
+        """``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
         `odp aggregator run`.
 
         With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
@@ -179,12 +209,8 @@ class Services:
         self._witnesses = tuple(witnesses)
         self._listen = listen
         self._stop = stop
-        self._ports = ports
         self._helper = helper
-        _validate.one_of(ADMISSIONS, admission=admission)
-        if (admission == ROSTER) != (roster is not None):
-            raise ConfigurationError("Expected admission='roster' and a roster together; one of them is missing")
-        self._admission, self._roster = admission, roster
+        self._admission = admission
         self._aggregator_options = tuple(aggregator_options)
         self._policy = policy if policy is not None else EnclavePolicy(role="aggregator")
         self._founder: str | None = None
@@ -237,17 +263,17 @@ class Services:
     @property
     def _helper_port(self) -> int:
         """Behind those of the others and the transparency log's witness, or any."""
-        return self._ports[0] + 4 if self._ports[0] else 0
+        return self._listen.server + 4 if self._listen.server else 0
 
     @property
     def _issuer_port(self) -> int:
         """Behind the helper's, or any."""
-        return self._ports[0] + 5 if self._ports[0] else 0
+        return self._listen.server + 5 if self._listen.server else 0
 
     @property
     def emulated_vendor(self) -> Path | None:
         """The folder of the emulated vendor of devices; None where none is asked."""
-        return self.root / _VENDOR if self._admission == TOKEN else None
+        return self.root / _VENDOR if self._admission.how == _TOKEN else None
 
     @property
     def issuer_key(self) -> str:
@@ -266,13 +292,13 @@ class Services:
                 helper = self.start_child(HELPER, self._helper_port)
                 helper.wait_serving(self.ca, identity=self._distributor_identity(), stop=self._stop)
             issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
-            distributor = self.start_child("distributor", self._ports[1])
-            aggregator = self.start_child("aggregator", self._ports[2])
+            distributor = self.start_child("distributor", self._listen.distributor)
+            aggregator = self.start_child("aggregator", self._listen.aggregator)
             for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
                 child.wait_serving(self.ca, stop=self._stop)
             self.write_reference_values()
             self.pin_log()
-            server = self.start_child("server", self._ports[0])
+            server = self.start_child("server", self._listen.server)
             server.wait_serving(self.ca, stop=self._stop)
         except BaseException:
             self.stop()
@@ -317,12 +343,12 @@ class Services:
         from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, UPGRADE
 
         program = ["distributor", HELPER] if name == HELPER else [name]
-        arguments = [*program, "run", "--listen", f"{self._listen}:{port}", "--ca-folder", str(self.root / "ca")]
+        arguments = [*program, "run", "--listen", f"{self._listen.host}:{port}", "--ca-folder", str(self.root / "ca")]
         if name in ("distributor", "aggregator", ISSUER):
             # Again on the port that it had, where it is started again: the server keeps its address.
             before = self.children.get(name)
             kept = "" if before is None else before.control_address
-            arguments += ["--control-listen", kept or f"{self._listen}:0"]
+            arguments += ["--control-listen", kept or f"{self._listen.host}:0"]
         if name == "server":
             for other in ("distributor", "aggregator"):
                 arguments += [f"--{other}", self.children[other].address]
@@ -371,8 +397,8 @@ class Services:
 
     def _attesters(self) -> list[str]:
         """Who counts as a device, as options of the issuer; an emulated vendor is made on first use."""
-        if self._roster is not None:
-            return ["--roster", str(self._roster)]
+        if self._admission.roster is not None:
+            return ["--roster", str(self._admission.roster)]
         from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 
         folder = self.root / _VENDOR

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, Measurement, measure_all, packages_of
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy, Selection
 from odp.enclave.reference_values import ReferenceValues
-from odp.transparency.policy import LogPolicy
 
 
 def write_reference_values(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import math
 import platform
@@ -110,10 +111,8 @@ def versions() -> dict[str, str]:
     """Versions of what computed a run."""
     import scipy
 
-    from odp import __version__
-
     return {
-        "odp": __version__,
+        "odp": importlib.metadata.version("odp"),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,

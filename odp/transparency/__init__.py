@@ -4,19 +4,10 @@ Whoever runs the log is not trusted. What the log holds is listed in ``entries``
 """
 
 from odp.transparency.checkpoint import Checkpoint, VerifiedCheckpoint, sign_checkpoint, verify_checkpoint
-from odp.transparency.note import Kind, Note, NoteKey, VerifierKey
-from odp.transparency.policy import LogPolicy
-from odp.transparency.reasons import LogReason
 
 __all__ = [
     "Checkpoint",
-    "Kind",
-    "LogPolicy",
-    "LogReason",
-    "Note",
-    "NoteKey",
     "VerifiedCheckpoint",
-    "VerifierKey",
     "sign_checkpoint",
     "verify_checkpoint",
 ]

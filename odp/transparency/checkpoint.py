@@ -13,11 +13,11 @@ import binascii
 import dataclasses
 import re
 
+from odp.crypto.log_reasons import LogReason, refused
+from odp.crypto.note import Kind, Note, NoteKey, VerifierKey, check_name
+from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError
 from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE
-from odp.transparency.note import Kind, Note, NoteKey, VerifierKey, check_name
-from odp.transparency.policy import LogPolicy
-from odp.transparency.reasons import LogReason, refused
 
 #: Clocks of logs, witnesses and devices differ by so much.
 CLOCK_SKEW_SECONDS = 60.0

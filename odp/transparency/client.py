@@ -23,12 +23,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from odp.crypto.log_reasons import LogReason, refused
+from odp.crypto.note import Note
+from odp.enclave.log_policy import LogPolicy
 from odp.errors import StateError
 from odp.transparency.checkpoint import Checkpoint, check_age, verify_checkpoint
 from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE, Frontier, root_of
-from odp.transparency.note import Note
-from odp.transparency.policy import LogPolicy
-from odp.transparency.reasons import LogReason, refused
 from odp.transport.private_files import open_private, read_private
 from odp.transport.state_folder import state_errors, write_atomically
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.signing import SignatureError
 from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError, TransparencyError
@@ -16,7 +17,6 @@ from odp.transparency.checkpoint import check_age, verify_checkpoint
 from odp.transparency.endorsements import Endorsement, open_endorsement
 from odp.transparency.entries import EndorsementEntry, decode
 from odp.transparency.merkle import HASH_BYTES, leaf_hash, root_of
-from odp.transparency.reasons import LogReason, refused
 from odp.v1 import hand_over_pb2
 
 #: Of both enclaves of a hand-over, by all their endorsers.

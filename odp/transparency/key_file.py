@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from odp.crypto.note import NoteKey
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
-from odp.transparency.note import NoteKey
 from odp.transport.state_folder import made_once
 
 _Key = TypeVar("_Key")

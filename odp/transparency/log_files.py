@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from odp import _validate
+from odp.crypto.note import Kind, Note, NoteKey, SignatureLine
 from odp.errors import ConfigurationError, StateError, TransparencyError
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY
-from odp.transparency.note import Kind, Note, NoteKey, SignatureLine
 from odp.transport.durability import Health, sync
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import state_errors, write_atomically

@@ -9,7 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.signing import SignatureError
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, TransparencyError
 from odp.transparency.checkpoint import Checkpoint
@@ -17,8 +19,6 @@ from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Endorsement, open_endorsement
 from odp.transparency.entries import CharterEntry, EndorsementEntry, ManifestEntry, TaskEntry, decode
 from odp.transparency.merkle import HASH_BYTES, ProofError, leaf_hash, verify_inclusion
-from odp.transparency.policy import LogPolicy
-from odp.transparency.reasons import LogReason, refused
 from odp.v1 import common_pb2, log_pb2, population_pb2
 
 _MOST_ENDORSEMENTS = 32

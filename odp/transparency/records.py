@@ -23,6 +23,7 @@ from odp.algorithms.release import charges_of, event_of, round_charges, sampling
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
@@ -34,6 +35,7 @@ from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_entry import Entry as LedgerLine
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.charter import Charter, check_founding, check_succession, open_charter
+from odp.signed.release import check_tensors
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
 from odp.transparency.entries import (
@@ -50,13 +52,11 @@ from odp.transparency.entries import (
     WithdrawalEntry,
 )
 from odp.transparency.hand_overs import HandOvers, signer_of
-from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure
 from odp.v1 import common_pb2, population_pb2
 
 # Epsilon is computed from the same events by the same code on another machine.
 _TOLERANCE = 1e-9
-_INTEGER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -325,14 +325,7 @@ class Records:
         query = task.algorithm.query(release.round)
         if tuple(map(event_of, release.charges)) != charges_of(query):
             raise _Wrong("its charges are not those that its task declares for this round")
-        if [tensor.name for tensor in release.tensors] != [declared.name for declared in query.releases]:
-            raise _Wrong("its tensors are not those that its task declares for this round")
-        for tensor, declared in zip(release.tensors, query.releases, strict=True):
-            size = _INTEGER_BYTES * declared.coordinates
-            if tuple(tensor.shape) != declared.shape or len(tensor.integers) != size:
-                raise _Wrong(f"tensor {declared.name} does not have the declared shape {declared.shape}")
-            if not math.isclose(tensor.step, declared.step, rel_tol=1e-12):
-                raise _Wrong(f"tensor {declared.name} has step={tensor.step!r}, not {declared.step!r}")
+        check_tensors(release, query.releases)
 
     def _ledger(self, entry: LedgerEntry) -> None:
         task = self._known(entry.task_sha256)

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from odp.crypto.note import LARGEST_NOTE, Kind, Note, NoteKey
 from odp.errors import ConfigurationError, StateError, TransparencyError
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY, decode
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LENGTH_BYTES, LogFiles
-from odp.transparency.note import LARGEST_NOTE, Kind, Note, NoteKey
 from odp.transport.private_files import open_private
 from odp.transport.state_folder import state_errors, write_atomically
 

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import grpc
 
+from odp.crypto.note import LARGEST_NOTE
 from odp.errors import ConfigurationError, OdpError, ServiceError
 from odp.transparency import merkle
 from odp.transparency.client import PAGE
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LENGTH_BYTES
-from odp.transparency.note import LARGEST_NOTE
 from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call
 from odp.v1 import log_pb2, log_pb2_grpc
 

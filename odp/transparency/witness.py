@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from odp.crypto.log_reasons import LogReason, refused
+from odp.crypto.note import Note, NoteKey, SignatureLine
+from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError, StateError, TransparencyError
 from odp.transparency.checkpoint import Checkpoint, verify_checkpoint
 from odp.transparency.merkle import EMPTY_ROOT, ProofError, verify_consistency
-from odp.transparency.note import Note, NoteKey, SignatureLine
-from odp.transparency.policy import LogPolicy
-from odp.transparency.reasons import LogReason, refused
 from odp.transport.state_folder import StateFolder
 
 

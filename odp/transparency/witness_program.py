@@ -11,8 +11,8 @@ from pathlib import Path
 
 import grpc
 
+from odp.crypto.note import Kind
 from odp.transparency.key_file import note_key
-from odp.transparency.note import Kind
 from odp.transparency.proofs import unpacked
 from odp.transparency.witness import Witness
 from odp.transport.certificates import watch

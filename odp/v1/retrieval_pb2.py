@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import distributor_pb2 as odp_dot_v1_dot_distributor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/retrieval.proto\x12\x06odp.v1\x1a\x18odp/v1/distributor.proto\"T\n\x10ReplicateRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\")\n\x11ReplicateResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\"6\n\x0fGetShapeRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"7\n\x10GetShapeResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05shape\x18\x02 \x01(\x0c\"p\n\x16SelectPrivatelyRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\x12\x14\n\x0cleader_query\x18\x03 \x01(\x0c\x12\x1b\n\x13sealed_helper_query\x18\x04 \x01(\x0c\"=\n\x0bHelperQuery\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\x0c\x12\x10\n\x08pad_seed\x18\x03 \x01(\x0c\"N\n\x17SelectPrivatelyResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\r\n\x05\x64\x65nse\x18\x03 \x03(\x0c\";\n\rAnswerRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x14\n\x0csealed_query\x18\x02 \x01(\x0c\"6\n\x0e\x41nswerResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\":\n\x13\x44\x65scribeHintRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"P\n\x14\x44\x65scribeHintResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05shape\x18\x02 \x01(\x0c\x12\x13\n\x0bhint_sha256\x18\x03 \x01(\x0c\"5\n\x0eGetHintRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\" \n\x0fGetHintResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"L\n\x16SelectByLatticeRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\x12\r\n\x05query\x18\x03 \x01(\x0c\"?\n\x17SelectByLatticeResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x32\x82\x03\n\x10RetrievalService\x12=\n\x08GetShape\x12\x17.odp.v1.GetShapeRequest\x1a\x18.odp.v1.GetShapeResponse\x12R\n\x0fSelectPrivately\x12\x1e.odp.v1.SelectPrivatelyRequest\x1a\x1f.odp.v1.SelectPrivatelyResponse\x12I\n\x0c\x44\x65scribeHint\x12\x1b.odp.v1.DescribeHintRequest\x1a\x1c.odp.v1.DescribeHintResponse\x12<\n\x07GetHint\x12\x16.odp.v1.GetHintRequest\x1a\x17.odp.v1.GetHintResponse0\x01\x12R\n\x0fSelectByLattice\x12\x1e.odp.v1.SelectByLatticeRequest\x1a\x1f.odp.v1.SelectByLatticeResponse2\x8c\x01\n\rHelperService\x12\x42\n\tReplicate\x12\x18.odp.v1.ReplicateRequest\x1a\x19.odp.v1.ReplicateResponse(\x01\x12\x37\n\x06\x41nswer\x12\x15.odp.v1.AnswerRequest\x1a\x16.odp.v1.AnswerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/retrieval.proto\x12\x06odp.v1\x1a\x18odp/v1/distributor.proto\"T\n\x10ReplicateRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\")\n\x11ReplicateResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\"6\n\x0fGetShapeRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\"7\n\x10GetShapeResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05shape\x18\x02 \x01(\x0c\"p\n\x16SelectPrivatelyRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\r\n\x05table\x18\x02 \x01(\t\x12\x14\n\x0cleader_query\x18\x03 \x01(\x0c\x12\x1b\n\x13sealed_helper_query\x18\x04 \x01(\x0c\"=\n\x0bHelperQuery\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\x0c\x12\x10\n\x08pad_seed\x18\x03 \x01(\x0c\"N\n\x17SelectPrivatelyResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\r\n\x05\x64\x65nse\x18\x03 \x03(\x0c\";\n\rAnswerRequest\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x14\n\x0csealed_query\x18\x02 \x01(\x0c\"6\n\x0e\x41nswerResponse\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x32\xa5\x01\n\x10RetrievalService\x12=\n\x08GetShape\x12\x17.odp.v1.GetShapeRequest\x1a\x18.odp.v1.GetShapeResponse\x12R\n\x0fSelectPrivately\x12\x1e.odp.v1.SelectPrivatelyRequest\x1a\x1f.odp.v1.SelectPrivatelyResponse2\x8c\x01\n\rHelperService\x12\x42\n\tReplicate\x12\x18.odp.v1.ReplicateRequest\x1a\x19.odp.v1.ReplicateResponse(\x01\x12\x37\n\x06\x41nswer\x12\x15.odp.v1.AnswerRequest\x1a\x16.odp.v1.AnswerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,20 +50,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ANSWERREQUEST']._serialized_end=618
   _globals['_ANSWERRESPONSE']._serialized_start=620
   _globals['_ANSWERRESPONSE']._serialized_end=674
-  _globals['_DESCRIBEHINTREQUEST']._serialized_start=676
-  _globals['_DESCRIBEHINTREQUEST']._serialized_end=734
-  _globals['_DESCRIBEHINTRESPONSE']._serialized_start=736
-  _globals['_DESCRIBEHINTRESPONSE']._serialized_end=816
-  _globals['_GETHINTREQUEST']._serialized_start=818
-  _globals['_GETHINTREQUEST']._serialized_end=871
-  _globals['_GETHINTRESPONSE']._serialized_start=873
-  _globals['_GETHINTRESPONSE']._serialized_end=905
-  _globals['_SELECTBYLATTICEREQUEST']._serialized_start=907
-  _globals['_SELECTBYLATTICEREQUEST']._serialized_end=983
-  _globals['_SELECTBYLATTICERESPONSE']._serialized_start=985
-  _globals['_SELECTBYLATTICERESPONSE']._serialized_end=1048
-  _globals['_RETRIEVALSERVICE']._serialized_start=1051
-  _globals['_RETRIEVALSERVICE']._serialized_end=1437
-  _globals['_HELPERSERVICE']._serialized_start=1440
-  _globals['_HELPERSERVICE']._serialized_end=1580
+  _globals['_RETRIEVALSERVICE']._serialized_start=677
+  _globals['_RETRIEVALSERVICE']._serialized_end=842
+  _globals['_HELPERSERVICE']._serialized_start=845
+  _globals['_HELPERSERVICE']._serialized_end=985
 # @@protoc_insertion_point(module_scope)

@@ -45,21 +45,6 @@ class RetrievalServiceStub:
                 request_serializer=odp_dot_v1_dot_retrieval__pb2.SelectPrivatelyRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_retrieval__pb2.SelectPrivatelyResponse.FromString,
                 _registered_method=True)
-        self.DescribeHint = channel.unary_unary(
-                '/odp.v1.RetrievalService/DescribeHint',
-                request_serializer=odp_dot_v1_dot_retrieval__pb2.DescribeHintRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_retrieval__pb2.DescribeHintResponse.FromString,
-                _registered_method=True)
-        self.GetHint = channel.unary_stream(
-                '/odp.v1.RetrievalService/GetHint',
-                request_serializer=odp_dot_v1_dot_retrieval__pb2.GetHintRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_retrieval__pb2.GetHintResponse.FromString,
-                _registered_method=True)
-        self.SelectByLattice = channel.unary_unary(
-                '/odp.v1.RetrievalService/SelectByLattice',
-                request_serializer=odp_dot_v1_dot_retrieval__pb2.SelectByLatticeRequest.SerializeToString,
-                response_deserializer=odp_dot_v1_dot_retrieval__pb2.SelectByLatticeResponse.FromString,
-                _registered_method=True)
 
 
 class RetrievalServiceServicer:
@@ -80,27 +65,6 @@ class RetrievalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def DescribeHint(self, request, context):
-        """Of the last model of a task, which never changes: its shape for retrieval by lattices, and the hash of its hint.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetHint(self, request, context):
-        """The hint, the same for all devices, in chunks of at most 1 MiB.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SelectByLattice(self, request, context):
-        """A fixed number of rows of such a model, from the distributor's host alone.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_RetrievalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,21 +77,6 @@ def add_RetrievalServiceServicer_to_server(servicer, server):
                     servicer.SelectPrivately,
                     request_deserializer=odp_dot_v1_dot_retrieval__pb2.SelectPrivatelyRequest.FromString,
                     response_serializer=odp_dot_v1_dot_retrieval__pb2.SelectPrivatelyResponse.SerializeToString,
-            ),
-            'DescribeHint': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeHint,
-                    request_deserializer=odp_dot_v1_dot_retrieval__pb2.DescribeHintRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_retrieval__pb2.DescribeHintResponse.SerializeToString,
-            ),
-            'GetHint': grpc.unary_stream_rpc_method_handler(
-                    servicer.GetHint,
-                    request_deserializer=odp_dot_v1_dot_retrieval__pb2.GetHintRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_retrieval__pb2.GetHintResponse.SerializeToString,
-            ),
-            'SelectByLattice': grpc.unary_unary_rpc_method_handler(
-                    servicer.SelectByLattice,
-                    request_deserializer=odp_dot_v1_dot_retrieval__pb2.SelectByLatticeRequest.FromString,
-                    response_serializer=odp_dot_v1_dot_retrieval__pb2.SelectByLatticeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -185,87 +134,6 @@ class RetrievalService:
             '/odp.v1.RetrievalService/SelectPrivately',
             odp_dot_v1_dot_retrieval__pb2.SelectPrivatelyRequest.SerializeToString,
             odp_dot_v1_dot_retrieval__pb2.SelectPrivatelyResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribeHint(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/odp.v1.RetrievalService/DescribeHint',
-            odp_dot_v1_dot_retrieval__pb2.DescribeHintRequest.SerializeToString,
-            odp_dot_v1_dot_retrieval__pb2.DescribeHintResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetHint(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/odp.v1.RetrievalService/GetHint',
-            odp_dot_v1_dot_retrieval__pb2.GetHintRequest.SerializeToString,
-            odp_dot_v1_dot_retrieval__pb2.GetHintResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SelectByLattice(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/odp.v1.RetrievalService/SelectByLattice',
-            odp_dot_v1_dot_retrieval__pb2.SelectByLatticeRequest.SerializeToString,
-            odp_dot_v1_dot_retrieval__pb2.SelectByLatticeResponse.FromString,
             options,
             channel_credentials,
             insecure,

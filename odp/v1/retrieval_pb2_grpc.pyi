@@ -37,12 +37,6 @@ class RetrievalServiceStub:
     """What a device has to know of a table in order to ask for rows of it; the same for all devices."""
     SelectPrivately: _grpc.UnaryUnaryMultiCallable[_retrieval_pb2.SelectPrivatelyRequest, _retrieval_pb2.SelectPrivatelyResponse]
     """A fixed number of rows, from two parties that hold the same table: the leader, who answers, and the helper, whom it asks."""
-    DescribeHint: _grpc.UnaryUnaryMultiCallable[_retrieval_pb2.DescribeHintRequest, _retrieval_pb2.DescribeHintResponse]
-    """Of the last model of a task, which never changes: its shape for retrieval by lattices, and the hash of its hint."""
-    GetHint: _grpc.UnaryStreamMultiCallable[_retrieval_pb2.GetHintRequest, _retrieval_pb2.GetHintResponse]
-    """The hint, the same for all devices, in chunks of at most 1 MiB."""
-    SelectByLattice: _grpc.UnaryUnaryMultiCallable[_retrieval_pb2.SelectByLatticeRequest, _retrieval_pb2.SelectByLatticeResponse]
-    """A fixed number of rows of such a model, from the distributor's host alone."""
 
 @_typing.type_check_only
 class RetrievalServiceAsyncStub(RetrievalServiceStub):
@@ -53,12 +47,6 @@ class RetrievalServiceAsyncStub(RetrievalServiceStub):
     """What a device has to know of a table in order to ask for rows of it; the same for all devices."""
     SelectPrivately: _aio.UnaryUnaryMultiCallable[_retrieval_pb2.SelectPrivatelyRequest, _retrieval_pb2.SelectPrivatelyResponse]  # type: ignore[assignment]
     """A fixed number of rows, from two parties that hold the same table: the leader, who answers, and the helper, whom it asks."""
-    DescribeHint: _aio.UnaryUnaryMultiCallable[_retrieval_pb2.DescribeHintRequest, _retrieval_pb2.DescribeHintResponse]  # type: ignore[assignment]
-    """Of the last model of a task, which never changes: its shape for retrieval by lattices, and the hash of its hint."""
-    GetHint: _aio.UnaryStreamMultiCallable[_retrieval_pb2.GetHintRequest, _retrieval_pb2.GetHintResponse]  # type: ignore[assignment]
-    """The hint, the same for all devices, in chunks of at most 1 MiB."""
-    SelectByLattice: _aio.UnaryUnaryMultiCallable[_retrieval_pb2.SelectByLatticeRequest, _retrieval_pb2.SelectByLatticeResponse]  # type: ignore[assignment]
-    """A fixed number of rows of such a model, from the distributor's host alone."""
 
 class RetrievalServiceServicer(metaclass=_abc_1.ABCMeta):
     """Asked by devices, at the distributor's host (the leader)."""
@@ -78,30 +66,6 @@ class RetrievalServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_retrieval_pb2.SelectPrivatelyResponse, _abc.Awaitable[_retrieval_pb2.SelectPrivatelyResponse]]:
         """A fixed number of rows, from two parties that hold the same table: the leader, who answers, and the helper, whom it asks."""
-
-    @_abc_1.abstractmethod
-    def DescribeHint(
-        self,
-        request: _retrieval_pb2.DescribeHintRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_retrieval_pb2.DescribeHintResponse, _abc.Awaitable[_retrieval_pb2.DescribeHintResponse]]:
-        """Of the last model of a task, which never changes: its shape for retrieval by lattices, and the hash of its hint."""
-
-    @_abc_1.abstractmethod
-    def GetHint(
-        self,
-        request: _retrieval_pb2.GetHintRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_retrieval_pb2.GetHintResponse], _abc.AsyncIterator[_retrieval_pb2.GetHintResponse]]:
-        """The hint, the same for all devices, in chunks of at most 1 MiB."""
-
-    @_abc_1.abstractmethod
-    def SelectByLattice(
-        self,
-        request: _retrieval_pb2.SelectByLatticeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_retrieval_pb2.SelectByLatticeResponse, _abc.Awaitable[_retrieval_pb2.SelectByLatticeResponse]]:
-        """A fixed number of rows of such a model, from the distributor's host alone."""
 
 def add_RetrievalServiceServicer_to_server(servicer: RetrievalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -12,7 +12,7 @@ from odp.errors import ConfigurationError
 
 def report() -> dict[str, Any]:
     figures = [{"name": "something else", "value": 3.0}]
-    for number, method in enumerate(("enclave", "all", "pir", "lwe"), start=1):
+    for number, method in enumerate(("enclave", "all", "pir"), start=1):
         for what, value in (("bytes up per device", 10.0), ("bytes down per device", 1e3), ("CPU per device", 0.1)):
             figures.append({"name": f"10 x 4 B: {what}, {method}", "value": number * value})
     figures.append({"name": "10 x 4 B: CPU per device, pir, 12 at once", "value": 0.25})
@@ -22,7 +22,7 @@ def report() -> dict[str, Any]:
 def test_the_figure_shows_the_reports_numbers() -> None:
     found = costs(report())
     table = "10 x 4 B"
-    ways = {"enclave": 1, "all": 2, "pir": 3, "lwe": 4}
+    ways = {"enclave": 1, "all": 2, "pir": 3}
     assert found["bytes to a device"] == {way: {table: 1e3 * number} for way, number in ways.items()}
     assert found["bytes from a device"] == {way: {table: 10.0 * number} for way, number in ways.items()}
     assert found["processor time of all servers per device (ms)"]["pir"][table] == pytest.approx(0.3)
@@ -32,7 +32,7 @@ def test_the_table_has_a_line_per_method() -> None:
     lines = table_of(report()).splitlines()
     assert lines[2] == "| 10 x 4 B | `enclave` | 10 B | 1.0 kB | 0.1 ms |  |"
     assert lines[4] == "|  | `pir` | 30 B | 3.0 kB | 0.3 ms | 0.2 ms |"
-    assert len(lines) == 6
+    assert len(lines) == 5
 
 
 @pytest.mark.parametrize("content", [{}, {"figures": [{}]}, {"figures": []}, {"figures": 3}])

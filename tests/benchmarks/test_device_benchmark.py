@@ -13,6 +13,7 @@ from benchmarks.harness import BENCHMARKS
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_small_run_measures_a_participation_and_leaves_no_process() -> None:
     figures = {figure.name: figure for figure in device.participation(Plan(20, 20, full=False))}
     (cost,) = (figure for name, figure in figures.items() if name.endswith("ratings: processor time"))
@@ -33,6 +34,7 @@ def test_the_benchmark_is_registered_with_goals_that_depend_on_size_at_full_size
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
+@pytest.mark.slow
 def test_it_measures_the_calls_of_isolated_code_too() -> None:
     names = [figure.name for figure in device.isolated_calls(Plan(20, 20, full=False))]
     assert {"isolated code: call, p50", "isolated code: call, p99"} <= set(names)

@@ -34,7 +34,7 @@ def test_the_planners_choice_is_compared_with_the_best_that_was_measured() -> No
     shape = Shape(60_000, 128)
     costs = {
         method: Cost(method, up=0, down=down, cpu=0.0, note="")
-        for method, down in (("enclave", 30.0), ("all", 90.0), ("pir", 20.0), ("lwe", 60.0))
+        for method, down in (("enclave", 30.0), ("all", 90.0), ("pir", 20.0))
     }
     found = planned(shape, costs)
     assert found.name == "60,000 x 128 B: cost of the planner's choice, enclave, over the best, pir"
@@ -43,9 +43,10 @@ def test_the_planners_choice_is_compared_with_the_best_that_was_measured() -> No
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_small_run_measures_every_way_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributor, "_DOWNLOADED", Shape(3_000, 128))
-    figures = {figure.name: figure for figure in distributor.served(Plan((Shape(500, 8),), 0.1, 8, 1, full=False), [])}
+    figures = {figure.name: figure for figure in distributor.served(Plan((Shape(500, 8),), 0.1, 8, 1, full=False))}
     for method in METHODS:
         assert figures[f"500 x 8 B: bytes up per device, {method}"].value > 0
         down = figures[f"500 x 8 B: bytes down per device, {method}"]

@@ -71,11 +71,6 @@ def test_terms_that_cannot_be_are_refused(given: dict[str, str], line: str) -> N
         odp.Broadcast(**given)
 
 
-def test_a_task_that_trains_its_table_cannot_be_asked_with_lwe() -> None:
-    with pytest.raises(ConfigurationError, match="for tables that never change"):
-        task(odp.Broadcast(method="lwe"))
-
-
 def test_a_task_file_names_the_line_of_a_wrong_method() -> None:
     text = render_task(task()).replace('method = "enclave"', 'method = "enclav"')
     number = text[: text.index('"enclav"')].count("\n") + 1

@@ -47,7 +47,7 @@ def test_a_plan_says_what_is_taken_and_why(tmp_path: Path, asked: dict[str, str]
     file.write_text(render_task(task(**asked)))
     found = json.loads(run("task", "plan", str(file), "--json"))
     assert (found["method"], found["pinned"], found["planned"]) == (method, pinned, "enclave")
-    assert set(found["costs"]) == set(found["reasons"]) == {"all", "enclave", "pir", "lwe"}
+    assert set(found["costs"]) == set(found["reasons"]) == {"all", "enclave", "pir"}
     assert ("excluded" in found["costs"]["pir"]) == (method != "pir")
     told = run("task", "plan", str(file))
     assert f"the task takes {method}" in told

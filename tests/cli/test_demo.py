@@ -38,6 +38,7 @@ def _left(marker: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     done = subprocess.run(

@@ -80,6 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return done
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_model_to_the_byte_however_many_processes_play_the_devices(runs: list[Run]) -> None:
     one, two = (run.found for run in runs)
     assert one["model_sha256"] == two["model_sha256"]
@@ -91,6 +92,7 @@ def test_one_seed_gives_one_model_to_the_byte_however_many_processes_play_the_de
     assert (one["processes"], two["processes"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_every_fault_of_the_plan_happened_and_every_honest_device_was_counted(runs: list[Run]) -> None:
     for entry in runs[1].found["rounds"]:
         injected = {
@@ -110,6 +112,7 @@ def test_every_fault_of_the_plan_happened_and_every_honest_device_was_counted(ru
     assert total["lost_answer"] > 3
 
 
+@pytest.mark.slow
 def test_the_devices_own_ledgers_agree_with_the_aggregator(runs: list[Run]) -> None:
     """Also of those that died, lost an answer, or whose clock jumped."""
     states = Counter[State]()
@@ -122,6 +125,7 @@ def test_the_devices_own_ledgers_agree_with_the_aggregator(runs: list[Run]) -> N
     assert states[State.REFUSED] == 2 * ROUNDS
 
 
+@pytest.mark.slow
 def test_every_line_about_a_fault_says_that_it_was_injected(runs: list[Run]) -> None:
     lines = runs[1].log().splitlines()
     about = [line for line in lines if re.search(r"fault|refused|replay|failed", line)]
@@ -133,12 +137,14 @@ def test_every_line_about_a_fault_says_that_it_was_injected(runs: list[Run]) -> 
     assert not any("injected" in line for line in rest)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_seed_is_the_same_line_by_line(runs: list[Run]) -> None:
     """Simulated times included; but for the devices that close a round, of which each process has one."""
     first, second = (Counter(line for line in run.log().splitlines() if "injected_fault" in line) for run in runs)
     assert sum(((first - second) + (second - first)).values()) <= 2 * ROUNDS
 
 
+@pytest.mark.slow
 def test_test_noise_is_said_and_needs_reference_values_that_allow_it(runs: list[Run]) -> None:
     assert runs[0].shown.count("TEST NOISE") == 2
     assert "protects nobody" in runs[0].found["noise"]

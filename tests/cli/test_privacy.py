@@ -62,6 +62,7 @@ def test_a_changed_ledger_an_unknown_task_and_a_missing_file_are_refused(odp: Od
         odp("privacy", "report", "ab", "--ledger", ledger)
 
 
+@pytest.mark.slow
 def test_a_sampled_task_runs_on_devices_and_its_report_is_the_enclaves(
     odp: Odp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

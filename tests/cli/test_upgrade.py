@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from odp.cli.upgrade import logged
+from odp.crypto.note import NoteKey
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.local.successor import adopt_successor
-from odp.transparency import NoteKey
 from odp.transparency.endorsements import EndorsementFile, endorse
 from odp.transparency.entries import PolicyEntry
 from odp.transparency.excerpt import MOST_ENDORSEMENTS

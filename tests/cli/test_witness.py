@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from odp.crypto.note import Kind
 from odp.enclave.reference_values import ReferenceValues
 from odp.local.processes import Child, Services
 from odp.transparency.checkpoint import check_age, verify_checkpoint
 from odp.transparency.key_file import note_key
-from odp.transparency.note import Kind
 from odp.transparency.sources import LogServer
 from odp.transport.channel import connect
 
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.slow
 def test_services_that_name_a_witness_pin_it_and_have_their_log_cosigned(tmp_path: Path) -> None:
     root = tmp_path / "s"
     # The log's key exists before its server: the witness has to know it.

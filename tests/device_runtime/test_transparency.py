@@ -13,7 +13,7 @@ import grpc
 import pytest
 from transparency.world import filler
 
-from device_runtime.host.fleet import Fleet
+from device_runtime.host.fleet import Fleet, FleetOptions, Timing
 from device_runtime.host.program import LOG_FILE, Config, log_guard, start
 from device_runtime.inference.recommend import download_model
 from device_runtime.network.services import Traffic
@@ -22,15 +22,15 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.store.store import State
 from device_runtime.tasks.assignment import Work, open_assignment
 from device_runtime.tasks.charters import CharterMemory
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceUnavailable, TransparencyError
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import endorse
 from odp.transparency.entries import CharterEntry, ManifestEntry, PolicyEntry, TaskEntry
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard, packed
 from odp.transport.state_folder import StateFolder
 from odp.v1 import log_pb2, server_pb2
@@ -235,8 +235,8 @@ def test_what_was_seen_binds_the_device_after_a_restart(logged: Logged) -> None:
 def _fleet(logged: Logged, stop: threading.Event, *, wait: Callable[[float], bool]) -> tuple[Fleet, StateFolder]:
     state = StateFolder.open(logged.world.folder / "devices-state", "devices")
     fleet = Fleet(
-        state=state, population="people", participant=logged.participant(limits=Limits(min_cohort=2)), first=0,
-        count=3, stop=stop, log=logged.world.log, wait=wait,
+        FleetOptions(population="people", devices=range(3)), state=state, timing=Timing(wait=wait),
+        participant=logged.participant(limits=Limits(min_cohort=2)), stop=stop, log=logged.world.log,
     )  # fmt: skip
     return fleet, state
 

@@ -232,7 +232,7 @@ def content(store: ModelStore) -> dict[bytes, object]:
         stored = store.load(model)
         tables = [b"".join(store.chunks(model, index, 4096)) for index in range(len(stored.tables))]
         assert b"".join(store.contents(stored, 1000)) == b"".join(tables)
-        found[model] = (stored.model_sha256, stored.task, stored.manifest, tables, store.hint(model))
+        found[model] = (stored.model_sha256, stored.task, stored.manifest, tables)
     return found
 
 
@@ -248,7 +248,6 @@ def test_models_come_back_whole_by_ascending_id(opened: Open, tmp_path: Path) ->
                 common_pb2.SignedTask(definition=b"t" + model),
                 common_pb2.SignedManifest(manifest=b"m" + model),
                 TABLES,
-                None,
             )
             for model in (FIRST, SECOND)
         }
@@ -285,32 +284,28 @@ def test_of_a_model_that_is_gone_nothing_is_read_but_by_those_who_opened_it(open
     store = opened(tmp_path)
     publish(store, FIRST)
     publish(store, SECOND)
-    store.keep_hint(FIRST, b"hint")
     chunks, blocks = store.chunks(FIRST, 0, 1000), store.blocks(FIRST, 0, [1])
     store.remove(FIRST)
     store.remove(FIRST)
     assert b"".join(chunks) == TABLES[0]
     assert b"".join(blocks) == TABLES[0][BLOCK_BYTES:][:BLOCK_BYTES]
-    assert (store.models(), store.hint(FIRST)) == ((SECOND,), None)
+    assert store.models() == (SECOND,)
     for gone in (lambda: store.chunks(FIRST, 0, 1000), lambda: store.blocks(FIRST, 0, [0])):
         with pytest.raises(FileNotFoundError):
             gone()
-    for refused in (lambda: store.used(FIRST), lambda: store.keep_hint(FIRST, b"hint")):
-        with pytest.raises(StateError):
-            refused()
+    with pytest.raises(StateError):
+        store.used(FIRST)
     with pytest.raises(ConfigurationError):
         store.load(FIRST)
     store.note_use(FIRST, 5.0)
 
 
-def test_a_store_remembers_when_a_model_was_used_and_its_newest_hint(opened: Open, tmp_path: Path) -> None:
+def test_a_store_remembers_when_a_model_was_used_last(opened: Open, tmp_path: Path) -> None:
     store = opened(tmp_path)
     publish(store, FIRST)
-    for at, hint in ((5.0, b"before"), (1e9, b"hint")):
+    for at in (5.0, 1e9):
         store.note_use(FIRST, at)
-        store.keep_hint(FIRST, hint)
-        assert (store.used(FIRST), store.hint(FIRST)) == (at, hint)
-    assert (opened(tmp_path).used(FIRST), opened(tmp_path).hint(FIRST)) == (1e9, b"hint")
+        assert store.used(FIRST) == opened(tmp_path).used(FIRST) == at
 
 
 def test_a_model_larger_than_the_disk_is_refused_before_its_first_table(opened: Open, tmp_path: Path) -> None:
@@ -318,22 +313,21 @@ def test_a_model_larger_than_the_disk_is_refused_before_its_first_table(opened: 
         opened(tmp_path).receive(FIRST, common_pb2.SignedTask(), common_pb2.SignedManifest(), 2**62)
 
 
-#: The changes of a store that holds ``SECOND`` with a hint.
+#: The changes of a store that holds ``SECOND``.
 CHANGES: dict[str, Callable[[ModelStore], None]] = {
     "a model": lambda store: publish(store, FIRST),
     "a model without a commit, and one": lambda store: (publish(store, SECOND, commit=False), publish(store, FIRST))[1],
     "a removal": lambda store: store.remove(SECOND),
-    "a hint": lambda store: store.keep_hint(SECOND, b"another"),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_between_any_two_steps_leaves_all_of_a_change_or_nothing(
     name: str, opened: Open, tmp_path: Path
 ) -> None:
     store = opened(tmp_path / "origin")
     publish(store, SECOND)
-    store.keep_hint(SECOND, b"hint")
     before = content(store)
 
     def place() -> Iterator[Path]:

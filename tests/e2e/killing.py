@@ -34,13 +34,13 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.local.processes import ODP, Child, Services
 from odp.privacy.accounting import epsilon
+from odp.signed.release import noisy_tensors
 from odp.signed.task import open_task
 from odp.task import Task
 from odp.transparency.audit import audit
 from odp.transparency.sources import LogServer
 from odp.transport.channel import connect as connect_channel
 from odp.v1 import common_pb2, server_pb2
-from server.releases import noisy_tensors
 
 DEVICES = 60
 DATA = f"synthetic:n_users={DEVICES},n_items=20,ratings_per_user=8,seed=5"

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 from e2e.world import World, device_seeds, released_charges, small_task
 
 import odp
@@ -38,6 +39,7 @@ def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     assert np.abs(networked.keyed.rows[:, 3:]).max() > 1e-3, "the factors were trained, not left at zero"
 
 
+@pytest.mark.slow
 def test_networked_and_simulated_releases_have_the_declared_noise_distribution(
     tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:

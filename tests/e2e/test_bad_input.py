@@ -410,6 +410,7 @@ def test_a_full_disk_at_the_start_is_named(program: str) -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_disk_that_fills_in_the_middle_of_a_round_loses_nothing(
     folder: Path, name: str, told_by: str, line: str, ends: bool
 ) -> None:
@@ -477,6 +478,7 @@ def test_wrong_usage_is_one_line_that_points_to_the_help(arguments: list[str], p
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_an_interrupted_program_stops_what_it_started_and_says_so() -> None:
     host = subprocess.Popen(
         [*ODP, "up", "--listen", "127.0.0.1:0", "--state", "state"], stderr=subprocess.PIPE, text=True

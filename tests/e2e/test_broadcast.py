@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 from e2e.world import World, small_task
 
 import odp
@@ -28,6 +29,7 @@ def trained(root: Path, ratings: Ratings, method: str) -> tuple[Broadcast, list[
         return handle.model(), down, world.logs.getvalue()
 
 
+@pytest.mark.slow
 def test_all_methods_train_the_same_model(tmp_path: Path, ratings: Ratings) -> None:
     """Sums are integers on a grid: equal rows give equal sums, whatever the order of the devices.
 

@@ -89,6 +89,7 @@ def whole(trained: Trained, device: int, k: int) -> tuple[np.ndarray, np.ndarray
     return found.items, found.scores
 
 
+@pytest.mark.slow
 def test_all_buckets_give_what_the_whole_model_gives_and_fewer_a_part_of_it(trained: Trained) -> None:
     trained.publish(buckets=CLUSTERS)
     for device in (0, 1, 40):
@@ -99,6 +100,7 @@ def test_all_buckets_give_what_the_whole_model_gives_and_fewer_a_part_of_it(trai
         np.testing.assert_allclose(found.scores, scores, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_few_buckets_hold_items_of_the_whole_ranking_with_its_scores(trained: Trained) -> None:
     trained.publish(buckets=2)
     hits = 0
@@ -137,12 +139,14 @@ def odp_command(*arguments: str) -> dict[str, Any]:
     return json.loads(found.stdout)
 
 
+@pytest.mark.slow
 def test_candidates_of_another_version_are_never_mixed_with_the_model(trained: Trained) -> None:
     trained.publish(buckets=2, stamp=bytes(32))
     with pytest.raises(StaleModel, match="another version of the model"):
         trained.find()
 
 
+@pytest.mark.slow
 def test_a_table_is_refused_as_a_task_by_aggregator_and_server(trained: Trained) -> None:
     signed = trained.world.connection.table
     trained.publish(buckets=2)

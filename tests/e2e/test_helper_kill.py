@@ -10,7 +10,7 @@ from e2e.killing import DEVICE_HOST, Platform, a_task
 
 import odp
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 MODELS = "distributor.model_folders:IncomingFolder"
 HELPER = "distributor.helper:HelperService"

@@ -38,6 +38,7 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
     assert not left, f"left running: {left}"
 
 
+@pytest.mark.slow
 def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_charges_once(platform: Platform) -> None:
     task = a_task()
     platform.kill("aggregator")
@@ -65,6 +66,7 @@ def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_char
     platform.check(task)
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform) -> None:
     task = a_task()
     platform.kill("server")
@@ -106,6 +108,7 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
     platform.check(task)
 
 
+@pytest.mark.slow
 def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(platform: Platform) -> None:
     task = a_task()
     platform.kill("distributor")
@@ -147,6 +150,7 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(platfo
     platform.check(task)
 
 
+@pytest.mark.slow
 def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_nothing_changes(
     tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
@@ -205,6 +209,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.check(task)
 
 
+@pytest.mark.slow
 def test_all_programs_killed_at_once_lose_nothing(platform: Platform) -> None:
     """As a power cut would, but for the page cache: in the middle of the contributions, and while a round is closed."""
     task = a_task()

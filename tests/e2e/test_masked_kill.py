@@ -14,7 +14,7 @@ import odp
 from odp.datasets import load
 from odp.v1 import common_pb2
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 STORAGE = "trusted_aggregator.sqlite_storage:SqliteStorage"
 CORE = "trusted_aggregator.enclave:AggregatorCore"

@@ -16,7 +16,7 @@ from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.datasets import load
 from odp.v1 import common_pb2, server_pb2
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SESSION = "trusted_aggregator.secagg_session:LiveSession"
 CORE = "trusted_aggregator.enclave:AggregatorCore"

@@ -218,6 +218,7 @@ def _start(services: Services, address: str, header: aggregator_pb2.SubmitHeader
     return call
 
 
+@pytest.mark.slow
 def test_statistics_and_a_model_share_the_ledger_of_their_population(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
 ) -> None:

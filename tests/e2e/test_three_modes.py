@@ -39,7 +39,7 @@ from odp.local.processes import ODP, Child, Services
 from odp.signed.task import open_task
 from odp.v1 import common_pb2, server_pb2
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 DEVICES = 10
 RATES = {0: 0, 10: 1, 30: 3}

@@ -21,7 +21,7 @@ from odp.task import Task
 from odp.transparency.audit import AuditReport, audit
 from odp.transparency.sources import LogFolder
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SECONDS = 300.0
 POLICY = EnclavePolicy(role="aggregator", minimum_cohort=20)

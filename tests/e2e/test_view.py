@@ -133,11 +133,13 @@ def _tried(folder: Path, bare: tuple[str, dict[str, str]]) -> tuple[set[str], se
     return tried, arrived, packets
 
 
+@pytest.mark.slow
 def test_nothing_leaves_a_rendered_page(tmp_path: Path, bare: tuple[str, dict[str, str]]) -> None:
     chromium()
     assert _tried(tmp_path, bare) == (set(), set(), 0)
 
 
+@pytest.mark.slow
 def test_the_policies_hold_by_themselves_but_for_connections_ahead(
     tmp_path: Path, bare: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from odp.crypto.note import Kind, NoteKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError
-from odp.transparency import Kind, LogPolicy, NoteKey
 
 LOG_KEY = NoteKey.generate("example.com/log").public(Kind.NOTE).text
 ENDORSERS = ("ab" * 32, "cd" * 32)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from faults.disk import library, run
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

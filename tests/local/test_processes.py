@@ -16,7 +16,7 @@ import pytest
 
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, ServiceError, StateError
-from odp.local.processes import ODP, OPEN, Child, Services
+from odp.local.processes import ODP, OPEN, AdmissionRule, Child, ListenAddresses, Services
 
 pytestmark = pytest.mark.processes
 
@@ -57,14 +57,14 @@ def test_services_that_admit_anybody_start_no_issuer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"admission": "everybody"}, "admission"),
-        ({"admission": "roster"}, "roster"),
+        ({"how": "everybody"}, "admission"),
+        ({"how": "roster"}, "roster"),
         ({"roster": Path("devices.txt")}, "roster"),
     ],
 )
 def test_an_admission_that_is_none_is_refused(tmp_path: Path, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
-        Services(tmp_path / "s", **options)
+        Services(tmp_path / "s", admission=AdmissionRule(**options))
 
 
 def test_a_program_that_cannot_start_says_why_and_the_others_are_stopped(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_program_that_cannot_start_says_why_and_the_others_are_stopped(tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=f"aggregator did not start: cannot listen on 127.0.0.1:{port}"):
-            Services(tmp_path / "s", ports=(0, 0, port)).start()
+            Services(tmp_path / "s", listen=ListenAddresses(aggregator=port)).start()
     assert _children() == before
 
 

@@ -93,6 +93,7 @@ def test_r253_a_program_that_ran_for_long_begins_anew() -> None:
     assert len(programs.starts) == 4 * MOST_RESTARTS
 
 
+@pytest.mark.slow
 def test_r253_a_killed_program_serves_again_where_it_was(tmp_path: Path) -> None:
     with Services(tmp_path / "s", admission=OPEN) as services:
         before = services.children["distributor"]

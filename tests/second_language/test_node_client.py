@@ -135,6 +135,7 @@ def finished(handle: TaskHandle) -> server_pb2.TaskStatus:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_node_devices_take_part_beside_python_devices_and_read_the_signed_release_and_its_charges(
     client_folder: Path, tmp_path: Path
 ) -> None:

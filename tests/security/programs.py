@@ -14,12 +14,12 @@ from distributor import enclave_process as distributor_enclave
 from distributor.helper_program import HelperConfig, start_helper
 from distributor.program import Config as DistributorConfig
 from distributor.program import start as start_distributor
+from odp.crypto.note import Kind, NoteKey
 from odp.enclave.in_thread import InThread
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.enrolment.issuer_program import Config as IssuerConfig
 from odp.enrolment.issuer_program import start as start_issuer
 from odp.transparency import witness_program
-from odp.transparency.note import Kind, NoteKey
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
 from server.program import Config as ServerConfig
@@ -110,7 +110,7 @@ PROGRAMS = {
     ),
     "distributor": Program(
         _distributor, "DistributorService/Select", REFUSED,
-        ("DistributorService/Select", "DistributorService/Download", "RetrievalService/GetHint"),
+        ("DistributorService/Select", "DistributorService/Download", "RetrievalService/SelectPrivately"),
     ),
     "aggregator": Program(
         _aggregator, "AggregatorService/GetLedger", UNKNOWN,

@@ -60,10 +60,6 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R213", "a clock that was wrong together with the log's",
          "transparency/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
     ],
-    "retrieval by lattices": [
-        ("R214", "primal, dual and hybrid dual attack",
-         "crypto/pir/test_lwe_parameters.py::test_every_attack_on_our_parameters_costs_at_least_128_bits"),
-    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",
@@ -168,10 +164,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R195", "reading a client's memory after a session",
          "crypto/secure_aggregation/test_erasure.py::test_a_client_whose_part_is_done_keeps_nothing_secret"),
         ("R196", "attempts begun again, until an order serves the server",
-         "device_runtime/test_secagg.py::"
+         "device_runtime/round/test_secagg.py::"
          "test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_restarts"),
         ("R196", "a second vector after the person erased the ledger",
-         "device_runtime/test_secagg.py::"
+         "device_runtime/round/test_secagg.py::"
          "test_a_device_that_made_its_vector_makes_no_second_one_even_where_its_ledger_was_erased"),
         ("R197", "a stranger that ends every session",
          "e2e/test_secagg.py::"
@@ -227,7 +223,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R4", "length of contributions",
          "security/test_side_channels.py::test_r4_the_contributions_of_a_round_have_one_length"),
         ("R4", "sizes on the wire",
-         "device_runtime/test_participation.py::test_devices_with_no_one_and_five_hundred_items_look_alike_from_outside"),
+         "device_runtime/round/test_participation.py::test_devices_with_no_one_and_five_hundred_items_look_alike_from_outside"),
         ("R41", "memory accesses of the sums",
          "algorithms/dpam/test_oblivious.py::"
          "test_one_hot_item_unused_places_and_all_different_items_leave_one_trace"),
@@ -250,7 +246,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R180", "hostile ridges and Gramians", "security/test_transcripts.py::"
          "test_devices_refuse_a_hostile_model_alike_or_all_take_part"),
         ("R180", "silence in a session of secure aggregation",
-         "device_runtime/test_secagg.py::"
+         "device_runtime/round/test_secagg.py::"
          "test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_session"),
         ("R181", "a search over ranges", "security/test_transcripts.py::"
          "test_r181_a_range_of_values_does_not_tell_a_rating"),
@@ -261,7 +257,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R183", "a deadline that depends on the data", "security/test_transcripts.py::"
          "test_r183_a_computation_that_is_late_ends_in_an_upload_like_any_other"),
         ("R184", "load, heat and time of a computation as a condition",
-         "device_runtime/test_gate.py::test_conditions_that_computing_moves_do_not_hold_up_what_was_begun"),
+         "device_runtime/round/test_gate.py::test_conditions_that_computing_moves_do_not_hold_up_what_was_begun"),
         ("R185", "lookups that are skipped or repeated on a bit", "security/test_transcripts.py::"
          "test_r185_candidates_are_asked_for_alike_whatever_the_data_and_the_tables_are"),
     ],
@@ -269,9 +265,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R187", "connections to a listener of the server's choice", "security/test_addresses.py::"
          "test_r187_a_server_cannot_choose_where_a_device_connects"),
         ("R187", "DNS rebinding",
-         "device_runtime/test_addresses.py::test_a_name_is_resolved_once_and_the_channel_gets_its_addresses"),
+         "device_runtime/network/test_addresses.py::test_a_name_is_resolved_once_and_the_channel_gets_its_addresses"),
         ("R187", "names that lead into the device's own network",
-         "device_runtime/test_addresses.py::"
+         "device_runtime/network/test_addresses.py::"
          "test_a_name_that_leads_to_an_address_that_is_not_public_needs_the_persons_word"),
     ],
     "populations": [
@@ -294,7 +290,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R162", "an old charter, or another population's",
          "security/test_populations.py::test_r162_a_charter_of_another_population_or_an_old_one_changes_nothing"),
         ("R163", "a device that is shown a task of no owner, or evidence with another charter",
-         "device_runtime/test_charters.py::test_r163_a_device_takes_no_task_but_of_owners_whom_the_evidence_shows"),
+         "device_runtime/tasks/test_charters.py::test_r163_a_device_takes_no_task_but_of_owners_whom_the_evidence_shows"),
         ("R164", "a log that leaves out or forges a charter",
          "transparency/test_audit.py::test_every_lie_is_named_although_every_signature_of_the_log_holds"),
         ("R166", "two sums under one charge",
@@ -323,9 +319,6 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R171", "rounds that stay open for ever",
          "security/test_quotas.py::"
          "test_r171_a_round_that_nobody_asks_about_is_erased_uncharged_and_can_be_opened_anew"),
-        ("R172", "asking for many hints at once",
-         "distributor/test_quotas.py::"
-         "test_r172_many_that_ask_for_many_hints_cost_one_at_a_time_and_few_tables_in_memory"),
         ("R173", "a start that takes long",
          "security/test_quotas.py::test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_seconds"),
     ],
@@ -334,10 +327,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_round_keys.py::"
          "test_r174_all_long_lived_keys_and_all_files_open_nothing_of_a_round_that_is_over"),
         ("R175", "a key of the host's, or of another round",
-         "device_runtime/test_participation.py::"
+         "device_runtime/round/test_participation.py::"
          "test_a_key_that_the_enclave_did_not_sign_for_this_round_means_that_nothing_is_sent"),
         ("R175", "a second opening of the round, to have a device seal twice",
-         "device_runtime/test_participation.py::"
+         "device_runtime/round/test_participation.py::"
          "test_a_device_seals_once_for_a_round_and_gives_it_up_where_it_comes_back_with_another_key"),
         ("R176", "a platform that does not erase",
          "security/test_round_keys.py::test_r176_a_release_whose_key_cannot_be_erased_does_not_leave"),
@@ -352,10 +345,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "refusals": [
         ("R177", "a counted contribution that is called refused",
-         "device_runtime/test_participation.py::"
+         "device_runtime/round/test_participation.py::"
          "test_a_device_whose_counted_contribution_is_called_refused_charges_itself"),
         ("R177", "signatures of another device, round, reason, key or enclave",
-         "device_runtime/test_participation.py::test_a_signature_of_something_else_does_not_refuse"),
+         "device_runtime/round/test_participation.py::test_a_signature_of_something_else_does_not_refuse"),
         ("R177", "a refusal first, and the contribution after a restart from before the charge",
          "security/test_signed_refusals.py::test_r177_a_refusal_before_the_charge_is_in_force_says_nothing"),
         ("R177", "a refusal by an enclave without the round, or with another opening of it",
@@ -460,9 +453,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R239", "calls to the issuer that depend on data",
          "security/test_transcripts.py::test_r239_devices_ask_for_tokens_alike_whatever_their_data_are"),
         ("R239", "a token key of another issuer or round, for a device",
-         "device_runtime/test_admission.py::test_a_key_that_is_not_the_rounds_own_is_not_used"),
+         "device_runtime/round/test_admission.py::test_a_key_that_is_not_the_rounds_own_is_not_used"),
         ("R239", "an address of the server's choice as the issuer",
-         "device_runtime/test_admission.py::test_an_issuer_that_is_not_pinned_is_not_asked"),
+         "device_runtime/round/test_admission.py::test_an_issuer_that_is_not_pinned_is_not_asked"),
         ("R230", "no attestation", "security/test_sybils.py::test_r230_a_stranger_without_an_attestation_gets_none"),
         ("R231", "tokens of another round, task, population, issuer",
          "security/test_sybils.py::test_r231_tokens_of_another_round_task_population_or_issuer_admit_nothing"),
@@ -554,7 +547,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_hand_over.py::test_a_package_of_a_stranger_or_a_changed_one_is_not_taken"),
         ("R274", "contributions for other code",
          "security/test_hand_over.py::test_no_key_to_contributions_goes_to_the_successor"),
-        ("R275", "the same population again, at zero", "device_runtime/test_charters.py::"
+        ("R275", "the same population again, at zero", "device_runtime/tasks/test_charters.py::"
          "test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_contributed_before"),
         ("R276", "a log that hides a hand-over, or invents one",
          "transparency/test_hand_overs.py::test_every_lie_about_a_hand_over_is_named"),
@@ -586,9 +579,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "ended programs": [
         ("R253", "one of the programs of `odp up` killed",
-         "cli/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),
+         "local/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),
         ("R253", "one that ends at every start",
-         "cli/test_supervising.py::"
+         "local/test_supervising.py::"
          "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
     ],
     "clocks": [

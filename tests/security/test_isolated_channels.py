@@ -109,6 +109,7 @@ def sent_at_once(host: IsolatedHost, channel: str, bits: list[int]) -> list[int]
         ("shared words", sent_at_once),
     ],
 )
+@pytest.mark.slow
 def test_a_private_handler_hides_nothing_in_the_kernel_that_a_public_one_finds(
     smuggler: IsolatedHost, channel: str, sent: Callable[[IsolatedHost, str, list[int]], list[int]]
 ) -> None:

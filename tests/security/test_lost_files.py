@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from transparency.world import NOW, LogWorld, filler
 
+from odp.crypto.note import Kind, NoteKey
 from odp.enclave.platform import EmulatedPlatform
 from odp.enrolment import issuer_program
 from odp.errors import StateError
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import EndorsementFile
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
 from odp.transparency.witness import Witness
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder

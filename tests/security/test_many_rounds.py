@@ -20,6 +20,7 @@ def readings(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize("what", ["log_bytes", "stored_bytes"])
+@pytest.mark.slow
 def test_r250_a_later_round_adds_no_more_to_log_and_files_than_an_early_one(readings, what):
     """The whole ledger in each round would make a late round seven times as large as an early one here."""
     assert growth(readings[0], what) < 1.5
@@ -50,6 +51,7 @@ def stores(folder: Path) -> tuple[Population, Sealer, dict[str, bytes], dict[str
         years.close()
 
 
+@pytest.mark.slow
 def test_r250_entries_and_states_that_do_not_lead_to_the_head_end_the_start(tmp_path: Path) -> None:
     population, sealer, records, older = stores(tmp_path)
     head = population.record.ledger.head

@@ -349,6 +349,7 @@ class TimedHost(StoredHost):
         self.seconds = time.process_time() - began
 
 
+@pytest.mark.slow
 def test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_seconds(
     make_world: Make, tmp_path: Path
 ) -> None:

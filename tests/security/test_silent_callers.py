@@ -118,6 +118,7 @@ def _resident_mebibytes() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux for the memory of a process")
+@pytest.mark.slow
 def test_3000_calls_that_wait_take_bounded_memory_and_hear_when_to_come_back(
     tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:

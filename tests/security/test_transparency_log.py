@@ -14,6 +14,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from transparency.world import CHARTER, IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
 
+from odp.crypto.note import Kind, Note, NoteKey
 from odp.crypto.signing import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import TransparencyError
@@ -21,7 +22,6 @@ from odp.signed.charter import approve, found
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.entries import EndorsementEntry, TaskEntry
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, Note, NoteKey
 from odp.transparency.proofs import LogGuard, packed
 from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder

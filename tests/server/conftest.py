@@ -6,6 +6,7 @@ and noise, drawn once per round.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ from odp.v1 import (
 from odp.wire.tables import table_from_bytes
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient
-from server.driver import Driver
+from server.driver import Driver, Parties
 from server.populations import Populations
 from server.servicer import checked_task
 from server.storage import Storage, TaskRecord
@@ -378,7 +379,9 @@ class World:
         given.setdefault("board", self.board(given["storage"]))
         if "populations" not in given:
             given["populations"] = self.populations(given["storage"], keeper=given.get("keeper"))
-        return Driver(**given)
+        names = [field.name for field in dataclasses.fields(Parties)]
+        parties = Parties(**{name: given.pop(name) for name in names if name in given})
+        return Driver(parties=parties, **given)
 
     def run(self, driver: Driver, *, steps: int = 200) -> int:
         """Steps until nothing more happens; how many steps got further."""

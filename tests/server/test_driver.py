@@ -11,15 +11,21 @@ import numpy as np
 import pytest
 
 from odp.algorithms.registry import algorithm_for
+from odp.enclave.verifier import verify_fresh
 from odp.models.item_features import item_features_sha256
-from odp.signed.task import model_sha256
+from odp.signed.release import noisy_tensors
+from odp.signed.task import model_sha256, open_task
 from odp.v1 import common_pb2
+from server import driver
 from server.driver import PUBLISH_AGAIN_SECONDS
-from server.releases import attested_signing_key, noisy_tensors
 from server.storage import RoundState, TaskState
 from server.storage.sqlite import open_sqlite
 
 GOAL = 5
+
+
+def attested_key(evidence: Any, values: Any) -> bytes:
+    return verify_fresh(evidence, role="aggregator", reference_values=values, clock=time.time).signing_key
 
 
 def outcome(world: Any, sha256: bytes) -> tuple[TaskState, str]:
@@ -74,6 +80,21 @@ def test_public_features_reach_the_estimates_and_survive_a_restart(world: Any, d
         np.testing.assert_array_equal(world.distributor.models[sha256, 3][table.name], table.rows)
 
 
+def test_a_task_is_verified_once_and_not_at_every_look(
+    world: Any, definition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified = []
+    monkeypatch.setattr(driver, "open_task", lambda signed: verified.append(signed) or open_task(signed))
+    world.submit(definition)
+    polling = world.driver()
+    world.run(polling)
+    for _ in range(5):
+        polling.step_once()
+    world.aggregator.contributions = GOAL
+    world.run(polling)
+    assert len(verified) == 1
+
+
 #: Dying around these is dying after the call before: nothing changes.
 READS = (
     "tasks",
@@ -117,6 +138,7 @@ class Mortal:
             raise Crash
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_at_any_call_is_followed_by_one_that_ends_the_task_the_same_way(
     world: Any, definition: Any
 ) -> None:
@@ -353,7 +375,7 @@ def test_a_release_that_the_attested_enclave_signed_is_applied(world: Any, defin
     world.aggregator.contributions = GOAL
     values = world.services.reference_values()
     client = world.services.aggregator_client
-    world.run(world.driver(signing_key=lambda: attested_signing_key(client, values, clock=time.time)))
+    world.run(world.driver(signing_key=lambda: attested_key(client.evidence, values)))
     assert outcome(world, sha256) == (TaskState.FINISHED, "")
 
 
@@ -373,7 +395,7 @@ def test_evidence_that_is_not_accepted_keeps_the_round_waiting_for_better_refere
     world.aggregator.contributions = GOAL
     values = world.services.reference_values(image="sha384:" + "cd" * 48)
     client = world.services.aggregator_client
-    world.run(world.driver(signing_key=lambda: attested_signing_key(client, values, clock=time.time)))
+    world.run(world.driver(signing_key=lambda: attested_key(client.evidence, values)))
     assert outcome(world, sha256) == (TaskState.ACTIVE, "")
     assert world.storage.round(sha256, 0).state is RoundState.OPEN
     assert "wrong_image" in world.lines.text

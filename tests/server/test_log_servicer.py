@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
+from odp.crypto.note import Note, NoteKey
 from odp.errors import ServiceError
 from odp.transparency import merkle
 from odp.transparency.entries import PolicyEntry
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Note, NoteKey
 from odp.transparency.proofs import packed, unpacked
 from odp.transparency.sources import LogServer
 from odp.transport.channel import connect

@@ -416,6 +416,7 @@ def test_every_change_is_among_those_that_are_tested() -> None:
     assert methods - reads - {"close"} == set(CHANGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_between_any_two_statements_leaves_all_of_a_change_or_nothing(
     name: str, stores: ServerStores, tmp_path: Path

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
 from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, DiskFull, ServiceUnavailable, StateError
 from odp.transparency.audit import AuditReport, audit
@@ -20,8 +22,6 @@ from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Changed, EndorsementFile, endorse
 from odp.transparency.entries import EvidenceEntry, HandOverEntry, PolicyEntry, decode
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard
 from odp.transparency.sources import LogFolder
 from odp.transport.sweeping import DAY

@@ -158,6 +158,7 @@ def _sampled(task: odp.Task) -> odp.Task:
 
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize(("seen", "sampled"), [(False, False), (False, True), (True, False)])
+@pytest.mark.slow
 def test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases(monkeypatch, victim, seen, sampled):
     monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
     task = preset_task("auto", SEEN if seen else PEOPLE, epsilon=20.0, delta=1e-3)

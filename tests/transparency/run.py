@@ -12,7 +12,9 @@ from transparency.world import CHARTER, DEVELOPER, NOW, POLICIES, a_model, a_tas
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.release import charge_of, charges_of
 from odp.crypto import domains
+from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.ledger import Ledger
@@ -35,8 +37,6 @@ from odp.transparency.entries import (
     WithdrawalEntry,
 )
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.v1 import common_pb2
 
 IMAGE = "sha384:" + "e" * 96

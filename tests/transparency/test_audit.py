@@ -17,8 +17,10 @@ from transparency.world import CHARTER, NOW, a_task
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
+from odp.crypto.note import Kind, Note, NoteKey
 from odp.crypto.signing import SigningKey
 from odp.datasets import synthetic_movielens
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
@@ -40,8 +42,6 @@ from odp.transparency.entries import (
     WithdrawalEntry,
     decode,
 )
-from odp.transparency.note import Kind, Note, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.transparency.sources import AuditFailure, LogFolder
 
 FILES = ("entries", "hashes", "checkpoint")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from odp.crypto.note import Kind, Note, NoteKey
+from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError, TransparencyError
 from odp.transparency.checkpoint import Checkpoint, check_age, sign_checkpoint, verify_checkpoint
-from odp.transparency.note import Kind, Note, NoteKey
-from odp.transparency.policy import LogPolicy
 
 NOW = 1_795_000_000.0
 LOG = NoteKey.generate("example.com/log")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from transparency.world import NOW, LogWorld, filler
 
+from odp.crypto.note import Kind, NoteKey
 from odp.errors import StateError, TransparencyError
 from odp.transparency.client import MOST_WATCHED, PAGE, TILE, LogMemory, LogView
 from odp.transparency.merkle import leaf_hash
-from odp.transparency.note import Kind, NoteKey
 
 MONTH = 30.5 * 24 * 3600
 #: The end of the world's endorsements, in days.
@@ -227,6 +227,7 @@ def endorsed(world: LogWorld, *, months: float) -> tuple[bytes, bytes, int, int]
     return withdrawal.encode(), withdrawal.leaf, int(world.clock() + months * MONTH), index
 
 
+@pytest.mark.slow
 def test_over_ten_years_of_monthly_endorsements_a_device_remembers_little_and_misses_no_withdrawal(
     world: LogWorld, tmp_path: Path
 ) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from odp.crypto.note import Kind
 from odp.errors import StateError
 from odp.transparency.key_file import endorser_key, note_key
-from odp.transparency.note import Kind
 
 
 def test_a_key_is_made_on_first_use_and_kept(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from transparency.world import NOW, filler
 
+from odp.crypto.note import Kind, Note, NoteKey
+from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError, StateError
 from odp.transparency import log_files, merkle
 from odp.transparency.checkpoint import Checkpoint, verify_checkpoint
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LogFiles
-from odp.transparency.note import Kind, Note, NoteKey
-from odp.transparency.policy import LogPolicy
 
 KEY = NoteKey.generate("example.com/log")
 POLICY = LogPolicy(log_keys=(KEY.public(Kind.NOTE).text,), endorser_keys=())
@@ -132,7 +132,7 @@ def test_a_process_killed_at_any_system_call_of_a_batch_never_signs_two_trees_of
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from odp.transparency.log_files import LogFiles\n"
-        "from odp.transparency.note import NoteKey\n"
+        "from odp.crypto.note import NoteKey\n"
         "from transparency.world import NOW, filler\n"
         "log = LogFiles.open(Path(sys.argv[1]), NoteKey.from_text(Path(sys.argv[2]).read_text()), now=NOW)\n"
         "left = [int(sys.argv[3])]\n"

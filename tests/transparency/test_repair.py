@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from transparency.world import NOW, filler
 
+from odp.crypto.note import NoteKey
 from odp.errors import ConfigurationError, StateError
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LogFiles
-from odp.transparency.note import NoteKey
 from odp.transparency.repair import repair
 
 KEY = NoteKey.generate("example.com/log")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transparency.world import NOW, Clock, LogWorld, filler
 
+from odp.crypto.note import Kind, Note, NoteKey
 from odp.errors import ConfigurationError, StateError, TransparencyError
 from odp.transparency.checkpoint import verify_checkpoint
-from odp.transparency.note import Kind, Note, NoteKey
 from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder
 

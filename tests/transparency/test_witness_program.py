@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from transparency.world import NOW, Clock, LogWorld, filler
 
+from odp.crypto.note import Kind, NoteKey, VerifierKey
 from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.transparency import witness_program
 from odp.transparency.checkpoint import verify_checkpoint
 from odp.transparency.endorsements import EndorsementFile
-from odp.transparency.note import Kind, NoteKey, VerifierKey
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from server.clients import WitnessClient

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import odp
 from odp.algorithms.registry import algorithm_for
+from odp.crypto.note import Kind, Note, NoteKey
 from odp.crypto.signing import SigningKey
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.verifier import VerifiedEnclave
 from odp.signed.charter import approve, found
@@ -25,8 +27,6 @@ from odp.transparency.entries import (
     WithdrawalEntry,
 )
 from odp.transparency.log_files import LogFiles
-from odp.transparency.note import Kind, Note, NoteKey
-from odp.transparency.policy import LogPolicy
 from odp.transparency.proofs import LogGuard, packed
 from odp.v1 import common_pb2, log_pb2
 from odp.wire.tables import manifest_for

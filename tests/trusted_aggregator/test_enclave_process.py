@@ -301,6 +301,7 @@ def _imported_late(tree):
 @pytest.mark.parametrize(
     "kind", ["ratings", "implicit", "sampled ratings", "sampled implicit", "statistics", "large statistics"]
 )
+@pytest.mark.slow
 def test_every_round_of_every_algorithm_runs_where_no_file_can_be_opened(make_world, make_statistics, kind, tmp_path):
     """What an algorithm would load late fails here: nothing can be loaded in the sealed process."""
     bins = {"statistics": 40, "large statistics": 300_000}.get(kind)

@@ -348,6 +348,7 @@ def test_every_change_is_among_those_that_are_tested():
     assert methods - reads - without_content == {name.split()[0] for name in CHANGES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_between_any_two_steps_leaves_all_of_a_change_or_nothing(name, stores, tmp_path):
     prepare, change = CHANGES[name]

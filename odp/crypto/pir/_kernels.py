@@ -1,4 +1,4 @@
-"""The scan of ``scanning.py`` and the product of ``lwe.py`` in machine code; the same numbers. Import needs numba.
+"""The scan of ``scanning.py`` in machine code; the same numbers. Import needs numba.
 
 Masks are made in one function and used in another: what the second one sees is a word from memory, of which no
 compiler knows that it is all ones or zero, so that it cannot become a branch.
@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-_NONE, _SIX, _LOW_SIX = np.uint32(0), np.uint32(6), np.uint32(63)
+_SIX, _LOW_SIX = np.uint32(6), np.uint32(63)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
@@ -59,36 +59,3 @@ def fold_pairs(records: Any, buckets: Any, stored: Any, found: Any) -> None:
                 for line in range(records.shape[1]):
                     for word in range(8):
                         found[query, table, line, word] ^= records[row, line, word] & mask
-
-
-@numba.njit(nogil=True, cache=True)
-def multiply(matrix: Any, queries: Any, found: Any) -> None:
-    """See ``lwe.multiply``; ``found`` uint32 [queries, rows]. Eight rows share the reads of a query."""
-    rows, columns = matrix.shape
-    eights = rows // 8 * 8
-    for row in range(0, eights, 8):
-        r0, r1, r2, r3 = matrix[row], matrix[row + 1], matrix[row + 2], matrix[row + 3]
-        r4, r5, r6, r7 = matrix[row + 4], matrix[row + 5], matrix[row + 6], matrix[row + 7]
-        for query in range(queries.shape[0]):
-            values = queries[query]
-            s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = _NONE
-            for column in range(columns):
-                value = values[column]
-                # Cut to 32 bits at every step, so that the compiler works with 32-bit lanes.
-                s0 = np.uint32(s0 + np.uint32(value * np.uint32(r0[column])))
-                s1 = np.uint32(s1 + np.uint32(value * np.uint32(r1[column])))
-                s2 = np.uint32(s2 + np.uint32(value * np.uint32(r2[column])))
-                s3 = np.uint32(s3 + np.uint32(value * np.uint32(r3[column])))
-                s4 = np.uint32(s4 + np.uint32(value * np.uint32(r4[column])))
-                s5 = np.uint32(s5 + np.uint32(value * np.uint32(r5[column])))
-                s6 = np.uint32(s6 + np.uint32(value * np.uint32(r6[column])))
-                s7 = np.uint32(s7 + np.uint32(value * np.uint32(r7[column])))
-            out = found[query]
-            out[row], out[row + 1], out[row + 2], out[row + 3] = s0, s1, s2, s3
-            out[row + 4], out[row + 5], out[row + 6], out[row + 7] = s4, s5, s6, s7
-    for row in range(eights, rows):
-        for query in range(queries.shape[0]):
-            total = _NONE
-            for column in range(columns):
-                total = np.uint32(total + np.uint32(queries[query, column] * np.uint32(matrix[row, column])))
-            found[query, row] = total

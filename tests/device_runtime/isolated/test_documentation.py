@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odp.isolated import RIGHTS, Table
+from odp.isolated import RIGHTS, DataKind
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "isolated-service.md"
 
@@ -35,8 +35,8 @@ def test_the_page_shows_the_rights_that_hold() -> None:
     for handler, rights in RIGHTS.items():
         (reads,) = (reads for name, _, reads, _ in rows if name == handler.value)
         (writes,) = (writes for name, _, _, writes in rows if name == handler.value)
-        assert ("everything" in reads) == (rights.reads == frozenset(Table))
-        assert ("downloads" in reads) == (rights.reads == {Table.DOWNLOADS})
-        words = {"rows of its request": Table.REQUESTS, "local": Table.LOCAL, "events": Table.EVENTS}
-        words["downloads"] = Table.DOWNLOADS
+        assert ("everything" in reads) == (rights.reads == frozenset(DataKind))
+        assert ("downloads" in reads) == (rights.reads == {DataKind.DOWNLOADS})
+        words = {"rows of its request": DataKind.REQUESTS, "local": DataKind.LOCAL, "events": DataKind.EVENTS}
+        words["downloads"] = DataKind.DOWNLOADS
         assert {table for word, table in words.items() if word in writes} == rights.writes

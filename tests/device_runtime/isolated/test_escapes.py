@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, MemoryStore, Reason
-from odp.isolated import RIGHTS, Handler, Table
+from odp.isolated import RIGHTS, DataKind, Handler
 
 from .conftest import Attacker
 
@@ -228,7 +228,7 @@ def test_deep_nesting_is_refused(attacker: Attacker, depth: int) -> None:
 
 def _pairs(allowed: str) -> list[Any]:
     pairs = [
-        (handler, table) for handler in Handler for table in Table if table not in getattr(RIGHTS[handler], allowed)
+        (handler, table) for handler in Handler for table in DataKind if table not in getattr(RIGHTS[handler], allowed)
     ]
     return [pytest.param(*pair, id=f"{pair[0].value}-{pair[1].value}") for pair in pairs]
 
@@ -241,23 +241,23 @@ VALUES: dict[Handler, object] = {
     Handler.ON_DOWNLOAD: {},
     Handler.ON_TRAINING_EXAMPLES: {"examples": []},
 }
-WRITTEN: dict[Table, object] = {
-    Table.EVENTS: [{"type": "x", "data": {}}],
-    Table.REQUESTS: [{"x": 1}],
-    Table.LOCAL: {"k": "eHg="},
-    Table.DOWNLOADS: ["do"],
+WRITTEN: dict[DataKind, object] = {
+    DataKind.EVENTS: [{"type": "x", "data": {}}],
+    DataKind.REQUESTS: [{"x": 1}],
+    DataKind.LOCAL: {"k": "eHg="},
+    DataKind.DOWNLOADS: ["do"],
 }
 
 
 @pytest.mark.parametrize(("handler", "table"), _pairs("writes"))
-def test_no_handler_writes_where_it_has_no_right_to(attacker: Attacker, handler: Handler, table: Table) -> None:
+def test_no_handler_writes_where_it_has_no_right_to(attacker: Attacker, handler: Handler, table: DataKind) -> None:
     sent = frame({"done": {"value": VALUES[handler], "writes": {table.value: WRITTEN[table]}}})
     with failing(Reason.FORBIDDEN, attacker):
         attacker.ask(handler, {"attempt": "raw", "bytes": sent})
 
 
 @pytest.mark.parametrize(("handler", "table"), _pairs("reads"))
-def test_no_handler_reads_where_it_has_no_right_to(attacker: Attacker, handler: Handler, table: Table) -> None:
+def test_no_handler_reads_where_it_has_no_right_to(attacker: Attacker, handler: Handler, table: DataKind) -> None:
     with failing(Reason.FORBIDDEN, attacker):
         attacker.ask(handler, {"attempt": "raw", "bytes": frame({"read": table.value, "prefix": ""})})
 
@@ -276,12 +276,12 @@ def test_downloads_are_chosen_and_not_made_up(attacker: Attacker) -> None:
 
 def test_nothing_private_reaches_what_may_leave() -> None:
     """The table itself: what an app can be told comes from handlers that see nothing private, directly or by tables."""
-    tainted = {table for table in Table if table.private}
+    tainted = {table for table in DataKind if table.private}
     for _ in Handler:
         for rights in RIGHTS.values():
             if rights.reads & tainted:
                 tainted |= rights.writes
-    assert Table.DOWNLOADS not in tainted
+    assert DataKind.DOWNLOADS not in tainted
     to_app = [handler for handler, rights in RIGHTS.items() if rights.receiver.name == "APP"]
     assert to_app == [Handler.ON_REQUEST]
     assert not RIGHTS[Handler.ON_REQUEST].reads & tainted

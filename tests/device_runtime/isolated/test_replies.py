@@ -15,12 +15,12 @@ from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Unacceptable, reply_of
 from device_runtime.store.keys import HostKey
 from device_runtime.store.store import Store
-from odp.isolated import RIGHTS, Handler, Table
+from odp.isolated import RIGHTS, DataKind, Handler
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 _WORDS = st.sampled_from(
     ["value", "writes", "accepted", "declined", "result", "html", "examples", "type", "data", "key", "prefix", "most",
-     "since", *(table.value for table in Table)]
+     "since", *(table.value for table in DataKind)]
 )  # fmt: skip
 _JSON = st.recursive(
     _SCALARS,
@@ -50,7 +50,7 @@ def test_any_json_is_an_answer_within_its_rights_or_refused(handler: Handler, me
 @settings(max_examples=200, deadline=None)
 @given(
     handler=st.sampled_from(Handler),
-    table=st.sampled_from([table.value for table in Table]) | _JSON,
+    table=st.sampled_from([table.value for table in DataKind]) | _JSON,
     asked=st.dictionaries(_WORDS, _JSON, max_size=3),
 )
 def test_any_read_is_answered_within_its_rights_or_refused(handler: Handler, table: Any, asked: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def test_any_read_is_answered_within_its_rights_or_refused(handler: Handler, tab
     if isinstance(answer, Reason):
         assert answer in (Reason.MALFORMED, Reason.FORBIDDEN)
         return
-    assert Table(table) in RIGHTS[handler].reads
+    assert DataKind(table) in RIGHTS[handler].reads
     assert answer
 
 

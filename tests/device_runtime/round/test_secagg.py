@@ -223,6 +223,7 @@ def test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_sess
         assert len(store.charged()) == 1
 
 
+@pytest.mark.slow
 def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
     """Nothing, one item, tens of thousands, values at the bounds and beyond: message by message, to the byte."""
     held: list[dict[int, float]] = [

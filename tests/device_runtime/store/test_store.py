@@ -177,6 +177,7 @@ def test_an_answer_that_comes_after_an_opt_out_is_still_stored(path: Path) -> No
         assert store.ledger()[0].state is State.SENT
 
 
+@pytest.mark.slow
 def test_erasing_leaves_no_byte_of_the_data_in_the_file_and_keeps_the_ledger(path: Path) -> None:
     values, secret = np.arange(300) + 0.123456789, b"what was trained" * 40
     with Store.open_or_create(path) as store:

@@ -30,9 +30,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from odp import _validate
+from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.public_keys import KEY_BYTES, require_ed25519
 from odp.errors import ConfigurationError
-from odp.transparency.reasons import LogReason, refused
 
 LARGEST_NOTE = 16 * 1024
 _MOST_LINES = 64

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.crypto.note import Kind, Note, NoteKey, VerifierKey, parse_line
 from odp.errors import ConfigurationError, TransparencyError
-from odp.transparency.note import Kind, Note, NoteKey, VerifierKey, parse_line
 
 # From the documentation of golang.org/x/mod/sumdb/note.
 EXAMPLE = (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -12,56 +11,28 @@ from google.protobuf.message import DecodeError
 from odp.algorithms.seam import DeclaredRelease, Float64Array, NoisyTensors
 from odp.crypto import domains
 from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, verify
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import verify_evidence
-from odp.errors import OdpError
+from odp.errors import ServiceError
 from odp.v1 import common_pb2
-from server.clients import Aggregator
-
-_NONCE_BYTES = 32
 
 
-class ReleaseRefused(OdpError):
-    """A release is not what was ordered. Asking again is vain: the aggregator answers with the same bytes for ever."""
+class ReleaseRefused(ServiceError):
+    """A release is not what was ordered. Retrying cannot succeed: the aggregator answers with the same bytes again."""
 
 
-def attested_signing_key(
-    aggregator: Aggregator,
-    reference_values: ReferenceValues,
-    *,
-    clock: Callable[[], float],
-    random: Callable[[int], bytes] = os.urandom,
-) -> bytes:
-    """The signing key of the aggregator's enclave, from fresh evidence.
-
-    Raises AttestationError where the evidence is not accepted, ServiceUnavailable where nobody answers.
-    """
-    nonce = random(_NONCE_BYTES)
-    evidence = aggregator.evidence(nonce)
-    return verify_evidence(
-        token=evidence.token,
-        policy=evidence.policy,
-        event_log=evidence.event_log,
-        nonce=nonce,
-        role="aggregator",
-        reference_values=reference_values,
-        now=clock(),
-    ).signing_key
-
-
-def check_release(
+def open_release(
     signed: common_pb2.SignedRelease,
     *,
     task_sha256: bytes,
     round: int,
-    model_sha256: bytes,
+    model_sha256: bytes | None,
     declared: Sequence[DeclaredRelease],
     signing_key: bytes | None,
 ) -> common_pb2.Release:
     """The release, if it is the declared one of exactly this task, round and model.
 
     ``signing_key`` is the attested key of the enclave; None leaves the signature to the auditors, who check it in any
-    case. Raises ReleaseRefused naming the first thing that is wrong.
+    case. ``model_sha256`` is None where the caller does not know the model. Raises ReleaseRefused naming the first
+    thing that is wrong.
     """
     if len(signed.signature) != SIGNATURE_BYTES:
         raise ReleaseRefused(
@@ -80,22 +51,14 @@ def check_release(
         raise ReleaseRefused(f"release of round {round}: it is of another task")
     if release.round != round:
         raise ReleaseRefused(f"release of round {round}: it is of round {release.round}")
-    if release.model_sha256 != model_sha256:
+    if model_sha256 is not None and release.model_sha256 != model_sha256:
         raise ReleaseRefused(f"release of round {round}: it is of another model")
-    _check_tensors(release, declared)
+    check_tensors(release, declared)
     return release
 
 
-def noisy_tensors(release: common_pb2.Release) -> NoisyTensors:
-    """The arrays of a checked release: value = integer * step."""
-    return NoisyTensors(
-        round=release.round,
-        tensors={tensor.name: _values(tensor) for tensor in release.tensors},
-        contributions=release.contributions,
-    )
-
-
-def _check_tensors(release: common_pb2.Release, declared: Sequence[DeclaredRelease]) -> None:
+def check_tensors(release: common_pb2.Release, declared: Sequence[DeclaredRelease]) -> None:
+    """Raises ReleaseRefused unless names, shapes and steps of the tensors are the declared ones."""
     where = f"release of round {release.round}"
     wanted = [entry.name for entry in declared]
     if [tensor.name for tensor in release.tensors] != wanted:
@@ -105,6 +68,15 @@ def _check_tensors(release: common_pb2.Release, declared: Sequence[DeclaredRelea
             raise ReleaseRefused(f"{where}: {entry.name} does not have the declared shape {entry.shape}")
         if not math.isclose(tensor.step, entry.step, rel_tol=1e-12):
             raise ReleaseRefused(f"{where}: {entry.name} has step={tensor.step!r}, not {entry.step!r}")
+
+
+def noisy_tensors(release: common_pb2.Release) -> NoisyTensors:
+    """The arrays of a checked release: value = integer * step."""
+    return NoisyTensors(
+        round=release.round,
+        tensors={tensor.name: _values(tensor) for tensor in release.tensors},
+        contributions=release.contributions,
+    )
 
 
 def _values(tensor: common_pb2.ReleasedTensor) -> Float64Array:

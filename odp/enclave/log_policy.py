@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from odp import _validate
+from odp.crypto.note import Kind, VerifierKey
 from odp.errors import ConfigurationError
-from odp.transparency.note import Kind, VerifierKey
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _MOST_KEYS = 64

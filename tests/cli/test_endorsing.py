@@ -1,0 +1,63 @@
+"""Endorsements of enclaves and pins of a log, from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.conftest import Printed
+
+from odp.crypto.note import Kind, NoteKey
+from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError
+from odp.local.reference_values import write_reference_values
+from odp.transparency.endorsements import EndorsementFile, check_withdrawal, open_endorsement
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Path:
+    path = tmp_path / "reference_values.json"
+    write_reference_values(tmp_path / "platform", EnclavePolicy(role="aggregator"), path)
+    return path
+
+
+def test_endorse_and_withdraw_from_the_command_line(odp: Callable[..., Printed], values: Path, tmp_path: Path) -> None:
+    files = ["--key", tmp_path / "e.key"]
+    printed = odp("enclave", "endorse", "--reference-values", values, "--output", tmp_path / "e.json", *files).out
+    endorser = printed.strip()
+    assert len(bytes.fromhex(endorser)) == 32
+    image = ReferenceValues.load(values).image_digests["aggregator"][0]
+    with pytest.raises(ConfigurationError, match="did you mean 'sha384:"):
+        odp("enclave", "withdraw", image[:-1] + "x", "--endorsements", tmp_path / "e.json", *files)
+    with pytest.raises(ConfigurationError, match="no such file"):
+        odp("enclave", "withdraw", image, "--endorsements", tmp_path / "e.json", "--key", tmp_path / "none.key")
+    for _ in range(2):
+        done = odp("enclave", "withdraw", image, "--endorsements", tmp_path / "e.json", *files)
+        assert done.out == "1 endorsements withdrawn\n"
+    file = EndorsementFile.load(tmp_path / "e.json")
+    (withdrawal,) = file.withdrawals
+    stated = next(one for one in map(open_endorsement, file.endorsements) if one.image_digest == image)
+    assert stated.endorser == endorser
+    check_withdrawal(withdrawal, stated)
+
+
+def test_reference_values_name_a_log_where_it_is_given(odp: Callable[..., Printed], tmp_path: Path) -> None:
+    output, log = tmp_path / "r.json", NoteKey.generate("example.com/log").public(Kind.NOTE)
+    witness = NoteKey.generate("example.com/w").public(Kind.COSIGNATURE)
+    odp(
+        "enclave", "reference-values", "--platform", tmp_path / "p", "--output", output, "--log-key", log.text,
+        "--endorser-key", "ab" * 32, "--witness-key", witness.text,
+    )  # fmt: skip
+    found = ReferenceValues.load(output).log
+    assert found is not None
+    assert (found.origin, found.quorum, found.endorser_keys) == ("example.com/log", 1, ("ab" * 32,))
+    with pytest.raises(ConfigurationError, match="--log-key"):
+        odp("enclave", "reference-values", "--platform", tmp_path / "p", "--output", output, "--quorum", 0)
+    content = json.loads(output.read_text())
+    content["log"]["quorun"] = 1
+    output.write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match=r"r\.json: .*did you mean 'quorum'"):
+        ReferenceValues.load(output)
