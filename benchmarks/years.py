@@ -40,7 +40,7 @@ from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server.transparency import LogKeeper
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import population_key
@@ -95,7 +95,7 @@ class Years:
         self.sealer = Sealer(self._identity.sealing_key)
         self.population = Population(self._identity, NAME)
         self._state = StateFolder.open(folder / "state", "aggregator")
-        self._storage = Storage(self._state)
+        self._storage = SqliteStorage(self._state)
         self._log = LogFiles.open(folder / "log", NoteKey.generate("example.com/log"), now=self.now)
         self._keeper = LogKeeper(
             self._log,

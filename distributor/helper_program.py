@@ -10,7 +10,7 @@ import grpc
 
 from distributor.enclave import DistributorCore
 from distributor.helper import NAME, HelperService, OwnTasks, helper_servicer
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
@@ -66,7 +66,7 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         key = _key(state)
-        store = ModelStore(state.path("models"), health=state.health)
+        store = ModelFolders(state.path("models"), health=state.health)
         # The same checks of models and versions as in the distributor's enclave; nothing is sealed to this key.
         core = DistributorCore(HpkeKey.generate())
         models = DistributorService(

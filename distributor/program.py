@@ -13,7 +13,7 @@ from distributor.control import NAME as CONTROL
 from distributor.control import ServedDevelopers, control_servicer
 from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.remote import RemoteDistributor
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
@@ -114,7 +114,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
         )
         undo.callback(watch(tls, log).close)
-        store = ModelStore(state.path("models"), health=state.health)
+        store = ModelFolders(state.path("models"), health=state.health)
         helper = None
         if config.helper is not None:
             helper_ca = tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca)

@@ -50,9 +50,8 @@ from server.clients import Aggregator, Distributor
 from server.closing import Arrivals
 from server.populations import Populations
 from server.round_clock import RoundClock
-from server.schema import RoundState, TaskState
 from server.steps import StepThreads
-from server.storage import NewVersion, RoundRecord, Storage, TaskRecord, VersionRecord
+from server.storage import NewVersion, RoundRecord, RoundState, Storage, TaskRecord, TaskState, VersionRecord
 from server.token_keys import TokenKeys
 from server.transparency import LogKeeper
 from server.waits import Wait, Waits, given_up

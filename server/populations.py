@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import threading
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
-
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
 from odp.signed.charter import Charter, approve, check_succession, found, missing_approvals, open_charter
 from odp.transport.logs import Log
 from odp.v1 import population_pb2
 from server.clients import Aggregator
-from server.schema import CHARTERS
 from server.storage import Storage
 from server.transparency import LogKeeper
 
@@ -85,7 +81,7 @@ class Populations:
                 charter = self._keep(signed)
                 self._log.event("population_founded", population=population)
             if self._keeper is not None:
-                for one in self._stored(population):
+                for one in self._storage.charters(population):
                     self._keeper.log_charter(one)
             charter.require_owner(self._key.public, of="this server's tasks")
             return before is None or before.sha256 != charter.sha256
@@ -125,7 +121,7 @@ class Populations:
 
     def _known(self, population: str) -> Charter | None:
         if population not in self._newest:
-            stored = self._stored(population)
+            stored = self._storage.charters(population)
             if not stored:
                 return None
             self._newest[population] = open_charter(stored[-1])
@@ -146,17 +142,6 @@ class Populations:
 
     def _keep(self, signed: SignedCharter) -> Charter:
         charter = open_charter(signed)
-        values = {
-            "population": charter.population,
-            "sequence": charter.sequence,
-            "signed": signed.SerializeToString(deterministic=True),
-        }
-        with self._storage.transaction() as connection:
-            connection.execute(insert(CHARTERS).values(values).on_conflict_do_nothing())
+        self._storage.add_charter(charter.population, charter.sequence, signed)
         self._newest[charter.population] = charter
         return charter
-
-    def _stored(self, population: str) -> list[SignedCharter]:
-        query = sa.select(CHARTERS.c.signed).where(CHARTERS.c.population == population).order_by(CHARTERS.c.sequence)
-        with self._storage.transaction() as connection:
-            return [SignedCharter.FromString(row.signed) for row in connection.execute(query)]

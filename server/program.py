@@ -36,7 +36,7 @@ from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
 from server.servicer import NAME, servicer
-from server.storage import Storage
+from server.storage.sqlite import open_sqlite
 from server.tables import FOLDER as TABLE_FOLDER
 from server.tables import NAME as TABLE_NAME
 from server.tables import TableBook, TablePublisher, table_servicer
@@ -153,7 +153,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         state.require_kept(DATABASE_FILE)
         key = _developer_key(state)
         token = _operator_token(state)
-        storage = Storage(state.path(DATABASE_FILE), health=state.health, clock=clock)
+        storage = open_sqlite(state.path(DATABASE_FILE), health=state.health, clock=clock)
         undo.callback(storage.close)
         state.note_kept(DATABASE_FILE)
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)

@@ -24,8 +24,7 @@ from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
 from server.populations import Populations
-from server.schema import TaskState
-from server.storage import RoundRecord, Storage, TaskRecord
+from server.storage import RoundRecord, Storage, TaskRecord, TaskState
 from server.waits import Wait
 
 NAME = "odp.v1.ServerService"

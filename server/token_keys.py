@@ -9,9 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
-
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
 from odp.enrolment.token_key import open_token_key
@@ -23,7 +20,6 @@ from odp.transport.tls import utc
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.clients import Issuer
 from server.populations import Populations
-from server.schema import TOKEN_KEYS
 from server.storage import Storage
 
 
@@ -58,12 +54,7 @@ class TokenKeys:
 
     def kept(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
         """The key that a round was opened with; None where it has none. Waits for nobody."""
-        query = sa.select(TOKEN_KEYS.c.signed).where(
-            TOKEN_KEYS.c.task_sha256 == task_sha256(task), TOKEN_KEYS.c.round == round
-        )
-        with self._storage.transaction() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else enrolment_pb2.SignedTokenKey.FromString(row.signed)
+        return self._storage.token_key(task_sha256(task), round)
 
     def ended(self, task: common_pb2.SignedTask, round: int) -> str:
         """When the key that a round was opened with ended, as the end of a sentence; empty where it gives tokens."""
@@ -104,24 +95,9 @@ class TokenKeys:
                 f"the issuer of tokens is not the one that population {population!r} names (issuer key "
                 f"{issuer_key.hex()[:16]}..): check --issuer-control, or have the owners name this one"
             )
-        self._keep(order, given)
+        self._storage.set_token_key(order.task_sha256, order.round, given)
         self._log.event("token_key", task=short(order.task_sha256), round=order.round)
         return given
-
-    def _keep(self, order: aggregator_pb2.RoundOrder, signed: enrolment_pb2.SignedTokenKey) -> None:
-        values = {
-            "task_sha256": order.task_sha256,
-            "round": order.round,
-            "signed": signed.SerializeToString(deterministic=True),
-        }
-        changed = insert(TOKEN_KEYS).values(values)
-        with self._storage.transaction() as connection:
-            connection.execute(
-                changed.on_conflict_do_update(
-                    index_elements=[TOKEN_KEYS.c.task_sha256, TOKEN_KEYS.c.round],
-                    set_={"signed": changed.excluded.signed},
-                )
-            )
 
 
 def _is_of(

@@ -17,7 +17,7 @@ from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.program import _resume
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import AggregatorService
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.state.records import SealedRecord, Writes
 
@@ -31,7 +31,7 @@ class StoredHost:
         self.failures: list[StateError] = []
         # Of the day, and since the boot.
         self.now = self.steady = 0.0
-        storage = Storage(state)
+        storage = SqliteStorage(state)
         storage.apply([SealedRecord(key, data) for key, data in world.records.items()])
         storage.close()
         self.begin()
@@ -39,7 +39,7 @@ class StoredHost:
     def begin(self) -> None:
         self.log = io.StringIO()
         log = Log("aggregator", stream=self.log)
-        self.storage = Storage(self.state)
+        self.storage = SqliteStorage(self.state)
         self.core = AggregatorCore.restore(
             self.world.identity, self.storage.records(), self.storage.contributions, noise=self.world.made_by
         )

@@ -10,7 +10,7 @@ from device_runtime.store.keys import PLAIN_HEADER, StoreKey
 from device_runtime.store.locking import folder_lock
 from device_runtime.store.schema import ADDED, SCHEMA_VERSION
 from odp.errors import StateError
-from odp.transport.durability import sync, sync_folder
+from odp.transport.durability import put_in_place, sync
 
 #: The version whose stores are taken over.
 PLAIN_VERSION = 2
@@ -57,8 +57,7 @@ def encrypt(path: Path, key: StoreKey) -> None:
                 connection.execute("DETACH DATABASE encrypted")
                 _complete(unfinished, key)
                 with path.open("rb+") as old:
-                    unfinished.replace(path)
-                    sync_folder(path.parent)
+                    put_in_place(unfinished, path)
                     _overwrite(old.fileno(), path)
             finally:
                 connection.close()

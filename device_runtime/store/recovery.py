@@ -20,6 +20,7 @@ from device_runtime.store.keys import PLAIN_HEADER, HostKey, StoreKey, folder_of
 from device_runtime.store.locking import folder_lock
 from device_runtime.store.schema import CREATE, DATA_TABLES, LEDGER_TABLES, SCHEMA_VERSION
 from odp.errors import StateError, StoreDamaged
+from odp.transport.durability import put_in_place
 
 _ASIDE = ".damaged"
 _UNFINISHED = ".rebuilding"
@@ -110,7 +111,7 @@ def repair(path: Path, *, key: HostKey | None = None) -> Repair:
             aside.unlink(missing_ok=True)
             # Of two names for the damaged file, one stays when the rebuilt one takes its place.
             os.link(path, aside)
-            unfinished.replace(path)
+            put_in_place(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
         return Repair(aside, incomplete)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from odp.errors import StateError
 from odp.transport.database import database_errors, open_database
@@ -148,7 +147,7 @@ class Storage:
         with database_errors(self._path), self._lock, self._engine.begin() as connection:
             connection.execute(sa.update(_KEYS).where(*earlier).values(private_key=None))
             connection.execute(
-                insert(_KEYS).values(
+                sa.insert(_KEYS).values(
                     task_sha256=record.task_sha256,
                     round=record.round,
                     developer=record.developer,

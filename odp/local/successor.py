@@ -15,13 +15,13 @@ def adopt_successor(state: Path) -> None:
 
     Raises StateError where one of the two is in use, or cannot be moved.
     """
-    from trusted_aggregator.host.storage import Storage
+    from trusted_aggregator.host.sqlite_storage import SqliteStorage
 
     successor = state.with_name(state.name + NEXT)
     if not successor.is_dir():
         return
     with StateFolder.open(successor, "aggregator") as folder:
-        storage = Storage(folder)
+        storage = SqliteStorage(folder)
         try:
             whole = bool(storage.keys())
         finally:

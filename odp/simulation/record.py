@@ -24,6 +24,7 @@ from odp.simulation.ranking import Ranking
 from odp.simulation.spending import spending
 from odp.simulation.totals import NoisyTotals
 from odp.task import Task
+from odp.transport.state_folder import write_atomically
 
 FORMAT = "odp-run-1"
 _NAME = "run.json"
@@ -135,9 +136,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     path = folder / _NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_atomically(path, (json.dumps(plain(record), indent=1, allow_nan=False) + "\n").encode(), mode=0o666)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}; give another --output") from None
     return path

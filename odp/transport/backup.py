@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from odp.errors import ConfigurationError, StateError
+from odp.transport.durability import create_file, finish, replaced_file, sync_folder
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import StateFolder, state_errors, write_atomically
 
@@ -73,22 +74,14 @@ def back_up(state: Path, archive: Path) -> Backup:
             mode = _PUBLIC if path.stat().st_mode & stat.S_IROTH else _PRIVATE
             listed[str(path.relative_to(state))] = {"mode": mode, "sha256": digest, "size": size}
         manifest = json.dumps({"files": listed, "format": _FORMAT, "role": role}, sort_keys=True).encode()
-        unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                    _add(tar, _MANIFEST, io.BytesIO(manifest), len(manifest))
-                    for name, one in sorted(listed.items()):
-                        with (state / name).open("rb") as content:
-                            _add(tar, f"state/{name}", content, one["size"])
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(archive)
-            _sync(archive.parent)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        with (
+            replaced_file(archive) as file,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            _add(tar, _MANIFEST, io.BytesIO(manifest), len(manifest))
+            for name, one in sorted(listed.items()):
+                with (state / name).open("rb") as content:
+                    _add(tar, f"state/{name}", content, one["size"])
     return Backup(role, len(listed), sum(one["size"] for one in listed.values()))
 
 
@@ -124,7 +117,7 @@ def restore(archive: Path, state: Path) -> Backup:
         if state.exists():
             _remove_empty(state)
         unfinished.rename(state)
-        _sync(state.parent)
+        sync_folder(state.parent)
         whole.unlink()
     return _summary(found)
 
@@ -241,7 +234,7 @@ def _unpack(archive: Path, target: Path) -> bytes:
     except (tarfile.TarError, EOFError) as error:
         raise ConfigurationError(f"{archive} is damaged: {error}") from error
     for folder in _all_folders(target):
-        _sync(folder)
+        sync_folder(folder)
     return data
 
 
@@ -254,15 +247,13 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def _write(content: IO[bytes], path: Path, expected: dict[str, Any], archive: Path) -> None:
     make_folders(path.parent)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, expected["mode"])
     hashed = hashlib.sha256()
-    with os.fdopen(descriptor, "wb") as file:
+    with create_file(path, mode=expected["mode"]) as file:
         while chunk := content.read(_CHUNK):
             hashed.update(chunk)
             file.write(chunk)
         os.fchmod(file.fileno(), expected["mode"])
-        file.flush()
-        os.fsync(file.fileno())
+        finish(file, path)
     if hashed.hexdigest() != expected["sha256"]:
         raise ConfigurationError(f"{archive} is damaged: {path.name} is not what was backed up")
 
@@ -277,11 +268,3 @@ def _require_empty(state: Path, chips: list[Path]) -> None:
 def _remove_empty(state: Path) -> None:
     for folder in sorted(_all_folders(state), key=lambda path: len(path.parts), reverse=True):
         folder.rmdir()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

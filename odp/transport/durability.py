@@ -7,13 +7,18 @@ meets ``DiskFailed`` refuses everything from then on and ends; the next start re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from odp.errors import DiskFailed, StateError
+
+#: How the names of files end that are written and not in their place yet.
+UNFINISHED = ".tmp"
 
 
 class Health:
@@ -77,6 +82,49 @@ def sync_folder(folder: Path) -> None:
         sync(descriptor, folder)
     finally:
         os.close(descriptor)
+
+
+def create_file(path: Path, *, mode: int = 0o600) -> BinaryIO:
+    """Opens a new file to write. Its bytes are on the disk after ``finish``, its name after ``sync_folder``.
+
+    Raises OSError, also where the file exists.
+    """
+    return _opened(path, os.O_EXCL, mode)
+
+
+def finish(file: BinaryIO, path: Path) -> None:
+    """Brings what was written to ``file`` to the disk. Raises OSError, DiskFailed."""
+    file.flush()
+    sync(file.fileno(), path)
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """What the body writes becomes the file ``path``, durably: it holds the old bytes or the new ones, never a mix.
+
+    A body that raises changes nothing. Raises OSError, DiskFailed.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}")
+    # A killed program may have left one of this name.
+    file = _opened(temporary, os.O_TRUNC, mode)
+    try:
+        with file:
+            yield file
+            finish(file, path)
+        put_in_place(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(finished: Path, path: Path) -> None:
+    """Gives a file whose bytes are on the disk the name ``path``, durably. Raises OSError, DiskFailed."""
+    finished.replace(path)
+    sync_folder(path.parent)
+
+
+def _opened(path: Path, flag: int, mode: int) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flag, mode), "wb")
 
 
 def read_from_disk(path: Path) -> None:

@@ -11,20 +11,18 @@ import errno
 import fcntl
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 from odp.errors import DiskFull, StateError
-from odp.transport.durability import Health, sync, sync_folder
+from odp.transport.durability import UNFINISHED, Health, replaced_file
 from odp.transport.private_files import make_folders, open_private, private_folder, read_private
 
 _FORMAT = "1"
 _LOCK = "lock"
 _ROLE = "format"
 _MIN_FREE_BYTES = 16 * 2**20
-_UNFINISHED = ".tmp"
 _KEPT = "kept-"
 _LARGEST_KEY_FILE = 16 * 1024
 
@@ -142,20 +140,9 @@ class StateFolder:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Writes, syncs and renames, so that ``path`` holds the old bytes or the new ones; raises OSError, DiskFailed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            sync(file.fileno(), path)
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Replaces a file as ``replaced_file`` does. Raises OSError, DiskFailed."""
+    with replaced_file(path, mode=mode) as file:
+        file.write(data)
 
 
 def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> bytes:
@@ -207,5 +194,5 @@ def _take(lock: int, root: Path) -> None:
 
 def _remove_unfinished(root: Path) -> None:
     """What a killed program was about to rename; under the lock nobody else is writing."""
-    for path in root.glob(f".*{_UNFINISHED}"):
+    for path in root.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)

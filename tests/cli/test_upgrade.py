@@ -18,7 +18,7 @@ from odp.transparency.entries import PolicyEntry
 from odp.transparency.excerpt import MOST_ENDORSEMENTS
 from odp.transparency.log_files import LogFiles
 from odp.transport.state_folder import StateFolder
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import SealedRecord
 
 NOW = 1_795_000_000.0
@@ -103,14 +103,14 @@ def test_a_log_that_never_has_it_and_a_file_without_it_are_told(log: LogFiles, l
 
 def _folder(path: Path, *records: str) -> None:
     with StateFolder.open(path, "aggregator") as folder:
-        storage = Storage(folder)
+        storage = SqliteStorage(folder)
         storage.apply([SealedRecord(name, b"sealed") for name in records])
         storage.close()
 
 
 def _keys(path: Path) -> list[str]:
     with StateFolder.open(path, "aggregator") as folder:
-        storage = Storage(folder)
+        storage = SqliteStorage(folder)
         try:
             return storage.keys()
         finally:

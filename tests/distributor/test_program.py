@@ -182,16 +182,16 @@ _PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 import distributor
-from distributor.model_store import IncomingModel
+from distributor.model_folders import IncomingFolder
 
-commit = IncomingModel.commit
+commit = IncomingFolder.commit
 
 def killed(self):
     if sys.argv[2] == "after":
         commit(self)
     os.kill(os.getpid(), signal.SIGKILL)
 
-IncomingModel.commit = killed
+IncomingFolder.commit = killed
 state = Path(sys.argv[1])
 any_port = "127.0.0.1:0"
 config = distributor.Config(

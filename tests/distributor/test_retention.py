@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distributor.enclave import DistributorCore
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.retention import Held, check_keep_days, forgettable
 from distributor.servicer import DistributorService
 from odp.algorithms.registry import algorithm_for
@@ -65,7 +65,7 @@ class Place:
 
     def start(self) -> None:
         self.core = DistributorCore(HpkeKey.generate())
-        self.store = ModelStore(self.folder)
+        self.store = ModelFolders(self.folder)
         self.log = Log("test", stream=io.StringIO())
         self.service = DistributorService(
             self.core, self.store, self.log, keep_seconds=30 * DAY,

@@ -14,7 +14,7 @@ from callers import DistributorStub, add_distributor
 
 from distributor import servicer
 from distributor.enclave import DistributorCore
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService
 from odp.crypto import HpkeKey, SigningKey
 from odp.signed.task import sign_manifest
@@ -67,7 +67,7 @@ def open_host(tmp_path: Path, kit: Any) -> Iterator[Callable[..., Host]]:
         log = Log("distributor", stream=lines, clock=lambda: 0.0)
         state = StateFolder.open(tmp_path / "state", "distributor")
         models = state.path("models")
-        store = ModelStore(models) if free_bytes is None else ModelStore(models, free_bytes=free_bytes)
+        store = ModelFolders(models) if free_bytes is None else ModelFolders(models, free_bytes=free_bytes)
         core = DistributorCore(KEY)
         service = DistributorService(core, store, log)
         service.restore()
@@ -360,7 +360,7 @@ def test_versions_that_a_killed_program_did_not_remove_go_at_the_restart(
     models = [developer.model(version, seed=seed) for version in range(4)]
     first = open_host()
     with monkeypatch.context() as patch:
-        patch.setattr(ModelStore, "remove", lambda *_: None)
+        patch.setattr(ModelFolders, "remove", lambda *_: None)
         for model in models:
             first.publish(model.stream())
     first.close()

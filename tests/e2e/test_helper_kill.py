@@ -12,7 +12,7 @@ import odp
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-MODELS = "distributor.model_store:IncomingModel"
+MODELS = "distributor.model_folders:IncomingFolder"
 HELPER = "distributor.helper:HelperService"
 LEADER = "distributor.leader:Leader"
 REPLICATOR = "distributor.leader:Replicator"

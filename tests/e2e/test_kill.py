@@ -12,11 +12,11 @@ from e2e.killing import DEVICE_HOST, DEVICES, Platform, a_task
 
 pytestmark = pytest.mark.processes
 
-AGGREGATOR = "trusted_aggregator.host.storage:Storage"
+AGGREGATOR = "trusted_aggregator.host.sqlite_storage:SqliteStorage"
 SPENDING = "trusted_aggregator.state.population:Population"
 CLIENTS = "server.clients"
-SERVER = "server.storage:Storage"
-MODELS = "distributor.model_store:IncomingModel"
+SERVER = "server.storage.sql:SqlStorage"
+MODELS = "distributor.model_folders:IncomingFolder"
 DISTRIBUTOR = "distributor.servicer:DistributorService"
 CORE = "trusted_aggregator.enclave.core:AggregatorCore"
 COUNTER = "odp.enclave.platform:EmulatedCounter"

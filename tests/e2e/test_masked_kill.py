@@ -16,7 +16,7 @@ from odp.v1 import common_pb2
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-STORAGE = "trusted_aggregator.host.storage:Storage"
+STORAGE = "trusted_aggregator.host.sqlite_storage:SqliteStorage"
 CORE = "trusted_aggregator.enclave.core:AggregatorCore"
 
 

@@ -21,6 +21,7 @@ from worlds import conftest_of
 from device_runtime.round.attempts import begin_attempt
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
+from distributor.model_folders import ModelFolders
 from distributor.model_store import ModelStore
 from odp.crypto.note import Kind, NoteKey
 from odp.enclave.identity import EnclaveIdentity
@@ -38,10 +39,10 @@ from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
-from server.storage import Storage as ServerStorage
+from server.storage.sqlite import open_sqlite
 from trusted_aggregator.host.large_files import LARGE_BYTES
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Contribution
-from trusted_aggregator.host.storage import Storage as AggregatorStorage
 
 SECONDS = 30.0
 KEY = NoteKey.generate("example.com/log")
@@ -134,7 +135,7 @@ class Contributions:
 
     def __init__(self, folder: Path) -> None:
         self.state = StateFolder.open(folder / "state", "aggregator")
-        self.storage = AggregatorStorage(self.state)
+        self.storage = SqliteStorage(self.state)
         self.given = [
             Contribution(ID, 0, b"small"), Contribution(ID, 0, bytes(LARGE_BYTES + 1)),
             Contribution(ID, 0, b"c" + hashlib.sha256(bytes(LARGE_BYTES + 2)).digest(), bytes(LARGE_BYTES + 2)),
@@ -147,7 +148,7 @@ class Contributions:
 
     def check(self, folder: Path, done: int) -> None:
         with StateFolder.open(folder / "state", "aggregator") as state:
-            storage = AggregatorStorage(state)
+            storage = SqliteStorage(state)
             for round in (0, 1):
                 expected = [one.ciphertext for one in self.given[:done] if one.round == round]
                 assert list(storage.contributions(ID, round))[: len(expected)] == expected
@@ -190,7 +191,7 @@ class Models:
     """The models of a distributor."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = ModelStore(folder / "models")
+        self.store = ModelFolders(folder / "models")
         self.steps: list[Step] = [
             functools.partial(self._publish, MODEL),
             functools.partial(self._publish, ID),
@@ -205,7 +206,7 @@ class Models:
             incoming.commit()
 
     def check(self, folder: Path, done: int) -> None:
-        store = ModelStore(folder / "models")
+        store = ModelFolders(folder / "models")
         found = store.models()
         assert (MODEL in found) is (1 <= done < 3) or done in (0, 2)
         assert done < 2 or ID in found
@@ -223,7 +224,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.state = StateFolder.open(folder / "state", "server")
-        self.storage = ServerStorage(self.state.path("server.sqlite"), health=self.state.health, clock=lambda: 7.0)
+        self.storage = open_sqlite(self.state.path("server.sqlite"), health=self.state.health, clock=lambda: 7.0)
         release = common_pb2.SignedRelease(release=b"release", signature=b"s")
         self.steps: list[Step] = [
             lambda: self.storage.add_task(_task()),
@@ -236,7 +237,7 @@ class Server:
 
     def check(self, folder: Path, done: int) -> None:
         with StateFolder.open(folder / "state", "server") as state:
-            storage = ServerStorage(state.path("server.sqlite"), clock=lambda: 7.0)
+            storage = open_sqlite(state.path("server.sqlite"), clock=lambda: 7.0)
             events = [entry.event for entry in storage.history(ID)]
             expected = ["submitted", "published", "round_opened", "round_released", "round_applied"]
             assert events[: len(events)] == expected[: len(events)]

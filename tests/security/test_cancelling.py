@@ -18,7 +18,7 @@ from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, OdpError, PrivacyError, Refusal, StateError
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, population_pb2
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_TASKS
 
 Make = Callable[..., Any]
@@ -205,12 +205,12 @@ def test_r167_a_host_that_dies_around_the_end_of_a_task_ends_it_or_goes_on(
     for device in range(3):
         assert host.submit(device) is None
     ciphertexts = [row[:64] for row in host.storage.contributions(host.world.task_sha256, 0)]
-    apply, commit, erase = Storage.apply, host.core.commit, Storage.erase
+    apply, commit, erase = SqliteStorage.apply, host.core.commit, SqliteStorage.erase
 
     def dies(*arguments: Any) -> None:
         raise Killed
 
-    def stores_and_dies(storage: Storage, writes: Any) -> None:
+    def stores_and_dies(storage: SqliteStorage, writes: Any) -> None:
         apply(storage, writes)
         raise Killed
 
@@ -220,19 +220,19 @@ def test_r167_a_host_that_dies_around_the_end_of_a_task_ends_it_or_goes_on(
 
     with monkeypatch.context() as patched:
         if killed == "before it is stored":
-            patched.setattr(Storage, "apply", dies)
+            patched.setattr(SqliteStorage, "apply", dies)
         if killed == "stored":
-            patched.setattr(Storage, "apply", stores_and_dies)
+            patched.setattr(SqliteStorage, "apply", stores_and_dies)
         if killed == "in force":
             patched.setattr(host.core, "commit", commits_and_dies)
         if killed == "erasing":
-            patched.setattr(Storage, "erase", dies)
+            patched.setattr(SqliteStorage, "erase", dies)
         if killed == "nowhere":
             host.abandon()
         else:
             with pytest.raises(Killed):
                 host.abandon()
-    assert erase is Storage.erase
+    assert erase is SqliteStorage.erase
     host.restart()
     if killed == "before it is stored":
         assert host.count() == 3, "nobody was told that it is over"

@@ -15,7 +15,8 @@ from aggregator_host import StoredHost
 from odp.errors import StateError
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, population_pb2
-from trusted_aggregator.host.storage import Contribution, Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
+from trusted_aggregator.host.storage import Contribution
 
 TASK = bytes(32)
 
@@ -45,7 +46,7 @@ def in_files(root: Path, secret: bytes) -> bool:
 def test_r241_erased_contributions_do_not_stay_in_the_log_behind_a_reader(tmp_path: Path) -> None:
     secret = os.urandom(32)
     with StateFolder.open(tmp_path / "state", "aggregator") as state:
-        storage = Storage(state)
+        storage = SqliteStorage(state)
         storage.add([Contribution(TASK, 0, secret)])
         storage.add([Contribution(TASK, 1, b"stays")])
         with reading(state.path("contributions.db")):

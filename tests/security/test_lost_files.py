@@ -20,7 +20,7 @@ from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from server import program as server_program
 from server.transparency import LogKeeper
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 
 Start = Callable[[Path], object]
 
@@ -47,10 +47,10 @@ def _roster(folder: Path) -> Path:
 
 def _contributions(folder: Path) -> None:
     with StateFolder.open(folder, "aggregator") as state:
-        Storage(state).close()
+        SqliteStorage(state).close()
         for path in folder.glob("contributions.db*"):
             path.unlink()
-        Storage(state)
+        SqliteStorage(state)
 
 
 def _platform(folder: Path) -> None:
@@ -86,7 +86,7 @@ def _issue(folder: Path) -> None:
 
 def _store(folder: Path) -> None:
     with StateFolder.open(folder, "aggregator") as state:
-        Storage(state).close()
+        SqliteStorage(state).close()
 
 
 @pytest.mark.parametrize("lost", ["removed", "empty"])

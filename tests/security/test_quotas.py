@@ -412,7 +412,7 @@ def test_r290_a_population_that_is_full_lets_a_task_wait_that_has_spent_and_does
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a refusal by the rules ends for good: a server asks again after a window that it is given."""
-    monkeypatch.setattr("trusted_aggregator.opening.MOST_OPEN_ROUNDS", 1)
+    monkeypatch.setattr("trusted_aggregator.enclave.opening.MOST_OPEN_ROUNDS", 1)
     for device in range(3):
         host.submit(device)
     spent, other = host.world, task_of(host.world, "other")

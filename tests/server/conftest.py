@@ -60,6 +60,7 @@ from server.driver import Driver, Parties
 from server.populations import Populations
 from server.servicer import checked_task
 from server.storage import Storage, TaskRecord
+from server.storage.sqlite import open_sqlite
 from trusted_aggregator.boundary.orders import open_abandon_order
 
 IMAGE = "sha384:" + "ab" * 48
@@ -344,7 +345,7 @@ class World:
         self.clock = Clock(1_000_000.0)
         self.monotonic = Clock(50.0)
         self.path = folder / "server.sqlite"
-        self.storage = Storage(self.path, clock=self.clock)
+        self.storage = open_sqlite(self.path, clock=self.clock)
 
     def submit(self, definition: common_pb2.TaskDefinition, item_features: bytes = b"") -> bytes:
         """Stores a task as SubmitTask does; its id."""

@@ -18,8 +18,8 @@ from odp.signed.task import model_sha256, open_task
 from odp.v1 import common_pb2
 from server import driver
 from server.driver import PUBLISH_AGAIN_SECONDS
-from server.schema import RoundState, TaskState
-from server.storage import Storage
+from server.storage import RoundState, TaskState
+from server.storage.sqlite import open_sqlite
 
 GOAL = 5
 
@@ -69,7 +69,7 @@ def test_public_features_reach_the_estimates_and_survive_a_restart(world: Any, d
     definition.model.item_features_sha256 = item_features_sha256(matrix)
     sha256 = world.submit(definition, matrix.tobytes())
     world.aggregator.contributions = GOAL
-    world.run(world.driver(storage=Storage(world.path, clock=world.clock)))
+    world.run(world.driver(storage=open_sqlite(world.path, clock=world.clock)))
     assert outcome(world, sha256) == (TaskState.FINISHED, "")
     server = algorithm_for(definition).server(item_features=matrix)
     state = server.start()
@@ -154,7 +154,7 @@ def test_a_driver_that_dies_at_any_call_is_followed_by_one_that_ends_the_task_th
         sha256 = world.submit(definition)
         countdown = [runs]
         mortal = {
-            "storage": Mortal(Storage(world.path, clock=world.clock), countdown),
+            "storage": Mortal(open_sqlite(world.path, clock=world.clock), countdown),
             "distributor": Mortal(world.services.distributor_client, countdown),
             "aggregator": Mortal(world.services.aggregator_client, countdown),
             "board": world.board(),

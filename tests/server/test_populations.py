@@ -9,7 +9,7 @@ import pytest
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.signed.charter import approve, found, open_charter, succeed
-from server.schema import TaskState
+from server.storage import TaskState
 
 
 def test_a_population_is_founded_once_by_the_first_task(world: Any, definition: Any) -> None:

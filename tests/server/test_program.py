@@ -18,7 +18,7 @@ from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.program import Config, Running, start
-from server.storage import Storage
+from server.storage.sqlite import open_sqlite
 
 States = server_pb2.TaskStatus
 
@@ -193,7 +193,7 @@ def test_stopping_twice_is_stopping_once(config: Config, run: Any) -> None:
     running, _caller = run(config)
     running.stop()
     running.stop()
-    storage = Storage(config.state / "server.sqlite")
+    storage = open_sqlite(config.state / "server.sqlite")
     assert storage.tasks() == []
     storage.close()
 

@@ -24,8 +24,8 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
-from server.schema import RoundState, TaskState
 from server.servicer import checked_task, servicer
+from server.storage import RoundState, TaskState
 from server.waits import Wait
 
 TOKEN = "t" * 43

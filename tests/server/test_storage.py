@@ -1,20 +1,29 @@
-"""Compare-and-set transitions, the append-only history, and what a second process sees."""
+"""What ``server.storage.Storage`` promises, of every implementation: the conformance suite of the server's stores.
+
+Compare-and-set transitions, the append-only history, order and uniqueness, what a second process sees, and what is left
+by one that was killed between any two statements.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy
+from conformance.dying import deaths
+from conformance.servers import SERVER_STORES, ServerStores
 
-from odp.errors import StateError
+from odp.errors import ConfigurationError, StateError
 from odp.signed.task import task_sha256
-from odp.v1 import common_pb2, server_pb2
-from server.schema import RoundState, TaskState
-from server.storage import NewVersion, Storage, TaskRecord
+from odp.v1 import common_pb2, enrolment_pb2, population_pb2, server_pb2
+from server.storage import NewVersion, RoundState, Storage, TaskRecord, TaskState
+from server.storage.dialects import dialect_of
+from server.storage.sqlite import open_sqlite
 
 ID = bytes(range(32))
 MODEL = common_pb2.TaskDefinition(model=common_pb2.MatrixFactorizationModel(items=3)).SerializeToString()
@@ -32,9 +41,14 @@ def version(number: int) -> NewVersion:
     return NewVersion(version=number, state=b"state%d" % number, tables=b"tables%d" % number, manifest=manifest)
 
 
+@pytest.fixture(params=SERVER_STORES)
+def stores(request: pytest.FixtureRequest) -> ServerStores:
+    return SERVER_STORES[request.param]()
+
+
 @pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Storage]:
-    made = Storage(tmp_path / "server.sqlite", clock=lambda: 7.0)
+def storage(stores: ServerStores, tmp_path: Path) -> Iterator[Storage]:
+    made = stores.open(tmp_path)
     yield made
     made.close()
 
@@ -120,9 +134,9 @@ def test_applying_stores_the_next_version_and_drops_the_bytes_of_the_last(storag
     assert (published.version, published.published) == (0, 7.0)
 
 
-def test_of_many_writers_one_applies_a_round(storage: Storage, tmp_path: Path) -> None:
+def test_of_many_writers_one_applies_a_round(storage: Storage, stores: ServerStores, tmp_path: Path) -> None:
     released(storage)
-    others = [Storage(tmp_path / "server.sqlite", clock=lambda: 8.0) for _ in range(4)]
+    others = [stores.open(tmp_path, clock=lambda: 8.0) for _ in range(4)]
     start = threading.Barrier(len(others))
     won: list[bool] = []
 
@@ -142,12 +156,11 @@ def test_of_many_writers_one_applies_a_round(storage: Storage, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("statement", ["UPDATE task_history SET event = 'x'", "DELETE FROM task_history"])
-def test_the_history_can_only_grow(storage: Storage, tmp_path: Path, statement: str) -> None:
+def test_the_history_can_only_grow(storage: Storage, stores: ServerStores, tmp_path: Path, statement: str) -> None:
     storage.add_task(task())
-    connection = sqlite3.connect(tmp_path / "server.sqlite")
-    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        connection.execute(statement)
-    connection.close()
+    with pytest.raises(Exception, match="append-only"):
+        stores.execute(tmp_path, statement)
+    assert [entry.event for entry in storage.history(ID)] == ["submitted"]
 
 
 def test_open_rounds_names_every_active_task_and_its_open_round(storage: Storage) -> None:
@@ -238,8 +251,252 @@ def test_a_task_of_statistics_leaves_the_population_the_model_that_it_had(storag
     assert models(storage) == {"viewers": first}
 
 
+CHARTERS = [population_pb2.SignedCharter(charter=b"charter %d" % number) for number in range(3)]
+TOKEN_KEYS = [enrolment_pb2.SignedTokenKey(token_key=b"key %d" % number, signature=b"s") for number in range(2)]
+ROUND_KEY = common_pb2.SignedRoundKey(hpke_key=b"round key", signature=b"s")
+
+
+def test_charters_come_in_the_order_of_their_numbers_and_the_first_of_a_number_stays(storage: Storage) -> None:
+    for number in (1, 0, 2):
+        assert storage.add_charter("viewers", number, CHARTERS[number])
+    assert not storage.add_charter("viewers", 1, CHARTERS[0])
+    assert storage.add_charter("readers", 1, CHARTERS[0])
+    assert storage.charters("viewers") == CHARTERS
+    assert storage.charters("readers") == CHARTERS[:1]
+    assert storage.charters("nobody") == []
+
+
+def test_a_round_has_one_token_key_the_newest(storage: Storage) -> None:
+    storage.add_task(task())
+    assert storage.token_key(ID, 0) is None
+    for signed in TOKEN_KEYS:
+        storage.set_token_key(ID, 0, signed)
+    storage.set_token_key(ID, 1, TOKEN_KEYS[0])
+    assert [storage.token_key(ID, number) for number in (0, 1, 2)] == [TOKEN_KEYS[1], TOKEN_KEYS[0], None]
+
+
+def test_a_round_has_the_key_that_it_was_opened_with_last(storage: Storage) -> None:
+    storage.add_task(task())
+    storage.add_first_version(ID, version(0))
+    assert not storage.set_round_key(ID, 0, ROUND_KEY)
+    storage.open_round(ID, 0)
+    assert storage.open_rounds()[0].round_key == common_pb2.SignedRoundKey()
+    assert storage.set_round_key(ID, 0, ROUND_KEY)
+    assert storage.open_rounds()[0].round_key == ROUND_KEY
+
+
+def test_rounds_come_oldest_first_and_history_in_the_order_of_its_events(storage: Storage) -> None:
+    released(storage)
+    storage.apply_round(ID, 0, version(1))
+    storage.mark_published(ID, 1)
+    storage.open_round(ID, 1)
+    assert [entry.round for entry in storage.rounds(ID)] == [0, 1]
+    assert [(entry.event, entry.round) for entry in storage.history(ID)] == [
+        ("submitted", None), ("published", 0), ("round_opened", 0), ("round_released", 0), ("round_applied", 0),
+        ("published", 1), ("round_opened", 1),
+    ]  # fmt: skip
+    assert storage.history(b"o" * 32) == []
+
+
+def test_values_come_back_as_they_were(stores: ServerStores, tmp_path: Path) -> None:
+    at = 1_790_000_000.123456
+    storage = stores.open(tmp_path, clock=lambda: at)
+    matrix, release = bytes(range(256)) * 8192, common_pb2.SignedRelease(release=bytes(2**21), signature=b"\0" * 64)
+    storage.add_task(dataclasses.replace(task(), name="n" * 64, population="p" * 64), item_features=matrix)
+    storage.add_task(task(b"o" * 32))
+    storage.add_first_version(ID, dataclasses.replace(version(0), state=b"", tables=matrix))
+    storage.open_round(ID, 0)
+    storage.release_round(ID, 0, release, contributions=2**31 - 1)
+    storage.end_task(ID, TaskState.FAILED, failure="it ε-failed: 'quoted' \"twice\"; " * 100)
+    again = stores.open(tmp_path)
+    record, entry = again.task(ID), again.round(ID, 0)
+    assert record is not None
+    assert (record.name, record.population, record.signed) == ("n" * 64, "p" * 64, task().signed)
+    assert record.failure == "it ε-failed: 'quoted' \"twice\"; " * 100
+    assert (again.item_features(ID), again.item_features(b"o" * 32)) == (matrix, b"")
+    assert again.state_and_tables(ID, 0) == (b"", matrix)
+    assert entry is not None
+    assert (entry.opened, entry.closed, entry.contributions) == (at, at, 2**31 - 1)
+    assert (entry.release_bytes, again.release(ID, 0)) == (2**21, release)
+    for one in (storage, again, again):
+        one.close()
+
+
+def test_what_is_not_stored_is_none_and_changes_nothing(storage: Storage) -> None:
+    assert [read(ID) for read in (storage.task, storage.newest_version, storage.published_version)] == [None] * 3
+    assert (storage.round(ID, 0), storage.state_and_tables(ID, 0)) == (None, None)
+    assert (storage.item_features(ID), storage.release(ID, 0)) == (b"", common_pb2.SignedRelease())
+    changes = {name: change for name, (_, change) in CHANGES.items() if name not in ANYWHERE}
+    assert {name for name, change in changes.items() if change(storage)} == set()
+    assert content(storage) == NOTHING
+
+
+#: What precedes each change, and the change.
+CHANGES: dict[str, tuple[Callable[[Storage], object], Callable[[Storage], Any]]] = {
+    "add_task": (lambda _: None, lambda storage: storage.add_task(task(), item_features=b"matrix")),
+    "end_task": (
+        lambda storage: storage.add_task(task()),
+        lambda storage: storage.end_task(ID, TaskState.CANCELLING, failure="why"),
+    ),
+    "mark_abandoned": (
+        lambda storage: (storage.add_task(task()), storage.end_task(ID, TaskState.CANCELLING)),
+        lambda storage: storage.mark_abandoned(ID),
+    ),
+    "add_first_version": (
+        lambda storage: storage.add_task(task()),
+        lambda storage: storage.add_first_version(ID, version(0)),
+    ),
+    "mark_published": (
+        lambda storage: (storage.add_task(task()), storage.add_first_version(ID, version(0))),
+        lambda storage: storage.mark_published(ID, 0),
+    ),
+    "open_round": (
+        lambda storage: (storage.add_task(task()), storage.add_first_version(ID, version(0))),
+        lambda storage: storage.open_round(ID, 0, ROUND_KEY),
+    ),
+    "set_round_key": (
+        lambda storage: (storage.add_task(task()), storage.open_round(ID, 0)),
+        lambda storage: storage.set_round_key(ID, 0, ROUND_KEY),
+    ),
+    "set_contributions": (
+        lambda storage: (storage.add_task(task()), storage.open_round(ID, 0)),
+        lambda storage: storage.set_contributions(ID, 0, 4),
+    ),
+    "release_round": (
+        lambda storage: (storage.add_task(task()), storage.open_round(ID, 0)),
+        lambda storage: storage.release_round(ID, 0, RELEASE, contributions=5),
+    ),
+    "apply_round": (lambda storage: released(storage), lambda storage: storage.apply_round(ID, 0, version(1))),
+    "add_charter": (lambda _: None, lambda storage: storage.add_charter("viewers", 0, CHARTERS[0])),
+    "set_token_key": (
+        lambda storage: (storage.add_task(task()), storage.set_token_key(ID, 0, TOKEN_KEYS[0])),
+        lambda storage: storage.set_token_key(ID, 0, TOKEN_KEYS[1]),
+    ),
+}  # fmt: skip
+#: These need no task that is stored, or fail without one.
+ANYWHERE = ("add_task", "add_charter", "set_token_key")
+#: These put a value in place of another, and do so again.
+REPLACING = ("set_round_key", "set_contributions", "set_token_key")
+
+
+def content(storage: Storage) -> dict[str, object]:
+    """All that can be read of one task and its population."""
+    return {
+        "tasks": storage.tasks(),
+        "to abandon": storage.tasks_to_abandon(),
+        "item features": storage.item_features(ID),
+        "versions": (storage.newest_version(ID), storage.published_version(ID)),
+        "bytes": [storage.state_and_tables(ID, number) for number in range(3)],
+        "rounds": storage.rounds(ID),
+        "release": storage.release(ID, 0),
+        "open rounds": storage.open_rounds(),
+        "models": storage.published_models(),
+        "charters": storage.charters("viewers"),
+        "token key": storage.token_key(ID, 0),
+        "history": storage.history(ID),
+    }
+
+
+NOTHING = {
+    "tasks": [], "to abandon": [], "item features": b"", "versions": (None, None), "bytes": [None] * 3, "rounds": [],
+    "release": common_pb2.SignedRelease(), "open rounds": [], "models": [], "charters": [], "token key": None,
+    "history": [],
+}  # fmt: skip
+
+
+def places(tmp_path: Path) -> Iterator[Path]:
+    return (tmp_path / str(number) for number in itertools.count())
+
+
+def test_every_change_is_among_those_that_are_tested() -> None:
+    reads = {"item_features", "task", "tasks", "tasks_to_abandon", "newest_version", "published_version", "history",
+             "state_and_tables", "rounds", "round", "release", "open_rounds", "published_models", "charters",
+             "token_key"}  # fmt: skip
+    methods = {name for name in vars(Storage) if not name.startswith("_")}
+    assert methods - reads - {"close"} == set(CHANGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_kill_between_any_two_statements_leaves_all_of_a_change_or_nothing(
+    name: str, stores: ServerStores, tmp_path: Path
+) -> None:
+    prepare, change = CHANGES[name]
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    storage = stores.open(origin)
+    prepare(storage)
+    before = content(storage)
+    storage.close()
+
+    def act(place: Path, arm: Callable[[], None]) -> None:
+        opened = stores.open(place)
+        arm()
+        change(opened)
+
+    left, repeated = [], []
+    for place, _ in deaths(act, (stores.copy(origin, place) for place in places(tmp_path))):
+        storage = stores.open(place)
+        left.append(content(storage))
+        change(storage)  # by the process that comes next
+        repeated.append(content(storage))
+        storage.close()
+    assert left[0] == before != left[-1]
+    assert [number for number, found in enumerate(left) if found not in (before, left[-1])] == []
+    assert [number for number, found in enumerate(repeated) if found != left[-1]] == []
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name not in REPLACING])
+def test_of_many_writers_one_makes_a_change(name: str, storage: Storage, stores: ServerStores, tmp_path: Path) -> None:
+    prepare, change = CHANGES[name]
+    prepare(storage)
+    noted = len(storage.history(ID))
+    others = [stores.open(tmp_path, clock=lambda: 8.0) for _ in range(4)]
+    start = threading.Barrier(len(others))
+    won: list[bool] = []
+
+    def run(own: Storage) -> None:
+        start.wait()
+        won.append(change(own))
+
+    threads = [threading.Thread(target=run, args=(own,)) for own in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for own in others:
+        own.close()
+    assert sorted(won) == [False, False, False, True]
+    assert len(storage.history(ID)) - noted == (name not in ("add_first_version", "add_charter"))
+
+
+def test_a_store_that_was_being_made_when_its_process_died_is_whole_at_the_next_start(
+    stores: ServerStores, tmp_path: Path
+) -> None:
+    def act(place: Path, arm: Callable[[], None]) -> None:
+        place.mkdir()
+        arm()
+        stores.open(place)
+
+    for place, _ in deaths(act, places(tmp_path)):
+        storage = stores.open(place)
+        released(storage)
+        before = content(storage)
+        for statement in ("UPDATE task_history SET event = 'x'", "DELETE FROM task_history"):
+            with pytest.raises(Exception, match="append-only"):
+                stores.execute(place, statement)
+        assert content(storage) == before
+        storage.close()
+
+
 def test_a_file_that_is_no_database_is_named_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "server.sqlite"
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(StateError, match=r"server\.sqlite is damaged"):
-        Storage(path)
+        open_sqlite(path)
+
+
+def test_a_kind_of_database_without_a_store_is_refused_by_name() -> None:
+    engine = sqlalchemy.create_mock_engine("mysql://", executor=lambda *_, **__: None)
+    with pytest.raises(ConfigurationError, match=r"database='mysql' to be one of sqlite.*append-only"):
+        dialect_of(engine)

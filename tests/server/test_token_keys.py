@@ -15,7 +15,7 @@ from odp.enrolment.token_key import TokenKey
 from odp.errors import ConfigurationError, EnrolmentError, ServiceUnavailable
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.program import Config
-from server.schema import TaskState
+from server.storage import TaskState
 from server.token_keys import TokenKeys
 
 
@@ -174,7 +174,7 @@ def test_a_key_that_was_kept_of_another_issuer_is_asked_for_anew(world: Any, iss
     old = TokenKey(stated.population, stated.task_sha256, 0, stated.modulus, stated.not_after).signed(
         SigningKey.generate()
     )
-    tokens._keep(order, old)
+    world.storage.set_token_key(order.task_sha256, order.round, old)
     assert tokens.kept(task.signed, 0) == old
     assert tokens.ordered(task.signed, order, population="viewers") == right
     assert tokens.kept(task.signed, 0) == right

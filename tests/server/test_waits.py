@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from server.schema import RoundState, TaskState
+from server.storage import RoundState, TaskState
 from server.waits import LONGEST_SECONDS, MOST_SECONDS, MOST_UNFORESEEN
 
 GOAL = 5

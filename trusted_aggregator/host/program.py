@@ -37,6 +37,7 @@ from trusted_aggregator.host.idle_tasks import IDLE_DAYS, IdleTasks
 from trusted_aggregator.host.remote import RemoteAggregator, restore
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes, ModeOptions
 from trusted_aggregator.state.records import POPULATION_PREFIX, noise_key
@@ -100,7 +101,7 @@ def start(
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
-        storage = Storage(state)
+        storage = SqliteStorage(state)
         undo.callback(storage.close)
         records = storage.records()
         begun = begin(

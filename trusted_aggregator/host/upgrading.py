@@ -36,7 +36,7 @@ from odp.v1 import (
 )
 from trusted_aggregator.host.hand_over_service import HISTORY, read_history
 from trusted_aggregator.host.remote import RemoteAggregator, Successor, restore
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
 
 ROLE = "aggregator"
@@ -168,7 +168,7 @@ def upgrade(
     """
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(StateFolder.open(state, ROLE))
-        storage = Storage(folder)
+        storage = SqliteStorage(folder)
         undo.callback(storage.close)
         if storage.keys():
             done = read_history(folder).hand_overs

@@ -68,11 +68,6 @@ class Terms(CommonTerms):
     item_features_sha256: bytes
 
     @property
-    def known_factors(self) -> int:
-        """Factors that a model can start with before any factor round: derived ones, and one per public feature."""
-        return DERIVED_FACTORS + self.item_features_width
-
-    @property
     def rounds(self) -> int:
         """Counts, biases, and one round per factor step."""
         return FIRST_FACTOR_ROUND + self.steps

@@ -85,11 +85,6 @@ class Histogram:
         elif self.counts == "records":
             raise ConfigurationError("Expected clip, the L2 bound of a user's counts: the number of records has none")
 
-    @property
-    def of_values(self) -> bool:
-        """Whether the bins are of values and not of items."""
-        return self.edges is not None or self.low is not None
-
     def to_proto(self, name: str) -> statistics_pb2.StatisticsQuery:
         """The query ``name``, its share not yet divided by all shares."""
         from odp.v1 import statistics_pb2

@@ -22,7 +22,7 @@ from device_runtime.rows.table_cache import TableCache
 from distributor import servicer
 from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService, distributor_servicer
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
@@ -64,7 +64,7 @@ class Published:
         )
         log = Log("distributor", stream=io.StringIO())
         self.state = StateFolder.open(folder / "state", "distributor")
-        service = DistributorService(DistributorCore(HpkeKey.generate()), ModelStore(self.state.path("models")), log)
+        service = DistributorService(DistributorCore(HpkeKey.generate()), ModelFolders(self.state.path("models")), log)
         identity = development_identity(self.state)
         self.asked: list[Any] = []
         self.sent = 0

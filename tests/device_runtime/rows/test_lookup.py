@@ -19,7 +19,7 @@ from device_runtime.rows.lookup import Lookup
 from distributor import servicer
 from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
-from distributor.model_store import ModelStore
+from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService, distributor_servicer
 from odp.client import Connection
 from odp.crypto import HpkeKey, SigningKey
@@ -50,7 +50,7 @@ class Place:
         self.told_key = self.hpke.public
         log = Log("test", stream=io.StringIO())
         self.state = StateFolder.open(folder / "state", "server")
-        service = DistributorService(DistributorCore(self.hpke), ModelStore(self.state.path("models")), log)
+        service = DistributorService(DistributorCore(self.hpke), ModelFolders(self.state.path("models")), log)
         self.book = TableBook(self.state.path("tables"), self.key)
         real, outer = distributor_servicer(service, log), self
         self.cut = False

@@ -14,6 +14,7 @@ from device_runtime.store.keys import KEY_FILE, PLAIN_HEADER
 from device_runtime.store.schema import _BASE, SCHEMA_VERSION
 from device_runtime.store.store import Store, store_path
 from odp.errors import StateError
+from odp.transport import durability
 
 SECRET = b"a secret of thirty-two bytes ...."[:32]
 
@@ -105,8 +106,8 @@ def _die_at(path: str, step: int) -> None:
 
         return stepped
 
-    for name in ("_complete", "sync_folder", "_overwrite"):
-        setattr(migration, name, counted(getattr(migration, name)))
+    for module, name in ((migration, "_complete"), (durability, "sync_folder"), (migration, "_overwrite")):
+        setattr(module, name, counted(getattr(module, name)))
     Path.replace = counted(Path.replace)  # type: ignore[method-assign]
     Store.open(Path(path)).close()
     os._exit(0)

@@ -30,7 +30,7 @@ from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc, common_pb2
 from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 
 SECONDS = 20.0
 IMAGE, OTHER_IMAGE = "sha384:" + "0" * 96, "sha384:" + "1" * 96
@@ -225,7 +225,9 @@ def test_a_full_disk_is_not_acknowledged_and_ends_the_program_with_one_line(tmp_
     client = client_of(world, program, tmp_path)
     client.open()
     client.submit(client.sealed(0))
-    monkeypatch.setattr(Storage, "_commit", lambda self, batch: StateError("database x: disk full; free some space"))
+    monkeypatch.setattr(
+        SqliteStorage, "_commit", lambda self, batch: StateError("database x: disk full; free some space")
+    )
     assert _code(client.submit, client.sealed(1)) is grpc.StatusCode.INTERNAL
     monkeypatch.undo()
     monkeypatch.setattr("odp.transport.running.stop_event", threading.Event)

@@ -11,7 +11,7 @@ from odp.errors import Refusal, StateError
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import population_key, release_key
 
 SECONDS = 10.0
@@ -44,13 +44,13 @@ def host(make_world, tmp_path):
 def gate(host, monkeypatch):
     """Commits of contributions wait until the gate is set."""
     event = threading.Event()
-    commit = Storage._commit
+    commit = SqliteStorage._commit
 
     def slow(storage, contributions):
         event.wait(SECONDS)
         return commit(storage, contributions)
 
-    monkeypatch.setattr(Storage, "_commit", slow)
+    monkeypatch.setattr(SqliteStorage, "_commit", slow)
     yield event
     event.set()
 
@@ -118,7 +118,7 @@ def test_what_a_crash_left_of_a_released_round_is_erased_at_the_next_start(host,
     for device in range(3):
         host.submit(device)
     with monkeypatch.context() as killed:
-        killed.setattr(Storage, "erase", lambda *arguments: None)
+        killed.setattr(SqliteStorage, "erase", lambda *arguments: None)
         signed = host.close_round()
     assert len(host.stored()) == 3
     host.end()
@@ -150,7 +150,7 @@ def test_a_release_that_was_stored_but_not_put_in_force_is_given_by_the_next_clo
 def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeypatch):
     for device in range(4):
         host.submit(device)
-    apply = Storage.apply
+    apply = SqliteStorage.apply
 
     def killed_at_the_release(storage, writes):
         if any(record.key.startswith("release/") for record in writes):
@@ -158,7 +158,7 @@ def test_a_crash_between_charge_and_release_resumes_from_the_files(host, monkeyp
         apply(storage, writes)
 
     with monkeypatch.context() as killed:
-        killed.setattr(Storage, "apply", killed_at_the_release)
+        killed.setattr(SqliteStorage, "apply", killed_at_the_release)
         with pytest.raises(KeyboardInterrupt):
             host.close_round()
     assert host.storage.record(release_key(host.world.task_sha256, 0)) is None
@@ -177,7 +177,7 @@ def test_a_record_that_cannot_be_stored_stops_the_program(host, monkeypatch):
     for device in range(3):
         host.submit(device)
     with monkeypatch.context() as broken:
-        broken.setattr(Storage, "apply", full)
+        broken.setattr(SqliteStorage, "apply", full)
         with pytest.raises(StateError, match="disk full"):
             host.close_round()
     assert [str(error) for error in host.failures] == ["database x: disk full"]
@@ -200,13 +200,15 @@ def test_logs_hold_no_contribution_and_no_full_identifier(host):
 
 def test_contributions_that_wait_share_one_message_and_one_commit_and_each_gets_its_own_answer(host, gate, monkeypatch):
     batches, commits = [], []
-    submit_batch, commit = type(host.service._core).submit_batch, Storage._commit
+    submit_batch, commit = type(host.service._core).submit_batch, SqliteStorage._commit
     monkeypatch.setattr(
         type(host.service._core),
         "submit_batch",
         lambda core, submits: batches.append(len(submits)) or submit_batch(core, submits),
     )
-    monkeypatch.setattr(Storage, "_commit", lambda storage, rows: commits.append(len(rows)) or commit(storage, rows))
+    monkeypatch.setattr(
+        SqliteStorage, "_commit", lambda storage, rows: commits.append(len(rows)) or commit(storage, rows)
+    )
     submits = [_in_thread(host.submit, device) for device in (0, 1, 1, 2, 3, 4, 5, 6)]
     _until(lambda: sum(batches) == 8)
     gate.set()

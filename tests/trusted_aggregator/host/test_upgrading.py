@@ -15,7 +15,7 @@ from hand_overs import NEW, OLD, OTHER, upgradable
 from odp.errors import ServiceError, StateError
 from odp.transparency.entries import PolicyEntry
 from odp.v1 import aggregator_pb2, hand_over_pb2
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import SealedRecord
 
 
@@ -128,11 +128,11 @@ def test_r282_another_version_takes_over_where_the_one_that_was_named_cannot(
 
 
 def _die_before_storing(programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dying(Storage):
+    class Dying(SqliteStorage):
         def apply(self, writes: Sequence[SealedRecord]) -> None:
             raise StateError("the disk is gone")
 
-    monkeypatch.setattr("trusted_aggregator.host.upgrading.Storage", Dying)
+    monkeypatch.setattr("trusted_aggregator.host.upgrading.SqliteStorage", Dying)
     with pytest.raises(StateError, match="the disk is gone"):
         programs.upgrade(old)
     monkeypatch.undo()

@@ -1,32 +1,12 @@
-"""The server's tables, and the states of a task and of a round."""
+"""The server's tables, and that its history only grows."""
 
 from __future__ import annotations
 
-import enum
-from typing import Any
-
 import sqlalchemy as sa
 
+from server.storage.dialects import dialect_of
+
 _ID_BYTES = 32
-
-
-class TaskState(enum.IntEnum):
-    """The codes of ``odp.v1.TaskStatus.State``."""
-
-    ACTIVE = 10
-    CANCELLING = 20
-    FINISHED = 50
-    CANCELLED = 60
-    FAILED = 100
-
-
-class RoundState(enum.IntEnum):
-    """The codes of ``odp.v1.RoundStatus.State``."""
-
-    OPEN = 10
-    RELEASED = 30
-    APPLIED = 50
-
 
 METADATA = sa.MetaData()
 TASKS = sa.Table(
@@ -105,13 +85,10 @@ HISTORY = sa.Table(
 )
 
 
-def _append_only(table: sa.Table, connection: sa.Connection, **_options: Any) -> None:
-    if connection.dialect.name == "sqlite":
-        for change in ("UPDATE", "DELETE"):
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER {table.name}_refuses_{change.lower()} BEFORE {change} ON {table.name} "
-                f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
-            )
-
-
-sa.event.listen(HISTORY, "after_create", _append_only)
+def create_tables(engine: sa.Engine) -> None:
+    """Creates what is missing. The history refuses changes, also where an earlier start ended in the middle of this."""
+    guards = dialect_of(engine).append_only(HISTORY)
+    METADATA.create_all(engine)
+    with engine.begin() as connection:
+        for statement in guards:
+            connection.exec_driver_sql(statement)

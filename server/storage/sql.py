@@ -1,141 +1,80 @@
-"""What the server must not lose: tasks, model versions, rounds, and an append-only history of both.
+"""The server's store through SQL: every statement of it, on each kind of database that ``dialects`` knows.
 
-States are enums with gaps between their codes (below 50 under way, 50 done, 60 ended early, 100 failed). Every
-transition is a compare-and-set, ``UPDATE .. WHERE state = expected``, whose row count decides: of two writers one wins,
-and the other reads again. What belongs together happens in one transaction: a process may die between any two calls.
-
-The tables of a version are stored as the bytes that its signed manifest hashes, beside the algorithm's state:
-publishing again after a crash sends the same bytes, whatever library versions are in use by then.
+A transition is ``UPDATE .. WHERE state = expected``, whose row count decides. What belongs together is one transaction.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
+from google.protobuf.message import Message
 
-from odp.transport.database import database_errors, open_database
-from odp.transport.durability import Health
-from odp.v1 import common_pb2
-from server.schema import HISTORY, ITEM_FEATURES, METADATA, ROUNDS, TASKS, VERSIONS, RoundState, TaskState
+from odp.v1 import common_pb2, enrolment_pb2, population_pb2
+from server.storage.dialects import dialect_of
+from server.storage.protocol import (
+    FIRST_MODEL,
+    HistoryEntry,
+    NewVersion,
+    OpenRound,
+    PublishedModel,
+    RoundRecord,
+    RoundState,
+    TaskRecord,
+    TaskState,
+    VersionRecord,
+)
+from server.storage.schema import (
+    CHARTERS,
+    HISTORY,
+    ITEM_FEATURES,
+    ROUNDS,
+    TASKS,
+    TOKEN_KEYS,
+    VERSIONS,
+    create_tables,
+)
 
-#: The first version that predicts: 0 is drawn at random, and 1 is made of how often each item occurs.
-FIRST_MODEL = 2
 _WITH_MODELS = (TaskState.FINISHED, TaskState.ACTIVE, TaskState.FAILED)
 
 
-@dataclass(frozen=True)
-class TaskRecord:
-    """A submitted task; ``failure`` is one line, empty unless the state is FAILED."""
+class SqlStorage:
+    """Implements ``server.storage.protocol.Storage``.
 
-    sha256: bytes
-    name: str
-    population: str
-    definition: bytes
-    signature: bytes
-    planned_rounds: int
-    state: TaskState = TaskState.ACTIVE
-    failure: str = ""
+    Args:
+        engine: of the database; its tables are created on first use.
+        errors: turns what the database's driver raises into a StateError of one line.
+        clock: gives the time of each transition, in seconds since the epoch.
 
-    @property
-    def signed(self) -> common_pb2.SignedTask:
-        """The task as devices and enclaves get it."""
-        return common_pb2.SignedTask(definition=self.definition, signature=self.signature)
+    Raises:
+        ConfigurationError: no store is made for this kind of database.
+        StateError: the database cannot be used.
+    """
 
-
-@dataclass(frozen=True)
-class VersionRecord:
-    """A model version without its tables; ``published`` is None until the distributor took it."""
-
-    version: int
-    manifest: bytes
-    signature: bytes
-    published: float | None
-
-    @property
-    def signed(self) -> common_pb2.SignedManifest:
-        """The manifest as devices and the distributor get it."""
-        return common_pb2.SignedManifest(manifest=self.manifest, signature=self.signature)
-
-
-@dataclass(frozen=True)
-class NewVersion:
-    """A model version to store: the algorithm's ``state``, and ``tables``, the bytes that ``manifest`` hashes."""
-
-    version: int
-    state: bytes
-    tables: bytes
-    manifest: common_pb2.SignedManifest
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """A round without its release, whose size is ``release_bytes``; times are seconds since the epoch."""
-
-    round: int
-    state: RoundState
-    contributions: int
-    opened: float
-    closed: float
-    release_bytes: int
-
-
-@dataclass(frozen=True)
-class OpenRound:
-    """An active task's population, and the round that its devices can join now, if any."""
-
-    population: str
-    task: common_pb2.SignedTask
-    round: int | None
-    model: common_pb2.SignedManifest | None
-    round_key: common_pb2.SignedRoundKey | None = None
-
-
-@dataclass(frozen=True)
-class PublishedModel:
-    """The model that devices of a population predict with."""
-
-    population: str
-    task: common_pb2.SignedTask
-    model: common_pb2.SignedManifest
-
-
-@dataclass(frozen=True)
-class HistoryEntry:
-    """One transition, as it happened."""
-
-    at: float
-    event: str
-    round: int | None
-    detail: str
-
-
-class Storage:
-    """The server's database. Thread-safe; methods that change something answer whether they were the ones to do it."""
-
-    def __init__(self, path: Path, *, health: Health | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Opens or creates the SQLite file ``path``. Raises StateError where it cannot be used."""
-        self._path = path
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        errors: Callable[[], AbstractContextManager[None]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._errors = errors
         self._clock = clock
-        self._engine = open_database(path, health=health)
-        with database_errors(path):
-            METADATA.create_all(self._engine)
+        self._insert = dialect_of(engine).insert
+        with errors():
+            create_tables(engine)
 
     def close(self) -> None:
-        """Closes the file."""
         self._engine.dispose()
 
     # Tasks
 
     def add_task(self, task: TaskRecord, *, item_features: bytes = b"") -> bool:
-        """Stores a new task with the matrix it names; False where it is known already, in whatever state."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             values = {
                 "task_sha256": task.sha256,
                 "name": task.name,
@@ -146,7 +85,7 @@ class Storage:
                 "state": int(task.state),
                 "failure": task.failure,
             }
-            added = connection.execute(insert(TASKS).values(values).on_conflict_do_nothing()).rowcount == 1
+            added = self._inserted(connection, TASKS, values)
             if added:
                 if item_features:
                     matrix = {"task_sha256": task.sha256, "matrix": item_features}
@@ -155,20 +94,17 @@ class Storage:
             return added
 
     def item_features(self, sha256: bytes) -> bytes:
-        """The public matrix that came with a task; empty for one without."""
         query = sa.select(ITEM_FEATURES.c.matrix).where(ITEM_FEATURES.c.task_sha256 == sha256)
         with self._reading() as connection:
             row = connection.execute(query).first()
         return b"" if row is None else bytes(row.matrix)
 
     def task(self, sha256: bytes) -> TaskRecord | None:
-        """One task, or None."""
         with self._reading() as connection:
             row = connection.execute(_task_columns().where(TASKS.c.task_sha256 == sha256)).first()
         return None if row is None else _task_of(row)
 
     def tasks(self, state: TaskState | None = None) -> list[TaskRecord]:
-        """All tasks, or those in ``state``, newest first."""
         query = _task_columns().order_by(TASKS.c.sequence.desc())
         if state is not None:
             query = query.where(TASKS.c.state == int(state))
@@ -176,15 +112,13 @@ class Storage:
             return [_task_of(row) for row in connection.execute(query)]
 
     def tasks_to_abandon(self) -> list[TaskRecord]:
-        """Tasks that were cancelled or failed, and that the aggregator may still hold; newest first."""
         ended = (int(TaskState.CANCELLING), int(TaskState.FAILED))
         query = _task_columns().where(TASKS.c.state.in_(ended), TASKS.c.abandoned.is_(None))
         with self._reading() as connection:
             return [_task_of(row) for row in connection.execute(query.order_by(TASKS.c.sequence.desc()))]
 
     def mark_abandoned(self, sha256: bytes) -> bool:
-        """Notes that the aggregator has ended a task: CANCELLING -> CANCELLED. False where that was noted before."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.abandoned.is_(None))
             marked = connection.execute(change.values(abandoned=self._clock())).rowcount == 1
             if marked:
@@ -194,8 +128,7 @@ class Storage:
             return marked
 
     def end_task(self, sha256: bytes, to: TaskState, *, failure: str = "") -> bool:
-        """ACTIVE -> ``to``. False where the task was not active any more."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             ended = self._move_task(connection, sha256, to, failure)
             if ended:
                 self._note(connection, sha256, to.name.lower(), detail=failure)
@@ -204,28 +137,23 @@ class Storage:
     # Model versions
 
     def newest_version(self, sha256: bytes) -> VersionRecord | None:
-        """The newest stored version, published or not; None before the first."""
         return self._version(sha256, VERSIONS.c.version.is_not(None))
 
     def published_version(self, sha256: bytes) -> VersionRecord | None:
-        """The newest version that the distributor took; None before the first."""
         return self._version(sha256, VERSIONS.c.published.is_not(None))
 
     def state_and_tables(self, sha256: bytes, version: int) -> tuple[bytes, bytes] | None:
-        """The algorithm's state and the tables' bytes of ``version``; None where a newer version replaced it."""
         query = sa.select(VERSIONS.c.state, VERSIONS.c.tables).where(*_at(VERSIONS, sha256, version=version))
         with self._reading() as connection:
             row = connection.execute(query).first()
         return None if row is None or row.state is None else (bytes(row.state), bytes(row.tables))
 
     def add_first_version(self, sha256: bytes, new: NewVersion) -> bool:
-        """Stores the version before round 0 of an active task; False where one is stored."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             return self._is_active(connection, sha256) and self._add_version(connection, sha256, new)
 
     def mark_published(self, sha256: bytes, version: int) -> bool:
-        """Notes that the distributor took ``version``; False where that was noted before."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             change = (
                 sa.update(VERSIONS)
                 .where(*_at(VERSIONS, sha256, version=version), VERSIONS.c.published.is_(None))
@@ -239,11 +167,7 @@ class Storage:
     # Rounds
 
     def open_round(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey | None = None) -> bool:
-        """Stores that the aggregator opened ``round``; False where it is stored, or the task is not active any more.
-
-        ``key`` is what its contributions are sealed to.
-        """
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             if not self._is_active(connection, sha256):
                 return False
             values = {
@@ -257,28 +181,25 @@ class Storage:
                 "release_signature": b"",
                 "round_key": _round_key(key),
             }
-            opened = connection.execute(insert(ROUNDS).values(values).on_conflict_do_nothing()).rowcount == 1
+            opened = self._inserted(connection, ROUNDS, values)
             if opened:
                 self._note(connection, sha256, "round_opened", round=round)
             return opened
 
     def set_round_key(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey) -> bool:
-        """Stores the key of an open round that the aggregator had lost, and opened again."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             change = _round_update(sha256, round, RoundState.OPEN).values(round_key=_round_key(key))
             return connection.execute(change).rowcount == 1
 
     def set_contributions(self, sha256: bytes, round: int, contributions: int) -> bool:
-        """Notes how many contributions an open round has."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             change = _round_update(sha256, round, RoundState.OPEN).values(contributions=contributions)
             return connection.execute(change).rowcount == 1
 
     def release_round(
         self, sha256: bytes, round: int, release: common_pb2.SignedRelease, *, contributions: int
     ) -> bool:
-        """OPEN -> RELEASED with the aggregator's release; False where the round was not open."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             change = _round_update(sha256, round, RoundState.OPEN).values(
                 state=int(RoundState.RELEASED),
                 contributions=contributions,
@@ -292,8 +213,7 @@ class Storage:
             return released
 
     def apply_round(self, sha256: bytes, round: int, new: NewVersion) -> bool:
-        """RELEASED -> APPLIED together with the version that it made; False where the round was not RELEASED."""
-        with self.transaction() as connection:
+        with self._transaction() as connection:
             change = _round_update(sha256, round, RoundState.RELEASED).values(state=int(RoundState.APPLIED))
             if connection.execute(change).rowcount != 1:
                 return False
@@ -304,19 +224,16 @@ class Storage:
             return True
 
     def rounds(self, sha256: bytes) -> list[RoundRecord]:
-        """All rounds so far, oldest first."""
         with self._reading() as connection:
             query = _round_columns().where(ROUNDS.c.task_sha256 == sha256).order_by(ROUNDS.c.round)
             return [_round_of(row) for row in connection.execute(query)]
 
     def round(self, sha256: bytes, round: int) -> RoundRecord | None:
-        """One round, or None."""
         with self._reading() as connection:
             row = connection.execute(_round_columns().where(*_at(ROUNDS, sha256, round=round))).first()
         return None if row is None else _round_of(row)
 
     def release(self, sha256: bytes, round: int) -> common_pb2.SignedRelease:
-        """The release of a round; empty while it is open."""
         query = sa.select(ROUNDS.c.release, ROUNDS.c.release_signature).where(*_at(ROUNDS, sha256, round=round))
         with self._reading() as connection:
             row = connection.execute(query).first()
@@ -325,7 +242,6 @@ class Storage:
         return common_pb2.SignedRelease(release=row.release, signature=row.release_signature)
 
     def open_rounds(self) -> list[OpenRound]:
-        """Every active task, oldest first, with its open round where it has one."""
         joined = TASKS.outerjoin(
             ROUNDS, sa.and_(ROUNDS.c.task_sha256 == TASKS.c.task_sha256, ROUNDS.c.state == int(RoundState.OPEN))
         ).outerjoin(
@@ -349,11 +265,6 @@ class Storage:
             return [_open_round_of(row) for row in connection.execute(query)]
 
     def published_models(self) -> list[PublishedModel]:
-        """One entry for each population that has a model to predict with: a published version from ``FIRST_MODEL`` on.
-
-        It is the newest of the newest task that is finished; where none is, of the newest task that is under way, and
-        then of the newest that failed. A cancelled task has none, and released statistics are none.
-        """
         # A model that is half trained takes no place of one that is whole.
         rank = {int(state): rank for rank, state in enumerate(_WITH_MODELS)}
         others = VERSIONS.alias()
@@ -388,10 +299,38 @@ class Storage:
                 )
         return list(found.values())
 
+    # Charters and token keys
+
+    def add_charter(self, population: str, sequence: int, signed: population_pb2.SignedCharter) -> bool:
+        values = {"population": population, "sequence": sequence, "signed": _bytes_of(signed)}
+        with self._transaction() as connection:
+            return self._inserted(connection, CHARTERS, values)
+
+    def charters(self, population: str) -> list[population_pb2.SignedCharter]:
+        query = sa.select(CHARTERS.c.signed).where(CHARTERS.c.population == population).order_by(CHARTERS.c.sequence)
+        with self._reading() as connection:
+            return [population_pb2.SignedCharter.FromString(row.signed) for row in connection.execute(query)]
+
+    def set_token_key(self, sha256: bytes, round: int, signed: enrolment_pb2.SignedTokenKey) -> None:
+        values = {"task_sha256": sha256, "round": round, "signed": _bytes_of(signed)}
+        change = self._insert(TOKEN_KEYS).values(values)
+        with self._transaction() as connection:
+            connection.execute(
+                change.on_conflict_do_update(
+                    index_elements=[TOKEN_KEYS.c.task_sha256, TOKEN_KEYS.c.round],
+                    set_={"signed": change.excluded.signed},
+                )
+            )
+
+    def token_key(self, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey | None:
+        query = sa.select(TOKEN_KEYS.c.signed).where(*_at(TOKEN_KEYS, sha256, round=round))
+        with self._reading() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else enrolment_pb2.SignedTokenKey.FromString(row.signed)
+
     # History
 
     def history(self, sha256: bytes) -> list[HistoryEntry]:
-        """Everything that happened to a task, oldest first."""
         query = (
             sa.select(HISTORY.c.at, HISTORY.c.event, HISTORY.c.round, HISTORY.c.detail)
             .where(HISTORY.c.task_sha256 == sha256)
@@ -429,7 +368,13 @@ class Storage:
             "state": new.state,
             "tables": new.tables,
         }
-        return connection.execute(insert(VERSIONS).values(values).on_conflict_do_nothing()).rowcount == 1
+        return self._inserted(connection, VERSIONS, values)
+
+    def _inserted(self, connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> bool:
+        """Inserts a row unless there is one of its key; whether it did."""
+        change = self._insert(table).values(values).on_conflict_do_nothing()
+        # Where a database tells the new row's sequence, SQLAlchemy drops the count unless it is asked for.
+        return connection.execute(change.execution_options(preserve_rowcount=True)).rowcount == 1
 
     def _note(
         self, connection: sa.Connection, sha256: bytes, event: str, *, round: int | None = None, detail: str = ""
@@ -438,14 +383,13 @@ class Storage:
         connection.execute(sa.insert(HISTORY).values(values))
 
     @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """A connection whose changes are kept together, or not at all. Raises StateError."""
-        with database_errors(self._path), self._engine.begin() as connection:
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with self._errors(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with database_errors(self._path), self._engine.connect() as connection:
+        with self._errors(), self._engine.connect() as connection:
             yield connection
 
 
@@ -453,8 +397,12 @@ def _at(table: sa.Table, sha256: bytes, **key: int) -> list[sa.ColumnElement[boo
     return [table.c.task_sha256 == sha256, *(table.c[name] == value for name, value in key.items())]
 
 
+def _bytes_of(signed: Message) -> bytes:
+    return signed.SerializeToString(deterministic=True)
+
+
 def _round_key(key: common_pb2.SignedRoundKey | None) -> bytes:
-    return b"" if key is None else key.SerializeToString(deterministic=True)
+    return b"" if key is None else _bytes_of(key)
 
 
 def _round_update(sha256: bytes, round: int, expected: RoundState) -> sa.Update:

@@ -1,0 +1,51 @@
+"""What databases do not have in common: how to insert a row unless it is there, and how a table is made append-only.
+
+The table of kinds is closed: on any other the history would silently not be append-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from odp.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One kind of database.
+
+    Attributes:
+      insert: SQLAlchemy's ``insert`` with ``ON CONFLICT``.
+      append_only: the statements after which a table refuses UPDATE and DELETE; they can be repeated.
+    """
+
+    insert: Callable[[sa.Table], Any]
+    append_only: Callable[[sa.Table], tuple[str, ...]]
+
+
+def dialect_of(engine: sa.Engine) -> Dialect:
+    """The dialect of a database. Raises ConfigurationError where no store is made for its kind."""
+    found = _DIALECTS.get(engine.dialect.name)
+    if found is None:
+        raise ConfigurationError(
+            f"Expected database={engine.dialect.name!r} to be one of {', '.join(_DIALECTS)}: on any other the history "
+            "of tasks would not be append-only"
+        )
+    return found
+
+
+def _sqlite_triggers(table: sa.Table) -> tuple[str, ...]:
+    return tuple(
+        f"CREATE TRIGGER IF NOT EXISTS {table.name}_refuses_{change.lower()} BEFORE {change} ON {table.name} "
+        f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
+        for change in ("UPDATE", "DELETE")
+    )
+
+
+_DIALECTS: Mapping[str, Dialect] = MappingProxyType({"sqlite": Dialect(sqlite.insert, _sqlite_triggers)})

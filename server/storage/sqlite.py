@@ -1,0 +1,19 @@
+"""The server's store as one SQLite file."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from odp.transport.database import database_errors, open_database
+from odp.transport.durability import Health
+from server.storage.protocol import Storage
+from server.storage.sql import SqlStorage
+
+
+def open_sqlite(path: Path, *, health: Health | None = None, clock: Callable[[], float] = time.time) -> Storage:
+    """Opens or creates the file ``path``. Raises StateError where it cannot be used."""
+    engine = open_database(path, health=health)
+    return SqlStorage(engine, errors=functools.partial(database_errors, path), clock=clock)

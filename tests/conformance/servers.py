@@ -1,0 +1,51 @@
+"""The stores of a server that ``server/test_storage.py`` holds to what ``server.storage.Storage`` promises."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from server.storage import Storage
+from server.storage.sqlite import open_sqlite
+
+NOW = 7.0
+
+
+class ServerStores(Protocol):
+    """One implementation. A place is a folder; what a store keeps belongs to it, wherever it lies."""
+
+    def open(self, place: Path, clock: Callable[[], float] = lambda: NOW) -> Storage:
+        """Opens the store of ``place``, made on first use; any number of processes may have it open."""
+        ...
+
+    def execute(self, place: Path, statement: str) -> None:
+        """Runs a statement on the store's database as somebody else would; raises what the database does."""
+        ...
+
+    def copy(self, place: Path, into: Path) -> Path:
+        """Makes ``into`` a place whose store holds the same; nobody has the first one open."""
+        ...
+
+
+class SqliteStores:
+    """A file in each place."""
+
+    def open(self, place: Path, clock: Callable[[], float] = lambda: NOW) -> Storage:
+        return open_sqlite(place / "server.sqlite", clock=clock)
+
+    def execute(self, place: Path, statement: str) -> None:
+        with contextlib.closing(sqlite3.connect(place / "server.sqlite")) as connection, connection:
+            connection.execute(statement)
+
+    def copy(self, place: Path, into: Path) -> Path:
+        into.mkdir()
+        for path in place.glob("server.sqlite*"):
+            (into / path.name).write_bytes(path.read_bytes())
+        return into
+
+
+#: Every implementation, by name.
+SERVER_STORES: dict[str, type[ServerStores]] = {"sqlite": SqliteStores}
