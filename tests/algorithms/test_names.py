@@ -29,7 +29,6 @@ NAMED = {
     "odp/simulation/methods.py": "a comparison of algorithms",
     "odp/simulation/tuning.py": "a search among the settings of one algorithm",
     "odp/simulation/fleet/run.py": "the task that the fleet trains",
-    "device_runtime/host/fleet.py": "another Statistics: what the devices of a process did",
 }  # fmt: skip
 
 

@@ -380,7 +380,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_lost_files.py::test_r243_a_log_that_is_older_than_the_servers_database_is_not_served"),
         ("R286", "a lost or empty database",
          "security/test_lost_files.py::test_r286_a_program_whose_database_is_lost_does_not_start_anew"),
-        ("R286", "a device that lost what it knows of its populations", "device_runtime/test_charters.py::"
+        ("R286", "a device that lost what it knows of its populations", "device_runtime/tasks/test_charters.py::"
          "test_r286_a_device_that_lost_what_it_knows_of_its_populations_trusts_no_first_answer_again"),
         ("R287", "a disk that is full when a hand-over is logged",
          "server/test_transparency.py::test_r287_what_could_not_be_logged_is_logged_whole_at_the_next_try"),
