@@ -57,6 +57,9 @@ _RECORDS = Table(
     Column("key", Text, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
+# Made once: a release changes a handful of records, and making a statement costs as much as running it.
+_ERASE_RECORD = _RECORDS.delete().where(_RECORDS.c.key == sqlalchemy.bindparam("erased"))
+_PUT_RECORD = _RECORDS.insert()
 # Of each population, every entry of its ledger: public, and chained to the head that the enclave signs.
 _LEDGERS = Table(
     "ledgers",
@@ -64,6 +67,15 @@ _LEDGERS = Table(
     Column("population", Text, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("line", LargeBinary, nullable=False),
+)
+_LINES = (
+    sqlalchemy.select(_LEDGERS.c.line)
+    .where(
+        _LEDGERS.c.population == sqlalchemy.bindparam("of"),
+        _LEDGERS.c.number >= sqlalchemy.bindparam("first"),
+        _LEDGERS.c.number < sqlalchemy.bindparam("end"),
+    )
+    .order_by(_LEDGERS.c.number)
 )
 _PUT_LINE = insert(_LEDGERS).on_conflict_do_update(set_={"line": insert(_LEDGERS).excluded.line})
 # Of each population, all charters that were ever in force: public, and signed by those who may.
@@ -214,7 +226,6 @@ class SqliteStorage:
     def apply(self, writes: Sequence[SealedRecord]) -> None:
         if not writes:
             return
-        table = _RECORDS
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             connection.exec_driver_sql("PRAGMA secure_delete=ON")
             for record in writes:
@@ -223,9 +234,9 @@ class SqliteStorage:
                     line = {"population": entry[0], "number": entry[1], "line": record.data}
                     connection.execute(_PUT_LINE, line)
                     continue
-                connection.execute(table.delete().where(table.c.key == record.key))
+                connection.execute(_ERASE_RECORD, {"erased": record.key})
                 if record.data is not None:
-                    connection.execute(table.insert().values(key=record.key, data=record.data))
+                    connection.execute(_PUT_RECORD, {"key": record.key, "data": record.data})
             connection.commit()
 
     def records(self) -> dict[str, bytes]:
@@ -244,12 +255,11 @@ class SqliteStorage:
         return found
 
     def ledger_lines(self, population: str, first: int, end: int, *, most_bytes: int) -> bytes:
-        lines, size = _LEDGERS.c, 0
+        size = 0
         found: list[bytes] = []
-        query = sqlalchemy.select(lines.line)
-        query = query.where(lines.population == population, lines.number >= first, lines.number < end)
+        asked = {"of": population, "first": first, "end": end}
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
-            rows = connection.execution_options(yield_per=_PAGE).execute(query.order_by(lines.number))
+            rows = connection.execution_options(yield_per=_PAGE).execute(_LINES, asked)
             for line in rows.scalars():
                 size += len(line)
                 if found and size > most_bytes:
