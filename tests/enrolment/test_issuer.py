@@ -14,6 +14,7 @@ from odp.enrolment.attesters.emulated import EmulatedVerifier
 from odp.enrolment.challenges import VALID_SECONDS
 from odp.enrolment.issuer import Issuer, TokenLimits
 from odp.enrolment.storage import DAY
+from odp.enrolment.token_key import TOKEN_BYTES
 from odp.errors import ConfigurationError, EnrolmentError
 from odp.transport.service import NotFound
 
@@ -170,7 +171,7 @@ def test_r289_a_clock_that_is_wrong_for_a_moment_ends_no_key(world: World) -> No
     world.monotonic.now += 60.0
     world.token_key(world.developer.task("another"), 0)
     world.clock.now = NOW + 120.0
-    world.token(world.device(1), key)
+    assert len(world.token(world.device(1), key)) == TOKEN_BYTES
 
 
 def test_malformed_requests_are_refused_before_anything_is_counted(world: World) -> None:
