@@ -33,7 +33,7 @@ from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 from odp.wire.tables import manifest_for
 
 #: Rows that a device asks for.
@@ -159,7 +159,7 @@ def signed_model(shape: Shape, developer: SigningKey, method: str = ENCLAVE, *, 
         definition.broadcast.CopyFrom(terms)
     task = sign_task(definition, developer)
     rows = table(shape)
-    manifest = manifest_for(Broadcast(0, (Table(TABLE, rows, keyed=True),)), task_sha256(task))
+    manifest = manifest_for(ModelVersion(0, (TableValues(TABLE, rows, keyed=True),)), task_sha256(task))
     return Model(task, sign_manifest(manifest, developer), rows)
 
 

@@ -45,7 +45,7 @@ from odp.v1 import (
     table_pb2,
     table_pb2_grpc,
 )
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class TaskHandle:
                 return
             pause(poll_seconds)
 
-    def model(self) -> Broadcast:
+    def model(self) -> ModelVersion:
         """The newest published model, fetched whole from the distributor and checked against its signed manifest."""
         return self.connection.model(self.status())
 
@@ -219,7 +219,7 @@ class Connection:
             metadata=self._metadata,
         )
 
-    def model(self, status: server_pb2.TaskStatus) -> Broadcast:
+    def model(self, status: server_pb2.TaskStatus) -> ModelVersion:
         """The newest model of a status, fetched whole and checked against its signed manifest."""
         if not status.model.manifest:
             raise ConfigurationError("the task has published no model yet; wait for its first round")

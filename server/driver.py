@@ -43,7 +43,7 @@ from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, population_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
 from server.clients import Aggregator, Distributor
@@ -454,7 +454,7 @@ class Driver:
             self._log.event("task_finished", task=short(task.sha256), name=task.name)
         return True
 
-    def _new_version(self, task: TaskRecord, state: bytes, broadcast: Broadcast) -> NewVersion:
+    def _new_version(self, task: TaskRecord, state: bytes, broadcast: ModelVersion) -> NewVersion:
         return NewVersion(
             version=broadcast.version,
             state=state,

@@ -20,7 +20,7 @@ from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, server_pb2, server_pb2_grpc
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 from odp.wire.tables import manifest_for, table_bytes
 
 TASK = odp.Task(
@@ -31,7 +31,7 @@ TASK = odp.Task(
     cohort=odp.Cohort(minimum=20),
 )
 KEY = SigningKey.generate()
-MODEL = Broadcast(1, (Table("items", np.arange(36, dtype=np.float32).reshape(12, 3), True),))
+MODEL = ModelVersion(1, (TableValues("items", np.arange(36, dtype=np.float32).reshape(12, 3), True),))
 TOKEN = "secret-token"
 
 

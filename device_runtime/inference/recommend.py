@@ -26,7 +26,7 @@ from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import broadcast_from
 
 
@@ -35,7 +35,7 @@ class DownloadedModel:
     """A whole model version, checked against its signed manifest: one download serves every device of a process."""
 
     model: Model
-    broadcast: Broadcast
+    broadcast: ModelVersion
 
     @property
     def slices(self) -> Slices:

@@ -13,7 +13,7 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Work
 from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import broadcast_from
 
 # A round that is open, and the one before it for devices that are late.
@@ -36,7 +36,7 @@ class WholeModel:
         self._cache = cache
         # Held during a download: whoever needs the same tables waits for them.
         self._lock = threading.Lock()
-        self._held: OrderedDict[bytes, Broadcast] = OrderedDict()
+        self._held: OrderedDict[bytes, ModelVersion] = OrderedDict()
 
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
         """The rows of ``keys``; the bytes of a download are counted for the device that waits for it first.
@@ -50,7 +50,7 @@ class WholeModel:
         rows = table[keys]
         return Slices(broadcast.version, np.asarray(keys, dtype=np.int64), rows, broadcast.dense)
 
-    def _model(self, work: Work, traffic: Traffic) -> Broadcast:
+    def _model(self, work: Work, traffic: Traffic) -> ModelVersion:
         model = work.model
         with self._lock:
             found = self._held.get(model.model_sha256)

@@ -33,7 +33,7 @@ from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import Encoding
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,7 +217,7 @@ class Server(Protocol):
         """The state before round 0: a function of the task definition alone."""
         ...
 
-    def broadcast(self, state: bytes) -> Broadcast:
+    def broadcast(self, state: bytes) -> ModelVersion:
         """What devices need for the next round, or after the last one for inference."""
         ...
 
@@ -259,7 +259,7 @@ class Population(Protocol):
 
     def contribute(
         self,
-        broadcast: Broadcast,
+        broadcast: ModelVersion,
         ratings: Ratings,
         *,
         round: int,
@@ -381,7 +381,7 @@ class RecommenderServer(Server, Protocol):
 class RecommenderPopulation(Population, Protocol):
     """A population whose users can predict."""
 
-    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
+    def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings] for every entry of ``targets``, personalised on ``history``."""
         ...
 

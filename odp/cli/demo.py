@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from odp.simulation.baselines import Baselines
     from odp.task import Task
     from odp.v1 import server_pb2
-    from odp.wire.model import Broadcast
+    from odp.wire.model import ModelVersion
 
 _SYNTHETIC = "synthetic:n_users=1200,n_items=120,ratings_per_user=40,seed=7"
 _POPULATION = "demo"
@@ -175,7 +175,7 @@ class _Watched:
     epsilon: list[float]
     charges: list[dict[str, Any]]
     contributions: list[int]
-    model: Broadcast
+    model: ModelVersion
 
 
 def _watch(
@@ -235,7 +235,7 @@ def _watch(
             pause.wait(_POLL_SECONDS)
 
 
-def _model(handle: TaskHandle, status: server_pb2.TaskStatus) -> Broadcast | None:
+def _model(handle: TaskHandle, status: server_pb2.TaskStatus) -> ModelVersion | None:
     """The model of a status; None where the next round replaced it just now."""
     import grpc
 

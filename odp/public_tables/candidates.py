@@ -28,7 +28,7 @@ from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.public_tables.table import Table
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 #: Numbers that a model's id takes at the front of a row.
 STAMP = 16
@@ -61,7 +61,7 @@ def stamp_of(model_sha256: bytes) -> Float32Array:
 
 def candidate_tables(
     task: str,
-    broadcast: Broadcast,
+    broadcast: ModelVersion,
     model_sha256: bytes,
     *,
     clusters: int | None = None,

@@ -35,8 +35,7 @@ from odp.signed.task import (
 )
 from odp.v1 import common_pb2, public_table_pb2, table_pb2
 from odp.wire.encoding import ENCODINGS, Encoding, encoded, encoding_of, rounded
-from odp.wire.model import Broadcast
-from odp.wire.model import Table as BroadcastTable
+from odp.wire.model import ModelVersion, TableValues
 from odp.wire.tables import manifest_for
 
 #: Rows that one request may ask for at most.
@@ -94,8 +93,8 @@ class Table:
 
     def signed_manifest_entry(self) -> common_pb2.TableManifest:
         """The entry of the table in its manifest."""
-        table = BroadcastTable(self.name, self.rows, keyed=True, encoding=self.encoding)
-        return manifest_for(Broadcast(0, (table,)), bytes(32)).tables[0]
+        table = TableValues(self.name, self.rows, keyed=True, encoding=self.encoding)
+        return manifest_for(ModelVersion(0, (table,)), bytes(32)).tables[0]
 
 
 @dataclass(frozen=True)

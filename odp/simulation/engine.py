@@ -36,7 +36,7 @@ from odp.simulation.totals import NoisyTotals, noisy_totals
 from odp.simulation.users import draw_users, user_seeds
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
     from odp.simulation.answers import AnswersRun as AnswersRun
@@ -52,11 +52,11 @@ class Evaluation(Protocol):
     How good a model is on data that the researcher owns, in the algorithm's own figures: not a private release.
     """
 
-    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+    def figures(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """Those after a round, by field of ``RoundResult``; ``history`` is all but the tests."""
         ...
 
-    def ranking(self, model: Broadcast, history: Ratings, targets: Ratings) -> Ranking | None:
+    def ranking(self, model: ModelVersion, history: Ratings, targets: Ratings) -> Ranking | None:
         """How the model ranks ``targets``; None of a model that ranks nothing, and without targets."""
         ...
 
@@ -97,7 +97,7 @@ class RunResult:
     task: Task
     rounds: tuple[RoundResult, ...]
     charges: tuple[tuple[Event, ...], ...]
-    model: Broadcast
+    model: ModelVersion
     test_rmse: float
     validation_rmse: float
     epsilon: float

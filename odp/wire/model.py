@@ -10,8 +10,8 @@ from odp.wire.encoding import Encoding
 
 
 @dataclass(frozen=True)
-class Table:
-    """A broadcast table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
+class TableValues:
+    """The values of one table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
 
     ``encoding`` is how it is written; ``rows`` are then values that it does not change (``odp.wire.encoding.rounded``).
     """
@@ -23,14 +23,14 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class ModelVersion:
     """Model version ``version``, trained on by the round of the same number. At most one table is keyed."""
 
     version: int
-    tables: tuple[Table, ...]
+    tables: tuple[TableValues, ...]
 
     @property
-    def keyed(self) -> Table:
+    def keyed(self) -> TableValues:
         """The keyed table. Raises StopIteration where the model has none."""
         return next(table for table in self.tables if table.keyed)
 
@@ -39,7 +39,7 @@ class Broadcast:
         """The dense tables by name."""
         return {table.name: table.rows for table in self.tables if not table.keyed}
 
-    def with_rows(self, rows: Float32Array) -> Broadcast:
+    def with_rows(self, rows: Float32Array) -> ModelVersion:
         """The same with other rows in the keyed table."""
         return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
 

@@ -10,10 +10,10 @@ import numpy as np
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, distributor_pb2
 from odp.wire.encoding import decoded, decoded_as_is, encoded, encoding_of, number_of, row_bytes
-from odp.wire.model import Broadcast, Slices, Table
+from odp.wire.model import ModelVersion, Slices, TableValues
 
 
-def table_bytes(table: Table) -> bytes:
+def table_bytes(table: TableValues) -> bytes:
     """The wire form of a table."""
     return encoded(table.rows, table.encoding)
 
@@ -28,7 +28,7 @@ def entry_bytes(entry: common_pb2.TableManifest) -> int:
     return int(entry.rows * entry_row_bytes(entry))
 
 
-def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelManifest:
+def manifest_for(broadcast: ModelVersion, task_sha256: bytes) -> common_pb2.ModelManifest:
     """The manifest of a broadcast: versions, shapes and content hashes."""
     return common_pb2.ModelManifest(
         task_sha256=task_sha256,
@@ -47,7 +47,7 @@ def manifest_for(broadcast: Broadcast, task_sha256: bytes) -> common_pb2.ModelMa
     )
 
 
-def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -> Table:
+def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -> TableValues:
     """The table of a manifest entry. Raises ConfigurationError unless length and SHA-256 are the manifest's."""
     if len(data) != entry_bytes(entry):
         raise ConfigurationError(f"table {entry.name!r}: expected {entry_bytes(entry)} bytes, got {len(data)}")
@@ -55,7 +55,7 @@ def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -
         raise ConfigurationError(f"table {entry.name!r}: its bytes do not have the manifest's SHA-256")
     encoding = encoding_of(entry.encoding)
     try:
-        return Table(entry.name, decoded(data, entry.width, encoding), entry.keyed, encoding)
+        return TableValues(entry.name, decoded(data, entry.width, encoding), entry.keyed, encoding)
     except ConfigurationError as error:
         raise ConfigurationError(f"table {entry.name!r} cannot be used: {error}") from error
 
@@ -65,12 +65,14 @@ def written_rows(entry: common_pb2.TableManifest, data: bytes | bytearray) -> np
     return np.frombuffer(data, dtype=np.uint8).reshape(-1, entry_row_bytes(entry))
 
 
-def broadcast_from(manifest: common_pb2.ModelManifest, tables: Mapping[str, bytes]) -> Broadcast:
+def broadcast_from(manifest: common_pb2.ModelManifest, tables: Mapping[str, bytes]) -> ModelVersion:
     """The whole model. Raises ConfigurationError for a missing table or a wrong hash."""
     missing = [entry.name for entry in manifest.tables if entry.name not in tables]
     if missing:
         raise ConfigurationError(f"the model lacks its table {missing[0]!r}")
-    return Broadcast(manifest.version, tuple(table_from_bytes(entry, tables[entry.name]) for entry in manifest.tables))
+    return ModelVersion(
+        manifest.version, tuple(table_from_bytes(entry, tables[entry.name]) for entry in manifest.tables)
+    )
 
 
 def keyed_entry(manifest: common_pb2.ModelManifest) -> common_pb2.TableManifest:

@@ -59,7 +59,7 @@ from odp.v1 import (
     server_pb2,
     server_pb2_grpc,
 )
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 600
@@ -100,7 +100,7 @@ class Distributor(distributor_pb2_grpc.DistributorServiceServicer):
 
     def __init__(self, enclave: Enclave) -> None:
         self.enclave = enclave
-        self.broadcast: Broadcast | None = None
+        self.broadcast: ModelVersion | None = None
         self.model = b""
         self.sizes: list[tuple[int, int]] = []
         self.keys: list[np.ndarray] = []
@@ -334,7 +334,7 @@ class World:
         servicer.IssueToken = noted  # type: ignore[method-assign]
         return servicer
 
-    def open_round(self, round: int, broadcast: Broadcast | None = None) -> None:
+    def open_round(self, round: int, broadcast: ModelVersion | None = None) -> None:
         """Publishes the present model as version ``round`` and offers that round."""
         broadcast = self.model_server.broadcast(self.state) if broadcast is None else broadcast
         broadcast = dataclasses.replace(broadcast, version=round)

@@ -21,7 +21,7 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 40
@@ -34,7 +34,7 @@ class Model:
 
     task: common_pb2.SignedTask
     manifest: common_pb2.SignedManifest
-    broadcast: Broadcast
+    broadcast: ModelVersion
     tables: dict[str, bytes]
 
     @property
@@ -85,10 +85,10 @@ class Developer:
         tables = tuple(
             replace(table, rows=generator.normal(size=table.rows.shape).astype(np.float32)) for table in shape.tables
         )
-        return self.signed(Broadcast(version, tables))
+        return self.signed(ModelVersion(version, tables))
 
     def signed(
-        self, broadcast: Broadcast, change: Callable[[common_pb2.ModelManifest], None] = lambda _: None
+        self, broadcast: ModelVersion, change: Callable[[common_pb2.ModelManifest], None] = lambda _: None
     ) -> Model:
         """``broadcast`` under this developer's signature, its manifest changed by ``change`` before that."""
         manifest = manifest_for(broadcast, self.task_sha256)

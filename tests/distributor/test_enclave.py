@@ -21,7 +21,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.signed.task import open_task, sign_manifest, sign_task
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 KEY = HpkeKey.generate()
 
@@ -121,7 +121,7 @@ def test_requests_and_replies_have_one_length_whatever_the_keys(keys: list[int],
 
 def test_reply_length_does_not_depend_on_the_values_of_the_rows(core: Any, developer: Any, kit: Any) -> None:
     model = developer.model()
-    zeros = Broadcast(1, tuple(replace(table, rows=np.zeros_like(table.rows)) for table in model.broadcast.tables))
+    zeros = ModelVersion(1, tuple(replace(table, rows=np.zeros_like(table.rows)) for table in model.broadcast.tables))
     flat = developer.signed(zeros)
     lengths = set()
     for published in (model, flat):
@@ -252,9 +252,9 @@ def test_a_table_with_a_value_that_is_not_finite_is_refused(core: Any, developer
     items = model.broadcast.keyed
     rows = items.rows.copy()
     rows[3, 1] = np.nan
-    tables = tuple(Table("items", rows, True) if table.keyed else table for table in model.broadcast.tables)
+    tables = tuple(TableValues("items", rows, True) if table.keyed else table for table in model.broadcast.tables)
     with pytest.raises(ConfigurationError, match="not finite"):
-        install(core, developer.signed(Broadcast(0, tables)))
+        install(core, developer.signed(ModelVersion(0, tables)))
 
 
 def all_keyed(manifest: common_pb2.ModelManifest) -> None:

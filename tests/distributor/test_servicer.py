@@ -26,7 +26,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 KEY = HpkeKey.generate()
 SECONDS = 20.0
@@ -144,7 +144,9 @@ def test_a_published_model_is_selected_and_downloaded_as_it_was(host: Host, deve
 def test_a_model_of_several_mebibytes_travels_in_chunks_of_one(host: Host, developer: Any) -> None:
     generator = np.random.default_rng(1)
     rows = generator.normal(size=(300_000, 3)).astype(np.float32)
-    model = developer.signed(Broadcast(0, (Table("globals", rows[:2], False), Table("items", rows, True))))
+    model = developer.signed(
+        ModelVersion(0, (TableValues("globals", rows[:2], False), TableValues("items", rows, True)))
+    )
     host.publish(model.stream(chunk=CHUNK_BYTES))
     chunks = host.download(model.id, "items")
     assert b"".join(chunks) == model.tables["items"]
@@ -389,7 +391,7 @@ def test_an_enclave_that_refuses_a_received_model_leaves_nothing_on_disk(host: H
     items = developer.model().broadcast.keyed
     rows = items.rows.copy()
     rows[0, 0] = np.inf
-    model = developer.signed(Broadcast(0, (Table("items", rows, True),)))
+    model = developer.signed(ModelVersion(0, (TableValues("items", rows, True),)))
     refused(lambda: host.publish(model.stream()), grpc.StatusCode.INVALID_ARGUMENT)
     assert host.folders() == []
     assert host.core.models() == ()

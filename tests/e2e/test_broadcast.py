@@ -12,10 +12,10 @@ from e2e.world import World, small_task
 import odp
 from odp.datasets import Ratings
 from odp.simulation.noise import NoNoise
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 
-def trained(root: Path, ratings: Ratings, method: str) -> tuple[Broadcast, list[float], str]:
+def trained(root: Path, ratings: Ratings, method: str) -> tuple[ModelVersion, list[float], str]:
     """The last model of a task without noise, the bytes down of a device per round, and everything that was logged."""
     with contextlib.ExitStack() as stack:
         world = World(root, noise=NoNoise(), with_helper=method == "pir").start(stack)

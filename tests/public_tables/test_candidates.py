@@ -17,14 +17,14 @@ from odp.public_tables.candidates import (
     stamp_of,
     table_names,
 )
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 MODEL = bytes(range(32))
 
 
-def model(items: int, width: int, seed: int = 0) -> Broadcast:
+def model(items: int, width: int, seed: int = 0) -> ModelVersion:
     rows = np.random.default_rng(seed).normal(size=(items, width)).astype(np.float32)
-    return Broadcast(4, (Table("items", rows, True),))
+    return ModelVersion(4, (TableValues("items", rows, True),))
 
 
 @settings(max_examples=40, deadline=None)

@@ -41,7 +41,7 @@ from odp.enclave.verifier import verify_evidence
 from odp.errors import AttestationError
 from odp.task import UserLevelDP
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 
 
 def test_what_python_seals_node_opens_and_what_node_seals_python_opens() -> None:
@@ -242,7 +242,7 @@ def test_both_verifiers_give_the_same_answer_to_genuine_evidence_and_to_every_ki
     assert {answer["reason"] for answer in answers} == {None, *Reason} - others, "every reason was met"
 
 
-def model_at(definition: common_pb2.TaskDefinition, round: int, rng: np.random.Generator) -> Broadcast:
+def model_at(definition: common_pb2.TaskDefinition, round: int, rng: np.random.Generator) -> ModelVersion:
     """The model of ``round`` after releases of random numbers."""
     algorithm = algorithm_for(definition)
     server = DpamServer(definition)

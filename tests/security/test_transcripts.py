@@ -35,7 +35,7 @@ from odp.algorithms.seam import Recommender
 from odp.enrolment.attesters.roster import RosterVerifier
 from odp.errors import OdpError
 from odp.public_tables.candidates import candidate_tables, stamp_of
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 
 ITEMS = 600
 KINDS = ("ratings", "implicit", "statistics", "masked", "events")
@@ -160,7 +160,7 @@ def seen_of(world: Any, data: Data, monkeypatch: pytest.MonkeyPatch, **changes: 
     return transcript.calls, ended, charged, lines, traffic.up, traffic.down
 
 
-def spoiled(broadcast: Broadcast, rows: list[float], dense: list[float] | None) -> Broadcast:
+def spoiled(broadcast: ModelVersion, rows: list[float], dense: list[float] | None) -> ModelVersion:
     """A model of a hostile server: every row from ``rows``, the dense tables from ``dense``."""
     tables = []
     for table in broadcast.tables:
@@ -225,7 +225,7 @@ def test_r239_devices_that_get_no_token_end_alike_whatever_their_data_are(
     assert seen[0][2] == [], "nothing was charged"
 
 
-def only_with_item_seven(broadcast: Broadcast) -> Broadcast:
+def only_with_item_seven(broadcast: ModelVersion) -> ModelVersion:
     """A solve that is singular for everybody who did not rate item 7.
 
     Of ratings: no ridge, and trust in this item alone. Of implicit data: a Gramian that takes away the ridge of 1 from

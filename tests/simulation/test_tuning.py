@@ -18,7 +18,7 @@ from odp.simulation import tuning
 from odp.simulation.noise import NoNoise, SeededNoise
 from odp.simulation.presets import preset_task
 from odp.simulation.tuning import noisy_score, tune
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 DATA = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12)
 
@@ -67,7 +67,7 @@ def test_a_prediction_that_is_no_number_counts_as_the_largest_error_of_its_user(
 
     predict = DpamPopulation.predict
 
-    def broken(self: DpamPopulation, broadcast: Broadcast, history: Ratings, targets: Ratings) -> np.ndarray:
+    def broken(self: DpamPopulation, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> np.ndarray:
         found = predict(self, broadcast, history, targets)
         found[targets.users() == 7] = np.nan
         found[targets.users() == 8] = np.inf

@@ -12,12 +12,12 @@ from hypothesis.extra import numpy as arrays
 
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 from odp.wire.tables import broadcast_from, keyed_entry, manifest_for, padded_keys, slices_from, table_bytes
 
 _ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)
 _DENSE = np.array([[0.5, -1.0]], dtype=np.float32)
-_BROADCAST = Broadcast(5, (Table("items", _ROWS, True), Table("dense", _DENSE, False)))
+_BROADCAST = ModelVersion(5, (TableValues("items", _ROWS, True), TableValues("dense", _DENSE, False)))
 _MANIFEST = manifest_for(_BROADCAST, bytes(32))
 _BYTES = {table.name: table_bytes(table) for table in _BROADCAST.tables}
 
@@ -30,7 +30,7 @@ _BYTES = {table.name: table_bytes(table) for table in _BROADCAST.tables}
     )
 )
 def test_a_model_survives_the_way_bit_for_bit(rows: np.ndarray) -> None:
-    sent = Broadcast(2, (Table("items", rows, True),))
+    sent = ModelVersion(2, (TableValues("items", rows, True),))
     received = broadcast_from(manifest_for(sent, bytes(32)), {"items": table_bytes(sent.keyed)})
     assert received.version == 2
     assert received.keyed.rows.tobytes() == np.ascontiguousarray(rows).tobytes()
@@ -39,8 +39,8 @@ def test_a_model_survives_the_way_bit_for_bit(rows: np.ndarray) -> None:
 def test_the_layout_is_row_major_little_endian_float32_whatever_the_array_is() -> None:
     expected = b"".join(np.float32(value).tobytes() for value in _ROWS.ravel())
     assert _BYTES["items"] == expected
-    assert table_bytes(Table("items", np.asfortranarray(_ROWS), True)) == expected
-    assert table_bytes(Table("items", _ROWS.astype(">f4"), True)) == expected  # type: ignore[arg-type]
+    assert table_bytes(TableValues("items", np.asfortranarray(_ROWS), True)) == expected
+    assert table_bytes(TableValues("items", _ROWS.astype(">f4"), True)) == expected  # type: ignore[arg-type]
 
 
 def test_the_manifest_names_shapes_and_hashes() -> None:
@@ -72,7 +72,7 @@ def test_a_missing_table_is_named() -> None:
 def test_a_value_that_is_not_finite_is_refused_although_it_was_signed(value: float) -> None:
     rows = _ROWS.copy()
     rows[3, 1] = value
-    broadcast = Broadcast(5, (Table("items", rows, True),))
+    broadcast = ModelVersion(5, (TableValues("items", rows, True),))
     with pytest.raises(ConfigurationError, match="'items' cannot be used: a value is not finite"):
         broadcast_from(manifest_for(broadcast, bytes(32)), {"items": table_bytes(broadcast.keyed)})
 

@@ -35,7 +35,7 @@ from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.enclave.core import AggregatorCore
@@ -164,7 +164,7 @@ class _Rehearsal:
         self._settle(self._core.abandon(self._task, order, end))
         self._core.forget(self._sha256)
 
-    def _round(self, number: int, broadcast: Broadcast) -> NoisyTensors:
+    def _round(self, number: int, broadcast: ModelVersion) -> NoisyTensors:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
         opening = sign_order(order, self._developer, domains.OPEN)
@@ -206,7 +206,7 @@ class _Rehearsal:
         }
         return NoisyTensors(number, tensors, release.contributions)
 
-    def _contribution(self, number: int, model: bytes, broadcast: Broadcast) -> tuple[bytes, bytes]:
+    def _contribution(self, number: int, model: bytes, broadcast: ModelVersion) -> tuple[bytes, bytes]:
         items = np.arange(3)
         rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
         slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)

@@ -12,7 +12,7 @@ from odp.algorithms.dense.grid import quantise
 from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -34,7 +34,7 @@ class VectorPopulation:
 
     def contribute(
         self,
-        broadcast: Broadcast,
+        broadcast: ModelVersion,
         ratings: Ratings,
         *,
         round: int,

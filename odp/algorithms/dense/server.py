@@ -8,7 +8,7 @@ from odp.algorithms.dense.records import ROUND
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float64Array
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 
 class VectorServer:
@@ -29,14 +29,14 @@ class VectorServer:
         """Nothing."""
         return b""
 
-    def broadcast(self, state: bytes) -> Broadcast:
+    def broadcast(self, state: bytes) -> ModelVersion:
         """One dense table float32 [size, 1]: zeros as version 0, the released numbers as version 1.
 
         Devices do not read version 0: it gives the round an identity. Raises StateError for a state of another task.
         """
         values = self._values(state)
         rows = np.zeros((self._size, 1), dtype=np.float32) if values is None else values[:, None].astype(np.float32)
-        return Broadcast(0 if values is None else self.rounds, (Table(self._name, rows, keyed=False),))
+        return ModelVersion(0 if values is None else self.rounds, (TableValues(self._name, rows, keyed=False),))
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The released numbers. Raises ConfigurationError where the task had its round already."""

@@ -19,7 +19,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.numerics.arrays import Float64Array
 from odp.simulation.fifths import fifths
 from odp.task import Task
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Diagnostics:
         return asdict(self)
 
 
-def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
+def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
     """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
 
     Raises:
@@ -76,7 +76,7 @@ def diagnose(task: Task, split: Split, model: Broadcast) -> Diagnostics:
     squares = (population.predict(model, history, split.test) - split.test.values) ** 2
     train = split.train
     # A model of the round of biases has no factors, so its predictions are what targets are measured from.
-    biases = Broadcast(min(model.version, BIASES_ROUND), model.tables)
+    biases = ModelVersion(min(model.version, BIASES_ROUND), model.tables)
     off = np.abs(train.values - population.predict(biases, train, train))
     training = definition.dpam
     clip, together = training.bias_target_clip, training.bias_vector_clip

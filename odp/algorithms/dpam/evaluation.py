@@ -7,7 +7,7 @@ from odp.datasets.ratings import Ratings, Split
 from odp.simulation.baselines import rmse
 from odp.simulation.ranking import Ranking
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 
 class TaskEvaluation:
@@ -16,7 +16,7 @@ class TaskEvaluation:
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = DpamPopulation(definition)
 
-    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+    def figures(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """RMSE on the validation and the test part; NaN of an empty one."""
         predict = self._population.predict
         return {
@@ -24,6 +24,6 @@ class TaskEvaluation:
             "test_rmse": rmse(predict(model, history, split.test), split.test),
         }
 
-    def ranking(self, model: Broadcast, history: Ratings, targets: Ratings) -> Ranking | None:
+    def ranking(self, model: ModelVersion, history: Ratings, targets: Ratings) -> Ranking | None:
         """None: ratings are predicted."""
         return None

@@ -35,7 +35,7 @@ from odp.errors import DataError
 from odp.numerics import parallel
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -77,7 +77,7 @@ class DpamPopulation:
 
     def contribute(
         self,
-        broadcast: Broadcast,
+        broadcast: ModelVersion,
         ratings: Ratings,
         *,
         round: int,
@@ -108,7 +108,7 @@ class DpamPopulation:
         return total.final()
 
     def contributions(
-        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[Int64Array, Contributions]]:
         """(users int64 [n], what they send) in batches; every user is in one of them. Never in machine code.
 
@@ -129,7 +129,7 @@ class DpamPopulation:
                 sent = userside.contributions(self._terms, batch, local, round=round)
                 yield users + block.users.start, sent
 
-    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
+    def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings], personalised on all of ``history``; not clamped.
 
         Raises:
@@ -274,7 +274,7 @@ class _Model:
     fixed_weight: int
 
     @classmethod
-    def of(cls, terms: Terms, kernels: ModuleType, broadcast: Broadcast, round: int, rank: int) -> _Model:
+    def of(cls, terms: Terms, kernels: ModuleType, broadcast: ModelVersion, round: int, rank: int) -> _Model:
         table = broadcast.keyed.rows
         counts = table[:, COUNT_COLUMN].astype(np.float64)
         one = np.ones((1, 1), dtype=np.bool_)
@@ -309,7 +309,7 @@ class _Entries:
     size: Int64Array
 
 
-def _ridges(broadcast: Broadcast) -> Float64Array:
+def _ridges(broadcast: ModelVersion) -> Float64Array:
     return np.asarray(broadcast.dense[GLOBALS_TABLE][0], dtype=np.float64)
 
 
@@ -327,7 +327,7 @@ def _in_order_of_use(block: _Block, seeds: npt.NDArray[np.uint64], round: int, l
     )
 
 
-def _batches(entries: _Entries, broadcast: Broadcast) -> Iterator[tuple[Int64Array, userside.Batch]]:
+def _batches(entries: _Entries, broadcast: ModelVersion) -> Iterator[tuple[Int64Array, userside.Batch]]:
     """Users of about the same size, in batches of bounded memory.
 
     A user's padding depends on the user's own size alone (a power of two, or three quarters of one), so that rounding

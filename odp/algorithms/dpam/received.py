@@ -29,7 +29,7 @@ from odp.algorithms.dpam.terms import COUNT_COLUMN, GLOBALS_TABLE, LEAST_RIDGE, 
 from odp.algorithms.factorization.slices import within
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 _LARGEST_COUNT = 2.0**40
 _LARGEST_DEVIATIONS = 2.0**8
@@ -65,7 +65,7 @@ def usable_rows(terms: Terms, rows: Float32Array) -> Float32Array:
     return within(rows, low, high)
 
 
-def usable(terms: Terms, broadcast: Broadcast) -> Broadcast:
+def usable(terms: Terms, broadcast: ModelVersion) -> ModelVersion:
     """A whole model as devices use it. Raises ConfigurationError as ``ridges``."""
     ridges(terms, broadcast.dense)
     return broadcast.with_rows(usable_rows(terms, broadcast.keyed.rows))

@@ -29,7 +29,7 @@ from odp.models.item_features import checked_item_features, item_features_sha256
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import rounded
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpdpam1"
@@ -84,7 +84,7 @@ class DpamServer:
         ridges = np.array([max(terms.user_ridge, 1e-6) * terms.residual_variance, terms.user_bias_ridge])
         return _packed(_State(0, ones, zeros, zeros, ones, np.zeros((terms.items, terms.rank)), ridges))
 
-    def broadcast(self, state: bytes) -> Broadcast:
+    def broadcast(self, state: bytes) -> ModelVersion:
         """Keyed table "items" [m, 3 + rank]: count, bias, trust, factors. Dense table "globals" [1, 2]: user ridges.
 
         Raises:
@@ -101,11 +101,11 @@ class DpamServer:
             # Counts beyond it weigh their items as it does; nothing else comes near.
             rows = np.clip(rows, -_LARGEST_HALF, _LARGEST_HALF)
         dense = current.ridges[None].astype(np.float32)
-        return Broadcast(
+        return ModelVersion(
             version=current.round,
             tables=(
-                Table(ITEMS_TABLE, rounded(rows, encoding), keyed=True, encoding=encoding),
-                Table(GLOBALS_TABLE, dense, keyed=False),
+                TableValues(ITEMS_TABLE, rounded(rows, encoding), keyed=True, encoding=encoding),
+                TableValues(GLOBALS_TABLE, dense, keyed=False),
             ),
         )
 

@@ -18,7 +18,7 @@ from odp.numerics.arrays import Float64Array
 from odp.simulation.fifths import fifths
 from odp.simulation.ranking import evaluate, factor_scores, found_targets
 from odp.task import Task
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 _CUTOFF = 20
 
@@ -56,7 +56,7 @@ class RankingDiagnostics:
 
 
 def diagnose_ranking(
-    task: Task, model: Broadcast, history: Ratings, targets: Ratings, *, item_counts: Float64Array
+    task: Task, model: ModelVersion, history: Ratings, targets: Ratings, *, item_counts: Float64Array
 ) -> RankingDiagnostics:
     """Diagnostics of a model of implicit feedback.
 

@@ -29,7 +29,7 @@ from odp.simulation.ranking import Ranking, StrongSplit, evaluate, factor_scores
 from odp.simulation.users import chosen_entries
 from odp.task import Task
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 CUTOFFS = (20, 50)
 # Of the reference without privacy, chosen once on the validation part of Gowalla.
@@ -60,7 +60,7 @@ class TaskEvaluation:
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = ImplicitPopulation(definition)
 
-    def figures(self, model: Broadcast, split: Split, history: Ratings) -> dict[str, float]:
+    def figures(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """Recall and NDCG at 20 on the validation items of some users; the RMSEs are NaN."""
         users = sampled(split.train, _USERS_PER_ROUND)
         targets = split.validation.select_users(users)
@@ -71,7 +71,7 @@ class TaskEvaluation:
         return quality
 
     def ranking(
-        self, model: Broadcast, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = CUTOFFS
+        self, model: ModelVersion, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = CUTOFFS
     ) -> Ranking | None:
         """Each user's row is solved on its ``history``; users need not have taken part in training.
 
@@ -130,7 +130,7 @@ def ials_ceiling(task: Task, split: Split, *, seed: int) -> Ranking:
 
 
 def strong_generalisation(
-    task: Task, split: StrongSplit, model: Broadcast, *, cutoffs: tuple[int, ...] = CUTOFFS
+    task: Task, split: StrongSplit, model: ModelVersion, *, cutoffs: tuple[int, ...] = CUTOFFS
 ) -> Ranking:
     """How a model that ``split.train`` trained ranks for users it has never seen; Recall@k divides by min(k, targets).
 

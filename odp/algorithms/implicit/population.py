@@ -16,7 +16,7 @@ from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -36,7 +36,7 @@ class ImplicitPopulation:
 
     def contribute(
         self,
-        broadcast: Broadcast,
+        broadcast: ModelVersion,
         ratings: Ratings,
         *,
         round: int,
@@ -58,7 +58,7 @@ class ImplicitPopulation:
         return total.totals()
 
     def contributions(
-        self, broadcast: Broadcast, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[Int64Array, Contributions]]:
         """(users int64 [n], what they send) in batches; every user is in one of them.
 
@@ -79,7 +79,7 @@ class ImplicitPopulation:
                 rows = userside.solve(self._terms, batch, gramian)
                 yield users, userside.contributions(self._terms, batch, rows)
 
-    def user_rows(self, broadcast: Broadcast, history: Ratings) -> Float64Array:
+    def user_rows(self, broadcast: ModelVersion, history: Ratings) -> Float64Array:
         """Rows float64 [n_users, rank], each solved on all of its user's history.
 
         Raises:
@@ -92,7 +92,7 @@ class ImplicitPopulation:
             rows[users] = userside.solve(self._terms, batch, gramian)
         return rows
 
-    def predict(self, broadcast: Broadcast, history: Ratings, targets: Ratings) -> Float64Array:
+    def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
         """Scores float64 [targets.n_ratings], personalised on all of ``history``.
 
         Raises:
@@ -111,7 +111,7 @@ class ImplicitPopulation:
             raise DataError(f"Expected {self._terms.items} items in {where}, as in the model (got {ratings.n_items})")
 
 
-def item_rows(broadcast: Broadcast) -> Float64Array:
+def item_rows(broadcast: ModelVersion) -> Float64Array:
     """Item rows float64 [m, rank] of a model."""
     return received.usable_rows(broadcast.keyed.rows)[:, FACTOR_COLUMNS:].astype(np.float64)
 
@@ -124,7 +124,7 @@ def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int
 
 
 def _batches(
-    entries: Int64Array, first: Int64Array, size: Int64Array, broadcast: Broadcast
+    entries: Int64Array, first: Int64Array, size: Int64Array, broadcast: ModelVersion
 ) -> Iterator[tuple[Int64Array, userside.Batch]]:
     """Users sorted by size, so that padding is small, in batches of bounded memory.
 

@@ -27,7 +27,7 @@ from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpimpl1"
@@ -60,7 +60,7 @@ class ImplicitServer:
         ones = np.ones(self._terms.items)
         return _packed(_State(0, ones, ones, np.zeros((self._terms.items, self._terms.rank))))
 
-    def broadcast(self, state: bytes) -> Broadcast:
+    def broadcast(self, state: bytes) -> ModelVersion:
         """Keyed table "items" [m, 1 + rank]: relative weight, factors. Dense table "gramian" [rank, rank]: V'V.
 
         Raises:
@@ -69,9 +69,9 @@ class ImplicitServer:
         current = self._unpacked(state)
         rows = np.concatenate((current.weights[:, None], current.factors), axis=1).astype(np.float32)
         gramian = (current.factors.T @ current.factors).astype(np.float32)
-        return Broadcast(
+        return ModelVersion(
             version=current.round,
-            tables=(Table(ITEMS_TABLE, rows, keyed=True), Table(GRAMIAN_TABLE, gramian, keyed=False)),
+            tables=(TableValues(ITEMS_TABLE, rows, keyed=True), TableValues(GRAMIAN_TABLE, gramian, keyed=False)),
         )
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:

@@ -32,7 +32,7 @@ from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 from odp.wire.tables import table_bytes
 
 _POPULATION = "fleet"
@@ -57,7 +57,7 @@ class FleetRun:
     rounds: list[dict[str, Any]]
     epsilon: float
     model_sha256: str
-    model: Broadcast
+    model: ModelVersion
     noise: str
     seconds: float
     processes: int
@@ -149,7 +149,7 @@ def run_fleet(
         )
 
 
-def model_digest(model: Broadcast) -> str:
+def model_digest(model: ModelVersion) -> str:
     """SHA-256 of all tables of a model, in hex."""
     digest = hashlib.sha256(str(model.version).encode())
     for table in model.tables:

@@ -15,7 +15,7 @@ from odp.algorithms.factorization.subset import hash_order
 from odp.datasets.ratings import Ratings
 from odp.numerics import parallel
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 kernels = pytest.importorskip("odp.algorithms.dpam.kernels", reason="needs numba")
 item_kernels = pytest.importorskip("odp.algorithms.dpam.item_kernels")
@@ -36,13 +36,15 @@ def some_ratings(seed: int) -> Ratings:
     return Ratings.from_triples("made", users, items, values, low=1, high=5, n_users=USERS, n_items=ITEMS)
 
 
-def some_broadcast(version: int, rank: int, seed: int) -> Broadcast:
+def some_broadcast(version: int, rank: int, seed: int) -> ModelVersion:
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(ITEMS, 3 + rank))
     rows[:, 0] = generator.uniform(-3, 90, ITEMS)
     rows[:, 2] = generator.uniform(0.2, 1, ITEMS)
     globals_ = np.array([[0.7, 2.0]], dtype=np.float32)
-    return Broadcast(version, (Table("items", rows.astype(np.float32), True), Table("globals", globals_, False)))
+    return ModelVersion(
+        version, (TableValues("items", rows.astype(np.float32), True), TableValues("globals", globals_, False))
+    )
 
 
 def positive_matrices(seed: int, count: int, width: int) -> np.ndarray:

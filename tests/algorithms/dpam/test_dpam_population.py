@@ -18,7 +18,7 @@ from odp.algorithms.seam import LocalData
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Slices, Table
+from odp.wire.model import ModelVersion, Slices, TableValues
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -34,16 +34,18 @@ def some_ratings(seed: int, *, low: float = 1, high: float = 5) -> Ratings:
     return Ratings.from_triples("made", users, items, values, low=low, high=high, n_users=USERS, n_items=ITEMS)
 
 
-def some_broadcast(version: int, rank: int, seed: int) -> Broadcast:
+def some_broadcast(version: int, rank: int, seed: int) -> ModelVersion:
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(ITEMS, 3 + rank))
     rows[:, 0] = generator.uniform(-3, 90, ITEMS)
     rows[:, 2] = generator.uniform(0.2, 1, ITEMS)
     globals_ = np.array([[0.7, 2.0]], dtype=np.float32)
-    return Broadcast(version, (Table("items", rows.astype(np.float32), True), Table("globals", globals_, False)))
+    return ModelVersion(
+        version, (TableValues("items", rows.astype(np.float32), True), TableValues("globals", globals_, False))
+    )
 
 
-def hostile(broadcast: Broadcast) -> Broadcast:
+def hostile(broadcast: ModelVersion) -> ModelVersion:
     """The same with a fifth of the rows as no honest server makes them."""
     rows = broadcast.keyed.rows.copy()
     rows[::5] *= np.float32(1e30)
@@ -51,7 +53,7 @@ def hostile(broadcast: Broadcast) -> Broadcast:
     return broadcast.with_rows(rows)
 
 
-def slices_for(broadcast: Broadcast, keys: np.ndarray) -> Slices:
+def slices_for(broadcast: ModelVersion, keys: np.ndarray) -> Slices:
     return Slices(broadcast.version, keys, broadcast.keyed.rows[keys], broadcast.dense)
 
 

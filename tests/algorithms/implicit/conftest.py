@@ -10,7 +10,7 @@ import pytest
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.datasets.ratings import Ratings
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -52,14 +52,14 @@ def some_events() -> Callable[..., Ratings]:
 
 
 @pytest.fixture(scope="session")
-def some_model() -> Callable[..., Broadcast]:
+def some_model() -> Callable[..., ModelVersion]:
     """A model with random rows; a third of the items is outside of the head."""
 
-    def build(*, version: int, items: int, rank: int, seed: int) -> Broadcast:
+    def build(*, version: int, items: int, rank: int, seed: int) -> ModelVersion:
         generator = np.random.default_rng(seed)
         rows = generator.normal(size=(items, 1 + rank)).astype(np.float32)
         rows[:, 0] = generator.uniform(0.2, 1.0, items) * (generator.random(items) < 2 / 3)
         gramian = (rows[:, 1:].T @ rows[:, 1:]).astype(np.float32)
-        return Broadcast(version, (Table("items", rows, True), Table("gramian", gramian, False)))
+        return ModelVersion(version, (TableValues("items", rows, True), TableValues("gramian", gramian, False)))
 
     return build

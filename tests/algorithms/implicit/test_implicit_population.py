@@ -19,14 +19,14 @@ from odp.algorithms.seam import LocalData
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast, Slices
+from odp.wire.model import ModelVersion, Slices
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
 ITEMS, USERS = 40, 25
 
 
-def hostile(model: Broadcast) -> Broadcast:
+def hostile(model: ModelVersion) -> ModelVersion:
     """The same with a fifth of the rows as no honest server makes them."""
     rows = model.keyed.rows.copy()
     rows[::5] *= np.float32(1e30)
@@ -34,7 +34,7 @@ def hostile(model: Broadcast) -> Broadcast:
     return model.with_rows(rows)
 
 
-def slices_for(model: Broadcast, keys: np.ndarray) -> Slices:
+def slices_for(model: ModelVersion, keys: np.ndarray) -> Slices:
     return Slices(model.version, keys, model.keyed.rows[keys], model.dense)
 
 
@@ -55,7 +55,7 @@ def local(events: Ratings, user: int) -> LocalData:
 def test_clients_and_population_make_the_same_contributions_and_sums(
     define_implicit: Define,
     some_events: Callable[..., Ratings],
-    some_model: Callable[..., Broadcast],
+    some_model: Callable[..., ModelVersion],
     seed: int,
     round: int,
     rank: int,
@@ -108,7 +108,7 @@ def test_clients_and_population_make_the_same_contributions_and_sums(
 
 
 def test_items_outside_the_head_are_not_sent(
-    define_implicit: Define, some_events: Callable[..., Ratings], some_model: Callable[..., Broadcast]
+    define_implicit: Define, some_events: Callable[..., Ratings], some_model: Callable[..., ModelVersion]
 ) -> None:
     definition, events = define_implicit(items=ITEMS), some_events(users=USERS, items=ITEMS, seed=3)
     model = some_model(version=1, items=ITEMS, rank=2, seed=3)
@@ -121,7 +121,7 @@ def test_items_outside_the_head_are_not_sent(
 
 
 def test_client_and_population_predict_the_same(
-    define_implicit: Define, some_events: Callable[..., Ratings], some_model: Callable[..., Broadcast]
+    define_implicit: Define, some_events: Callable[..., Ratings], some_model: Callable[..., ModelVersion]
 ) -> None:
     definition = define_implicit(items=ITEMS, rank=3)
     history, targets = (some_events(users=USERS, items=ITEMS, seed=seed) for seed in (1, 2))
@@ -136,7 +136,7 @@ def test_client_and_population_predict_the_same(
 
 
 def test_a_data_set_of_another_size_is_refused(
-    define_implicit: Define, some_events: Callable[..., Ratings], some_model: Callable[..., Broadcast]
+    define_implicit: Define, some_events: Callable[..., Ratings], some_model: Callable[..., ModelVersion]
 ) -> None:
     events, model = some_events(users=USERS, items=ITEMS, seed=1), some_model(version=1, items=ITEMS, rank=2, seed=1)
     with pytest.raises(DataError, match="41 items"):

@@ -23,7 +23,7 @@ from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.privacy.accounting import epsilon, mu_for
 from odp.v1 import common_pb2
-from odp.wire.model import Broadcast
+from odp.wire.model import ModelVersion
 
 Define = Callable[..., common_pb2.TaskDefinition]
 
@@ -56,7 +56,7 @@ def payload_of(definition: common_pb2.TaskDefinition, *, row: list[int], items: 
 def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds(
     define_implicit: Define,
     some_events: Callable[..., Ratings],
-    some_model: Callable[..., Broadcast],
+    some_model: Callable[..., ModelVersion],
     seed: int,
     round: int,
     weighting: str,

@@ -89,7 +89,7 @@ def test_a_sensor_that_cannot_be_read_is_a_condition_that_is_not_met(tmp_path: P
 
 
 def test_the_policy_of_the_documentation_is_one(tmp_path: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "device.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "device.md"
     (block,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     found = policy(tmp_path, block)
     assert all(getattr(found, one.name) != one.default for one in dataclasses.fields(Conditions))

@@ -78,7 +78,7 @@ def test_a_task_with_random_cohorts_costs_what_it_states_once_and_its_delta_on_t
 
 def test_a_device_adds_up_as_the_page_says() -> None:
     """The table of docs/accounting.md, line by line; what it says is rounded up."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "accounting.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "accounting.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| (?:to|and) [^|]*\|[^|]*\| ([0-9.]+) \| ([0-9.e-]+) \|$", page, re.MULTILINE)
     own = [
         terms(1, rounds=tuple((release(1 / 0.3),) for _ in range(5))),

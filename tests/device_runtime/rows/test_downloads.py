@@ -39,7 +39,7 @@ from odp.transport.tls import development_identity
 from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 from odp.wire.blocks import BLOCK_BYTES
-from odp.wire.model import Broadcast, Table
+from odp.wire.model import ModelVersion, TableValues
 from odp.wire.tables import manifest_for
 
 ROWS, WIDTH = 20_011, 32  # 2.4 chunks, 39.1 blocks
@@ -109,7 +109,9 @@ class Published:
         return Services(self.address, self.ca, pinned=pinned, patience=patience)
 
     def publish(self, rows: np.ndarray, version: int) -> tuple[bytes, common_pb2.TableManifest]:
-        manifest = manifest_for(Broadcast(version, (Table("items", rows, keyed=True),)), task_sha256(self.task))
+        manifest = manifest_for(
+            ModelVersion(version, (TableValues("items", rows, keyed=True),)), task_sha256(self.task)
+        )
         signed = sign_manifest(manifest, self.developer)
 
         def stream() -> Iterator[distributor_pb2.PublishRequest]:

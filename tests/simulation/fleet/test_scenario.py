@@ -7,7 +7,7 @@ import pytest
 from odp.errors import ConfigurationError
 from odp.simulation.fleet.scenario import load_scenario, parse_scenario
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fleet.toml"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "fleet.toml"
 SOURCE = '[data]\nsource = "x"\n'
 
 
