@@ -60,7 +60,7 @@ def accuracy(split: Split, seeds: tuple[int, ...]) -> tuple[RunResult, list[Figu
         progress(f"training with item rows in {encoding}")
         changed = dataclasses.replace(task, training=_published_in(task.training, encoding))
         runs[encoding] = [simulate(changed, split, seed=seed) for seed in seeds]
-    errors = {name: np.array([one.test_rmse for one in found]) for name, found in runs.items()}
+    errors = {name: np.array([one.metrics["test_rmse"] for one in found]) for name, found in runs.items()}
     worst = float(np.abs(errors["float16"] - errors["float32"]).max())
     spread = float(errors["float32"].std()) if len(seeds) > 1 else None
     shown = [

@@ -32,10 +32,10 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
+from odp.evaluation.users import user_seeds
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import parallel
 from odp.simulation.engine import noisy_release
-from odp.simulation.users import user_seeds
 from odp.task import Task, UserLevelDP
 from odp.v1 import common_pb2
 

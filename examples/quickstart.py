@@ -23,10 +23,12 @@ task = odp.Task(
 )
 result = odp.simulate(task, ratings, seed=1)
 for done in result.rounds:
-    print(f"round {done.round}: test RMSE {done.test_rmse:.4f}, ε spent {done.epsilon:.4f} of {task.privacy.epsilon:g}")
+    error = done.metrics["test_rmse"]
+    print(f"round {done.round}: test RMSE {error:.4f}, ε spent {done.epsilon:.4f} of {task.privacy.epsilon:g}")
 print("user 0 may like", ", ".join(f"item {item} ({score:.2f})" for item, score in result.recommend(0, count=3)))
 
-pyplot.plot([done.epsilon for done in result.rounds], [done.test_rmse for done in result.rounds], marker="o")
+errors = [done.metrics["test_rmse"] for done in result.rounds]
+pyplot.plot([done.epsilon for done in result.rounds], errors, marker="o")
 pyplot.xlabel("ε spent, per user")
 pyplot.ylabel("test RMSE")
 pyplot.savefig(picture, dpi=120)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from odp.client import TaskHandle
     from odp.datasets import Split
     from odp.enclave.policy import EnclavePolicy
+    from odp.evaluation.baselines import Baselines
     from odp.local.processes import Child, Services
-    from odp.simulation.baselines import Baselines
     from odp.task import Task
     from odp.v1 import server_pb2
     from odp.wire.model import ModelVersion
@@ -194,7 +194,7 @@ def _watch(
     from odp.algorithms.registry import algorithm_for, recommender_for
     from odp.algorithms.release import event_of
     from odp.datasets import merge
-    from odp.simulation.baselines import rmse
+    from odp.evaluation.baselines import rmse
     from odp.v1 import common_pb2, server_pb2
 
     population = recommender_for(task.definition()).population()
@@ -359,8 +359,8 @@ def _finish(
 
     from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
-    from odp.simulation.baselines import baselines
-    from odp.simulation.comparison import comparison_table, draw_progress
+    from odp.evaluation.baselines import baselines
+    from odp.evaluation.comparison import comparison_table, draw_progress
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import write_record
 
@@ -442,7 +442,7 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
             )
         ],
         charges=charges,
-        test_rmse=watched.rmse[-1],
+        metrics={"test_rmse": watched.rmse[-1]},
         seed=seed,
         found=asdict(found),
         notes=[NOT_A_RELEASE],

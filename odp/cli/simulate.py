@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,35 +13,9 @@ from odp.cli.console import console, print_json
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
-    import rich.console
-
+    from odp.algorithms.experiment import Experiment
     from odp.datasets import Ratings
     from odp.task import Question, Task
-
-
-class Console(Protocol):
-    """The module ``console`` of a training's package: how a terminal shows a simulation of it."""
-
-    def simulate(
-        self,
-        task: Task,
-        data: str,
-        ratings: Ratings,
-        *,
-        seed: int,
-        noise: bool,
-        baselines: bool,
-        checkpoint: Path | None,
-        held_out: int | None,
-        output: Path | None,
-        out: rich.console.Console,
-    ) -> dict[str, Any]:
-        """Runs the task on the data set ``data``, prints its figures to ``out`` and writes the record into ``output``.
-
-        Returns:
-          what ``--json`` prints.
-        """
-        ...
 
 
 def simulate(
@@ -85,8 +60,7 @@ def simulate(
 
     The ratings of each user are split 80/10/10 into training, validation and test.
     """
-    from odp.algorithms.choices import trainings
-    from odp.algorithms.registry import part_of
+    from odp.algorithms.experiment import experiment_of
     from odp.datasets import load
     from odp.errors import ConfigurationError
     from odp.simulation.record import plain
@@ -102,22 +76,86 @@ def simulate(
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
         simulate_task(planned, ratings, seed=seed, noise=noise, output=output, json=json)
         return
-    training = next(name for name, kind in trainings().items() if isinstance(planned.training, kind))
-    module: Console = part_of(training, "console")
-    summary = module.simulate(
-        planned,
-        data,
-        ratings,
-        seed=seed,
-        noise=noise,
-        baselines=baselines,
-        checkpoint=checkpoint,
-        held_out=held_out,
-        output=output,
-        out=console(),
+    experiment = experiment_of(planned, data, ratings, seed=seed, held_out=held_out)
+    summary = _train(
+        planned, experiment, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, output=output
     )
     if json:
         print_json(plain(summary))
+
+
+def _train(
+    task: Task,
+    experiment: Experiment,
+    *,
+    seed: int,
+    noise: bool,
+    baselines: bool,
+    checkpoint: Path | None,
+    output: Path | None,
+) -> dict[str, Any]:
+    """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    from odp.evaluation.comparison import spending_table
+    from odp.evaluation.spending import spending
+    from odp.simulation.engine import RoundResult
+    from odp.simulation.engine import simulate as run
+    from odp.simulation.inputs import SIMULATION, notes, sampling_note
+    from odp.simulation.record import run_record, write_record
+
+    out, split = console(), experiment.split
+    lines = [SIMULATION, *notes(experiment.population), *sampling_note(task)]
+    if not noise:
+        lines.append("noise is off: this run shows what privacy costs, and protects nobody")
+    lines += experiment.notes(noise=noise)
+    for line in lines:
+        out.print(f"note: {line}")
+    table = Table("round", "devices", "ε spent", *experiment.columns, "seconds")
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True) as bar:
+        shown = bar.add_task("simulating", total=None, users="")
+
+        def on_users(number: int, users: int, rounds: int) -> None:
+            population = split.train.n_users
+            bar.update(shown, total=rounds * population, completed=number * population + users)
+            bar.update(shown, users=f"round {number}: {users:,} of {population:,} users")
+
+        def on_round(result: RoundResult) -> None:
+            bar.update(shown, description=experiment.headline(result.metrics))
+            table.add_row(
+                str(result.round),
+                str(result.contributions),
+                f"{result.epsilon:.4f}",
+                *experiment.cells(result.metrics),
+                f"{result.seconds:.1f}",
+            )
+
+        finished = run(task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint)
+    out.print(table)
+    spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
+    if spent:
+        out.print(spending_table(spent))
+    metrics = experiment.final_metrics(finished)
+    compared = experiment.compare(finished, metrics, baselines=baselines, out=out)
+    if output is not None:
+        record = run_record(
+            kind="simulation",
+            task=task,
+            split=experiment.tested,
+            rounds=[result.to_json() for result in finished.rounds],
+            charges=finished.charges,
+            metrics=metrics,
+            seed=seed,
+            noise=finished.noisy,
+            found=compared.get("baselines"),
+            diagnostics=experiment.diagnose(finished),
+            totals=finished.totals,
+            notes=lines,
+        )
+        out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
+    return finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
 
 
 def _planned(

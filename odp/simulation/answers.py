@@ -14,13 +14,13 @@ from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.algorithms.seam import Answers
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.noise import NoNoise, SeededNoise
+from odp.evaluation.users import user_seeds
 from odp.numerics.arrays import Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import DistributedRelease, GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.inputs import SIMULATION
-from odp.simulation.noise import NoNoise, SeededNoise
-from odp.simulation.users import user_seeds
 from odp.task import Question, check_delta_for
 
 _ROUND = 0

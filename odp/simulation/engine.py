@@ -14,26 +14,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from odp.algorithms.registry import part_of, recommender_for, training_of
+from odp.algorithms.experiment import Evaluation, Metrics, evaluation_of
+from odp.algorithms.registry import recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import DeclaredRelease, LocalRows, NoisyTensors, Query
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
+from odp.evaluation.ranking import Ranking
+from odp.evaluation.users import draw_users, user_seeds
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
-from odp.simulation.noise import NoNoise, RoundedNormals, SeededNoise
-from odp.simulation.ranking import Ranking
 from odp.simulation.totals import NoisyTotals, noisy_totals
-from odp.simulation.users import draw_users, user_seeds
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion, Slices
@@ -46,37 +47,42 @@ MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
 
 
-class Evaluation(Protocol):
-    """The class ``TaskEvaluation`` of an algorithm's module ``evaluation``, made of a definition.
-
-    How good a model is on data that the researcher owns, in the algorithm's own figures: not a private release.
-    """
-
-    def figures(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
-        """Those after a round, by field of ``RoundResult``; ``history`` is all but the tests."""
-        ...
-
-    def ranking(self, model: ModelVersion, history: Ratings, targets: Ratings) -> Ranking | None:
-        """How the model ranks ``targets``; None of a model that ranks nothing, and without targets."""
-        ...
+#: Every round of a saved run has these keys, in this order: null where its algorithm has no such metric.
+_COLUMNS = (
+    "round",
+    "contributions",
+    "epsilon",
+    "validation_rmse",
+    "test_rmse",
+    "seconds",
+    "validation_recall",
+    "validation_ndcg",
+)
+#: So has the summary of a run.
+_SUMMARY_METRICS = ("test_rmse", "validation_rmse")
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One simulated round. ``epsilon`` is the task's spend so far; RMSE of the model that the round produced.
+    """One simulated round.
 
-    For implicit feedback both RMSEs are NaN, and ``validation_recall`` and ``validation_ndcg`` are Recall@20 and
-    NDCG@20 over at most 4,096 users.
+    Attributes:
+      epsilon: Spent by the task so far.
+      metrics: Of the model that the round produced, as its algorithm names them: ``odp.DPAM`` has ``validation_rmse``
+        and ``test_rmse``; ``odp.ImplicitDPAM`` has ``validation_recall`` and ``validation_ndcg``, at 20 and over at
+        most 4,096 users. NaN where there is nothing to test on.
     """
 
     round: int
     contributions: int
     epsilon: float
-    validation_rmse: float
-    test_rmse: float
+    metrics: Mapping[str, float]
     seconds: float
-    validation_recall: float = math.nan
-    validation_ndcg: float = math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, NaN and infinities among them."""
+        own = {"round": self.round, "contributions": self.contributions, "epsilon": self.epsilon}
+        return dict.fromkeys(_COLUMNS, math.nan) | own | {"seconds": self.seconds} | dict(self.metrics)
 
 
 @dataclass(frozen=True)
@@ -84,10 +90,10 @@ class RunResult:
     """A finished simulation.
 
     Attributes:
-      test_rmse: RMSE on the test ratings of the final model, each user solved on train and validation ratings.
+      metrics: Of the final model, as its algorithm names them: ``odp.DPAM`` has ``test_rmse`` and ``validation_rmse``,
+        each user solved on train and validation ratings for the test, and NaN without such ratings;
+        ``odp.ImplicitDPAM`` has ``test_ranking`` and ``validation_ranking`` on all users with such items.
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
-      test_rmse, validation_rmse: NaN where there are no such ratings, or for implicit feedback.
-      test_ranking, validation_ranking: Of implicit feedback, on all users with such items; None elsewhere.
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
       totals: What every release told as a whole, in order; also of rounds that a checkpoint had.
@@ -98,16 +104,13 @@ class RunResult:
     rounds: tuple[RoundResult, ...]
     charges: tuple[tuple[Event, ...], ...]
     model: ModelVersion
-    test_rmse: float
-    validation_rmse: float
+    metrics: Metrics
     epsilon: float
     delta: float
     seconds: float
     history: Ratings = field(repr=False)
     totals: tuple[NoisyTotals, ...]
     item_counts: Float64Array = field(repr=False)
-    test_ranking: Ranking | None = None
-    validation_ranking: Ranking | None = None
 
     @property
     def noisy(self) -> bool:
@@ -128,14 +131,12 @@ class RunResult:
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""
-        rankings = {"test": self.test_ranking, "validation": self.validation_ranking}
+        metrics = dict.fromkeys(_SUMMARY_METRICS) | {name: _plain(value) for name, value in self.metrics.items()}
         return {
             "statement": SIMULATION,
             "task": self.task.name,
-            "test_rmse": _number(self.test_rmse),
-            "validation_rmse": _number(self.validation_rmse),
-            **{f"{part}_ranking": found.to_json() for part, found in rankings.items() if found is not None},
-            "epsilon": _number(self.epsilon),
+            **metrics,
+            "epsilon": _plain(self.epsilon),
             "delta": self.delta,
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
@@ -143,8 +144,10 @@ class RunResult:
         }
 
 
-def _number(value: float) -> float | None:
-    """``value``, or None where JSON has no word for it: no noise, or no ratings to test on."""
+def _plain(value: Any) -> Any:
+    """A metric as JSON has it; None for a number that is not finite: no noise, or no ratings to test on."""
+    if isinstance(value, Ranking):
+        return value.to_json()
     return value if math.isfinite(value) else None
 
 
@@ -224,7 +227,7 @@ def simulate(
     history = merge(split.train, split.validation)
 
     server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
-    evaluation: Evaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
+    evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
     told: list[NoisyTotals] = []
@@ -233,7 +236,7 @@ def simulate(
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
         place = saved.read()
         if place is not None:
-            state, rounds = place.state, [_restored(record) for record in place.rounds]
+            state, rounds = place.state, [_restored(record, evaluation) for record in place.rounds]
             told = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     charges: list[tuple[Event, ...]] = []
@@ -269,7 +272,7 @@ def simulate(
                 contributions=split.train.n_users,
                 epsilon=_spent(charges, definition, noise),
                 seconds=time.perf_counter() - began,
-                **evaluation.figures(broadcast, split, history),
+                metrics=evaluation.after_round(broadcast, split, history),
             )
         )
         if saved is not None:
@@ -281,16 +284,13 @@ def simulate(
         rounds=tuple(rounds),
         charges=tuple(charges),
         model=broadcast,
-        test_rmse=rounds[-1].test_rmse,
-        validation_rmse=rounds[-1].validation_rmse,
         epsilon=rounds[-1].epsilon,
         delta=task.privacy.delta,
         seconds=time.perf_counter() - started,
         history=history,
         totals=tuple(told),
         item_counts=server.counts(state),
-        test_ranking=evaluation.ranking(broadcast, history, split.test),
-        validation_ranking=evaluation.ranking(broadcast, split.train, split.validation),
+        metrics=evaluation.after_training(broadcast, split, history, last=rounds[-1].metrics),
     )
 
 
@@ -354,13 +354,18 @@ def _record(result: RoundResult) -> dict[str, Any]:
     """JSON has no infinity and no NaN."""
     return {
         name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
-        for name, value in asdict(result).items()
+        for name, value in result.to_json().items()
     }
 
 
-def _restored(record: dict[str, Any]) -> RoundResult:
-    values: dict[str, Any] = {name: float(value) if isinstance(value, str) else value for name, value in record.items()}
-    return RoundResult(**values)
+def _restored(record: dict[str, Any], evaluation: Evaluation) -> RoundResult:
+    return RoundResult(
+        round=record["round"],
+        contributions=record["contributions"],
+        epsilon=float(record["epsilon"]),
+        metrics={name: float(record[name]) for name in evaluation.round_metrics},
+        seconds=record["seconds"],
+    )
 
 
 def check_population(task: Task, ratings: Ratings) -> None:

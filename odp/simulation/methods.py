@@ -12,11 +12,11 @@ from odp.algorithms.implicit import evaluation as implicit
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
-from odp.simulation import baselines
-from odp.simulation.dp_sgd import dp_sgd
+from odp.evaluation import baselines
+from odp.evaluation.dp_sgd import dp_sgd
+from odp.evaluation.ranking import Ranking
 from odp.simulation.engine import simulate
 from odp.simulation.presets import preset_task
-from odp.simulation.ranking import Ranking
 from odp.task import Task
 
 
@@ -66,7 +66,7 @@ def _error(of: Callable[[Task, Split, int], float]) -> Score:
 
 
 def _dpam(task: Task, split: Split, seed: int) -> float:
-    return simulate(task, split, seed=seed).test_rmse
+    return float(simulate(task, split, seed=seed).metrics["test_rmse"])
 
 
 def _dp_sgd(task: Task, split: Split, seed: int) -> float:
@@ -104,7 +104,12 @@ RANKING_METHODS = (
     Method(
         "DP popularity", "ε, δ", True, _ranked(lambda task, split, seed: implicit.dp_popularity(task, split, seed=seed))
     ),
-    Method("DPAM", "ε, δ", True, _ranked(lambda task, split, seed: simulate(task, split, seed=seed).test_ranking)),
+    Method(
+        "DPAM",
+        "ε, δ",
+        True,
+        _ranked(lambda task, split, seed: simulate(task, split, seed=seed).metrics.get("test_ranking")),
+    ),
     Method(
         "iALS, all data in one place",
         "not private",
@@ -124,7 +129,7 @@ def contest_for(ratings: Ratings, *, preset: str) -> Contest:
     def with_features(task: Task, split: Split, seed: int) -> float:
         privacy = task.privacy
         richer = preset_task(preset, ratings, epsilon=privacy.epsilon, delta=privacy.delta, features=True)
-        return simulate(richer, split, seed=seed).test_rmse
+        return _dpam(richer, split, seed)
 
     place = RATING_METHODS.index(_DPAM) + 1
     method = Method("DPAM with public item features", "ε, δ", True, _error(with_features))

@@ -13,15 +13,16 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from odp.algorithms.experiment import Diagnostics, Metrics
 from odp.datasets.ratings import Split
 from odp.errors import DataError
+from odp.evaluation.ranking import Ranking
+from odp.evaluation.spending import spending
 from odp.privacy.events import Event
-from odp.simulation.ranking import Ranking
-from odp.simulation.spending import spending
 from odp.simulation.totals import NoisyTotals
 from odp.task import Task
 from odp.transport.state_folder import write_atomically
@@ -42,12 +43,8 @@ _REQUIRED = (
 )
 
 
-class Diagnostics(Protocol):
-    """Where a model is good and where it is not, in its algorithm's own figures."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        ...
+#: Final metrics of every record: null where its algorithm has no such metric.
+_METRICS = ("test_rmse", "test_ranking")
 
 
 def run_record(
@@ -57,8 +54,7 @@ def run_record(
     split: Split,
     rounds: Sequence[Mapping[str, Any]],
     charges: Sequence[Sequence[Event]],
-    test_rmse: float | None = None,
-    ranking: Ranking | None = None,
+    metrics: Metrics,
     seed: int,
     noise: bool = True,
     found: Mapping[str, Any] | None = None,
@@ -71,10 +67,9 @@ def run_record(
     Args:
       kind: "simulation" or "platform".
       task, split, seed: what was run.
-      rounds: at least ``round`` and ``epsilon`` each, and the figures by name.
+      rounds: at least ``round`` and ``epsilon`` each, and the metrics by name.
       charges: one sequence per round.
-      test_rmse: of the final model, where it predicts ratings.
-      ranking: of the held-out items by the final model, where it ranks.
+      metrics: of the final model, by name; those on the test part are recorded.
       noise: whether there was any; without it nothing was spent, and nothing is protected.
       found: baselines on the same split, by name: an RMSE each, or a ranking.
       diagnostics: of the final model.
@@ -104,14 +99,17 @@ def run_record(
         "spending": [asdict(spend) for spend in spent],
         "epsilon": spent[-1].epsilon_so_far if spent else None,
         "delta": task.privacy.delta,
-        "test_rmse": test_rmse,
-        "test_ranking": None if ranking is None else ranking.to_json(),
+        **{name: _plain_metric(metrics.get(name)) for name in _METRICS},
         "baselines": None if found is None else dict(found),
         "diagnostics": None if diagnostics is None else diagnostics.to_json(),
         "noisy_totals": [asdict(total) for total in totals],
         "notes": list(notes),
         "versions": versions(),
     }
+
+
+def _plain_metric(value: float | Ranking | None) -> Any:
+    return value.to_json() if isinstance(value, Ranking) else value
 
 
 def versions() -> dict[str, str]:

@@ -7,8 +7,9 @@ import html
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from odp.algorithms.experiment import Quality, qualities
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,50 +25,12 @@ _SIMULATION_ONLY = (
     "Simulation only: read from the researcher's own ratings without noise; no platform could compute it, and it must "
     "not be published for a private population."
 )
-_BASELINES = {
-    "global_mean": "global mean",
-    "user_mean": "user mean, on the device",
-    "dp_item_mean": "DP item mean, same ε and δ",
-    "dp_item_user_bias": "DP item mean + user bias, same ε and δ",
-    "als_ceiling": "ALS, all data in one place, not private",
-    "dp_popularity": "DP popularity, same ε and δ",
-    "ials_ceiling": "iALS, all data in one place, not private",
-}
 
 
-@dataclass(frozen=True)
-class _Quality:
-    """How a kind of model is measured.
-
-    Attributes:
-      title: of the section on rounds.
-      entries: what is held out.
-      rounds: (key of a round, label), drawn over the rounds.
-      buckets: (key of a bucket, label); the first is drawn.
-    """
-
-    title: str
-    entries: str
-    rounds: tuple[tuple[str, str], ...]
-    buckets: tuple[tuple[str, str], ...]
-
-    @staticmethod
-    def of(record: Mapping[str, Any]) -> _Quality:
-        return _RATINGS if record.get("test_ranking") is None else _RANKINGS
-
-
-_RATINGS = _Quality(
-    title="Error",
-    entries="ratings",
-    rounds=(("test_rmse", "test RMSE"), ("validation_rmse", "validation RMSE")),
-    buckets=(("rmse", "test RMSE"),),
-)
-_RANKINGS = _Quality(
-    title="Recall and NDCG",
-    entries="items",
-    rounds=(("validation_recall", "validation Recall@20"), ("validation_ndcg", "validation NDCG@20")),
-    buckets=(("recall", "test Recall@20"), ("ndcg", "test NDCG@20")),
-)
+def _quality_of(record: Mapping[str, Any]) -> Quality:
+    """That of the first training whose final metric the record has: a record does not name its training."""
+    known = qualities()
+    return next((quality for quality in known if record.get(quality.final) is not None), known[0])
 
 
 def render_html(record: Mapping[str, Any]) -> str:
@@ -76,11 +39,11 @@ def render_html(record: Mapping[str, Any]) -> str:
     Raises:
       KeyError: the record lacks a section that ``read_record`` requires.
     """
-    data, diagnostics, quality = record["data"], record.get("diagnostics"), _Quality.of(record)
+    data, diagnostics, quality = record["data"], record.get("diagnostics"), _quality_of(record)
     name = html.escape(str(record["task"].get("name", "")))
     parts = [
         f"<h1>Run {name} on {html.escape(str(data['name']))}</h1>",
-        _summary(record),
+        _summary(record, quality),
         *(f'<p class="note">{html.escape(str(note))}</p>' for note in record.get("notes", ())),
         f"<h2>{quality.title} and ε by round</h2>",
         _image(_draw_rounds(record, quality)),
@@ -102,14 +65,14 @@ def render_html(record: Mapping[str, Any]) -> str:
         ]
     parts += ["<h2>What was clipped</h2>", _clipping(record)]
     if record.get("baselines"):
-        parts += ["<h2>Baselines on the same split</h2>", _baselines(record)]
+        parts += ["<h2>Baselines on the same split</h2>", _baselines(record, quality)]
     parts += ["<h2>Settings</h2>", _settings(record), "<h2>Versions</h2>", _pairs(record["versions"])]
     title = f"<title>ODP run {name}</title>"
     head = f'<head><meta charset="utf-8">{title}<style>{_STYLE}</style></head>'
     return f'<!doctype html>\n<html lang="en">{head}<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
-def _summary(record: Mapping[str, Any]) -> str:
+def _summary(record: Mapping[str, Any], quality: Quality) -> str:
     data, epsilon = record["data"], record.get("epsilon")
     if epsilon is None:
         spent = "noise was off: nothing is protected"
@@ -117,18 +80,18 @@ def _summary(record: Mapping[str, Any]) -> str:
         spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, all data or none, all releases included"
     what = "simulated on one machine" if record["kind"] == "simulation" else "trained by devices and enclaves"
     return (
-        f"<p><b>Test {_headline(record)}</b>; {spent}.<br>"
+        f"<p><b>Test {_headline(record, quality)}</b>; {spent}.<br>"
         f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training "
-        f"{_Quality.of(record).entries}; {what}; "
+        f"{quality.entries}; {what}; "
         f"seed {record.get('seed')}.</p>"
     )
 
 
-def _headline(record: Mapping[str, Any]) -> str:
-    ranking = record.get("test_ranking")
-    if ranking is None:
-        return f"RMSE {record['test_rmse']:.4f}"
-    return ", ".join(f"{_metric(key)} {value:.4f}" for key, value in ranking.items() if key != "users")
+def _headline(record: Mapping[str, Any], quality: Quality) -> str:
+    final = record[quality.final]
+    if not isinstance(final, Mapping):
+        return f"{quality.label} {final:.4f}"
+    return ", ".join(f"{_metric(key)} {value:.4f}" for key, value in final.items() if key != "users")
 
 
 def _metric(key: str) -> str:
@@ -137,7 +100,7 @@ def _metric(key: str) -> str:
     return f"{'NDCG' if name == 'ndcg' else name.capitalize()}@{cutoff}"
 
 
-def _rounds(record: Mapping[str, Any], quality: _Quality) -> str:
+def _rounds(record: Mapping[str, Any], quality: Quality) -> str:
     rows = [
         (
             str(entry["round"]),
@@ -168,7 +131,7 @@ def _spending(record: Mapping[str, Any]) -> str:
     return text + _table(("round", "release", "μ", "share of μ²", "ε so far"), rows)
 
 
-def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, quality: _Quality) -> str:
+def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, quality: Quality) -> str:
     measured = [(key, label) for key, label in quality.buckets if any(entry[key] is not None for entry in buckets)]
     rows = [
         (
@@ -209,18 +172,16 @@ def _clipping(record: Mapping[str, Any]) -> str:
     return text + f'<p class="only">{_SIMULATION_ONLY}</p>' + _table(("", "what", "share"), rows)
 
 
-def _baselines(record: Mapping[str, Any]) -> str:
-    ranking = record.get("test_ranking")
-    if ranking is not None:
-        keys = [key for key in ranking if key != "users"]
-        found = {_BASELINES.get(name, name): values for name, values in record["baselines"].items()}
-        ranked = [
-            (name, *(_number(values[key], ".4f") for key in keys))
-            for name, values in (found | {"this model": ranking}).items()
-        ]
-        return _table(("method", *(_metric(key) for key in keys)), ranked)
-    rows = [(_BASELINES.get(name, name), _number(value, ".4f")) for name, value in record["baselines"].items()]
-    return _table(("method", "test RMSE"), [*rows, ("this model", f"{record['test_rmse']:.4f}")])
+def _baselines(record: Mapping[str, Any], quality: Quality) -> str:
+    final = record[quality.final]
+    methods = {quality.baselines.get(name, name): value for name, value in record["baselines"].items()}
+    methods["this model"] = final
+    if not isinstance(final, Mapping):
+        rows = [(name, _number(value, ".4f")) for name, value in methods.items()]
+        return _table(("method", f"test {quality.label}"), rows)
+    keys = [key for key in final if key != "users"]
+    ranked = [(name, *(_number(values[key], ".4f") for key in keys)) for name, values in methods.items()]
+    return _table(("method", *(_metric(key) for key in keys)), ranked)
 
 
 def _settings(record: Mapping[str, Any]) -> str:
@@ -256,7 +217,7 @@ def _number(value: Any, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _draw_rounds(record: Mapping[str, Any], quality: _Quality) -> bytes:
+def _draw_rounds(record: Mapping[str, Any], quality: Quality) -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -280,7 +241,7 @@ def _draw_rounds(record: Mapping[str, Any], quality: _Quality) -> bytes:
     return _png(figure)
 
 
-def _draw_buckets(buckets: Sequence[Mapping[str, Any]], label: str, quality: _Quality) -> bytes:
+def _draw_buckets(buckets: Sequence[Mapping[str, Any]], label: str, quality: Quality) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 2.8), layout="constrained")

@@ -34,12 +34,12 @@ from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError, OdpError
+from odp.evaluation.noise import noised
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import Event, GaussianRelease, adjacency_of
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.simulation.engine import RunResult, simulate
-from odp.simulation.noise import noised
 from odp.simulation.presets import preset_task
 from odp.task import Task
 
@@ -239,7 +239,7 @@ def _drawn(base: Task, rng: np.random.Generator) -> Task:
 
 def _scored(task: Task, run: RunResult, split: Split, *, noise: IntegerNoise | None) -> Trial:
     if noise is None:
-        return Trial(task, run.validation_rmse, ())
+        return Trial(task, run.metrics["validation_rmse"], ())
     privacy, validation = task.privacy, split.validation
     predicted = recommender_for(task.definition()).population().predict(run.model, split.train, validation)
     largest = ((validation.high - validation.low) / 2) ** 2

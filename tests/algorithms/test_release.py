@@ -11,9 +11,9 @@ import pytest
 from odp.algorithms.release import charge_of, charges_of, draw_noise, event_of, round_charges, to_values
 from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ConfigurationError, PrivacyError
+from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.privacy.events import DistributedRelease, GaussianRelease, Sampling
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
-from odp.simulation.noise import NoNoise, SeededNoise
 from odp.v1 import common_pb2
 
 

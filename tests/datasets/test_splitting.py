@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from odp.datasets import Ratings, Split, permutation_split, random_split
-from odp.simulation.ranking import StrongSplit, strong_split
+from odp.evaluation.ranking import StrongSplit, strong_split
 
 WHOLE = Ratings.from_triples(
     "many", np.arange(4000) // 20, np.arange(4000) % 20 + np.arange(4000) // 20 % 7, np.ones(4000), low=0, high=1

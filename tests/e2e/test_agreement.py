@@ -13,10 +13,10 @@ from e2e.world import World, device_seeds, released_charges, small_task
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings, Split
+from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.signed.task import open_task
 from odp.simulation import engine
-from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
 
 

@@ -11,7 +11,7 @@ from e2e.world import World, small_task
 
 import odp
 from odp.datasets import Ratings
-from odp.simulation.noise import NoNoise
+from odp.evaluation.noise import NoNoise
 from odp.wire.model import ModelVersion
 
 

@@ -32,9 +32,9 @@ from odp.cli.main import app
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StaleModel
+from odp.evaluation.noise import NoNoise
 from odp.public_tables.candidates import candidate_tables
 from odp.signed.task import model_sha256
-from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
 
 CLUSTERS = 6

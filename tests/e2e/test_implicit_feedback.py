@@ -14,9 +14,9 @@ import odp
 from device_runtime import Store, download_model, recommend, store_path
 from device_runtime.tasks.charters import CharterMemory
 from odp.datasets import Ratings, Split
+from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.simulation import engine
-from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
 
 

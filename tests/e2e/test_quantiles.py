@@ -25,10 +25,10 @@ from odp.algorithms.seam import LocalRows
 from odp.crypto.signing import SigningKey
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
+from odp.evaluation.noise import NoNoise
+from odp.evaluation.users import user_seeds
 from odp.privacy.accounting import epsilon
 from odp.signed.task import check_definition, open_task
-from odp.simulation.noise import NoNoise
-from odp.simulation.users import user_seeds
 from odp.task_file import parse_task, render_task
 from odp.v1 import common_pb2
 from odp.wire.model import Slices

@@ -29,9 +29,9 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enrolment.storage import Grant, KeyRecord
 from odp.enrolment.storage import Storage as IssuerStorage
 from odp.errors import ContributionRefused, PrivacyError, Refusal
+from odp.evaluation.noise import NoNoise
 from odp.privacy.ledger_entry import ReleaseState, entries_of
 from odp.privacy.ledger_state import LedgerHead
-from odp.simulation.noise import NoNoise
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.log_files import LogFiles

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from odp.errors import ConfigurationError
+from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.privacy.mechanisms import OperatingSystemNoise
-from odp.simulation.noise import NoNoise, SeededNoise
 
 
 def test_the_source_of_releases_cannot_be_seeded():

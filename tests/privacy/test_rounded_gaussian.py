@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.special import ndtr
 
 from odp.errors import ConfigurationError, PrivacyError
+from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import ADDED_DELTA, GaussianNoise, OperatingSystemNoise, RoundedGaussian, rounded_gaussian
-from odp.simulation.noise import SeededNoise
 
 FALSE_ALARM = 1e-6
 HIGH = MPContext()

@@ -355,7 +355,7 @@ def test_r173_a_start_after_the_worst_load_that_is_allowed_takes_at_most_ten_sec
     make_world: Make, tmp_path: Path
 ) -> None:
     """Processor time, which a busy machine does not stretch: a third of the limit is what it takes."""
-    from odp.simulation.noise import NoNoise
+    from odp.evaluation.noise import NoNoise
     from trusted_aggregator.enclave.opened_task import OpenedTask
 
     world = make_world(minimum=3)

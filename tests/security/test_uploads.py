@@ -14,7 +14,7 @@ import pytest
 from odp.crypto import HpkeKey, domains, seal
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
-from odp.simulation.noise import NoNoise
+from odp.evaluation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
 
 Make = Callable[..., Any]

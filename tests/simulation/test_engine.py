@@ -12,9 +12,9 @@ import pytest
 import odp
 from odp.datasets import Ratings, Split, random_split
 from odp.errors import DataError, PrivacyError
+from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon
 from odp.simulation.engine import RoundResult, RunResult, check_population, simulate
-from odp.simulation.noise import NoNoise
 
 RATINGS = odp.synthetic_movielens(n_users=150, n_items=40, ratings_per_user=15, seed=4)
 
@@ -37,7 +37,10 @@ def run() -> RunResult:
 
 def _same(ours: RunResult, theirs: RunResult) -> bool:
     tables = zip(ours.model.tables, theirs.model.tables, strict=True)
-    return all(a.rows.tobytes() == b.rows.tobytes() for a, b in tables) and ours.test_rmse == theirs.test_rmse
+    return (
+        all(a.rows.tobytes() == b.rows.tobytes() for a, b in tables)
+        and ours.metrics["test_rmse"] == theirs.metrics["test_rmse"]
+    )
 
 
 def test_a_seed_repeats_the_run_bit_for_bit_and_another_does_not(run: RunResult) -> None:
@@ -84,7 +87,7 @@ def test_progress_is_told_round_by_round(run: RunResult) -> None:
     assert told == list(again.rounds)
     assert [result.round for result in told] == list(range(len(run.rounds)))
     assert {result.contributions for result in told} == {150}
-    assert again.test_rmse == told[-1].test_rmse
+    assert again.metrics["test_rmse"] == told[-1].metrics["test_rmse"]
 
 
 def test_a_split_is_taken_as_it_is(run: RunResult) -> None:
@@ -94,7 +97,7 @@ def test_a_split_is_taken_as_it_is(run: RunResult) -> None:
 def test_a_population_without_test_ratings_has_no_rmse_and_its_json_says_null() -> None:
     nothing = RATINGS.take(np.zeros(RATINGS.n_ratings, dtype=bool))
     result = simulate(_task(rank=0), Split(train=RATINGS, validation=nothing, test=nothing))
-    assert math.isnan(result.test_rmse)
+    assert math.isnan(result.metrics["test_rmse"])
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["test_rmse"] is None
 
 

@@ -22,10 +22,11 @@ from odp.algorithms.implicit import evaluation as implicit
 from odp.algorithms.seam import DeclaredRelease
 from odp.datasets import Ratings, Split, random_split
 from odp.datasets.splitting import permutation_split
+from odp.evaluation import baselines, dp_sgd
 from odp.privacy import composition
 from odp.privacy.events import Event, SampledRound, releases_of
 from odp.simulation import answers as statistics
-from odp.simulation import baselines, dp_sgd, engine, tuning
+from odp.simulation import engine, tuning
 from odp.simulation.presets import preset_task
 
 USERS, ITEMS, HOSTILE, IDLE = 40, 25, 3, 8

@@ -57,8 +57,8 @@ def test_estimates_bear_the_draw_the_model_is_close_to_that_of_all_users(run):
     """Half of the users at the noise that this allows: worse than all of them, better than a constant."""
     full = simulate(_task(None), SPLIT, seed=3)
     constant = float(SPLIT.test.values.std())
-    assert full.test_rmse < run.test_rmse + 0.02
-    assert run.test_rmse < 0.97 * constant
+    assert full.metrics["test_rmse"] < run.metrics["test_rmse"] + 0.02
+    assert run.metrics["test_rmse"] < 0.97 * constant
     counts = [result.model.keyed.rows[:, 0].sum() for result in (run, full)]
     assert counts[0] == pytest.approx(counts[1] / 2, rel=0.15)
 
@@ -74,12 +74,12 @@ def test_a_seed_repeats_the_run_and_a_checkpoint_goes_on_with_the_same_draws(run
     with pytest.raises(Stop):
         simulate(_task(0.5), SPLIT, seed=3, checkpoint=tmp_path / "c", on_round=stop)
     resumed = simulate(_task(0.5), SPLIT, seed=3, checkpoint=tmp_path / "c")
-    assert resumed.test_rmse == run.test_rmse
+    assert resumed.metrics["test_rmse"] == run.metrics["test_rmse"]
     assert resumed.epsilon == run.epsilon
 
 
 def test_nobody_drawn_is_a_round_of_noise():
-    assert simulate(_task(1e-6, eps=math.inf), SPLIT, seed=1).test_rmse > 0
+    assert simulate(_task(1e-6, eps=math.inf), SPLIT, seed=1).metrics["test_rmse"] > 0
 
 
 def test_more_users_than_the_task_accepts_are_refused():

@@ -11,10 +11,10 @@ import pytest
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, StateError
+from odp.evaluation.noise import RoundedNormals, SeededNoise
 from odp.privacy.mechanisms import GaussianNoise
 from odp.simulation import engine
 from odp.simulation.engine import RoundResult, simulate
-from odp.simulation.noise import RoundedNormals, SeededNoise
 
 RATINGS = odp.synthetic_movielens(n_users=150, n_items=60, ratings_per_user=20, seed=1)
 
@@ -62,7 +62,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_interrupted(
     )
     for ours, theirs in zip(resumed.model.tables, whole.model.tables, strict=True):
         np.testing.assert_array_equal(ours.rows, theirs.rows)
-    assert resumed.test_rmse == whole.test_rmse
+    assert resumed.metrics["test_rmse"] == whole.metrics["test_rmse"]
     assert resumed.charges == whole.charges
     assert resumed.totals == whole.totals
     assert [result.round for result in told] == [0, 1, 2, 3]
@@ -104,7 +104,7 @@ def test_noise_that_cannot_be_repeated_needs_a_run_without_checkpoint(tmp_path: 
 def test_a_run_without_noise_resumes_too(tmp_path: Path) -> None:
     interrupted_after(2, tmp_path, noise=False)
     resumed = simulate(task_for(), RATINGS, seed=3, noise=False, checkpoint=tmp_path)
-    assert resumed.test_rmse == simulate(task_for(), RATINGS, seed=3, noise=False).test_rmse
+    assert resumed.metrics["test_rmse"] == simulate(task_for(), RATINGS, seed=3, noise=False).metrics["test_rmse"]
     assert all(result.epsilon == float("inf") for result in resumed.rounds)
 
 

@@ -46,7 +46,7 @@ def test_users_with_no_or_one_rating_run_and_are_counted() -> None:
     assert said[0].startswith("1 of 43 users without ratings")
     assert said[1].startswith("2 of 43 users with a single rating")
     result = simulate(task_for(ratings, rank=2), ratings, seed=1)
-    assert math.isfinite(result.test_rmse)
+    assert math.isfinite(result.metrics["test_rmse"])
     assert result.rounds[0].contributions == 43
 
 

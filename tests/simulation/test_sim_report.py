@@ -19,7 +19,7 @@ from odp.algorithms.dpam.diagnostics import diagnose
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import random_split, synthetic_movielens
 from odp.errors import DataError
-from odp.simulation.baselines import baselines
+from odp.evaluation.baselines import baselines
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
 from odp.simulation.record import plain, read_record, run_record, write_record
@@ -49,9 +49,9 @@ def record(run: tuple[RunResult, list[NoisyTotals]]) -> dict[str, Any]:
         kind="simulation",
         task=result.task,
         split=SPLIT,
-        rounds=[asdict(entry) for entry in result.rounds],
+        rounds=[entry.to_json() for entry in result.rounds],
         charges=result.charges,
-        test_rmse=result.test_rmse,
+        metrics=result.metrics,
         seed=1,
         found=asdict(baselines(result.task, SPLIT, seed=1)),
         diagnostics=diagnose(result.task, SPLIT, result.model),
@@ -68,7 +68,7 @@ def test_buckets_cover_everything_once_and_their_errors_make_the_whole(
         assert sum(bucket.members for bucket in buckets) == members
         assert sum(bucket.ratings for bucket in buckets) == SPLIT.test.n_ratings
         squares = sum(bucket.ratings * (bucket.rmse or 0.0) ** 2 for bucket in buckets)
-        assert math.sqrt(squares / SPLIT.test.n_ratings) == pytest.approx(run[0].test_rmse)
+        assert math.sqrt(squares / SPLIT.test.n_ratings) == pytest.approx(run[0].metrics["test_rmse"])
         assert all(one.high <= two.low for one, two in itertools.pairwise(buckets))
 
 
@@ -167,9 +167,9 @@ def test_a_run_without_noise_says_that_nothing_is_protected() -> None:
         kind="simulation",
         task=result.task,
         split=SPLIT,
-        rounds=[asdict(entry) for entry in result.rounds],
+        rounds=[entry.to_json() for entry in result.rounds],
         charges=result.charges,
-        test_rmse=result.test_rmse,
+        metrics=result.metrics,
         seed=1,
         noise=result.noisy,
         totals=totals,

@@ -12,10 +12,10 @@ from odp.algorithms.dpam.population import DpamPopulation
 from odp.datasets import synthetic_movielens
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.privacy.accounting import epsilon, mu
 from odp.privacy.mechanisms import GaussianNoise
 from odp.simulation import tuning
-from odp.simulation.noise import NoNoise, SeededNoise
 from odp.simulation.presets import preset_task
 from odp.simulation.tuning import noisy_score, tune
 from odp.wire.model import ModelVersion

@@ -24,6 +24,7 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
+from odp.evaluation.noise import NoNoise
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import ReleaseState
@@ -32,7 +33,6 @@ from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemN
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.ledger import LedgerPart
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
-from odp.simulation.noise import NoNoise
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from odp.wire.model import Slices

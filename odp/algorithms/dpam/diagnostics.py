@@ -16,8 +16,8 @@ import numpy as np
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.evaluation.fifths import fifths
 from odp.numerics.arrays import Float64Array
-from odp.simulation.fifths import fifths
 from odp.task import Task
 from odp.wire.model import ModelVersion
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from odp.algorithms.dpam.population import DpamPopulation
+from odp.algorithms.experiment import Metrics
 from odp.datasets.ratings import Ratings, Split
-from odp.simulation.baselines import rmse
-from odp.simulation.ranking import Ranking
+from odp.evaluation.baselines import rmse
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
 
 class TaskEvaluation:
-    """``odp.simulation.engine.Evaluation``: root mean square errors of predicted ratings."""
+    """``odp.algorithms.experiment.Evaluation``: root mean square errors of predicted ratings."""
+
+    round_metrics: ClassVar[tuple[str, ...]] = ("validation_rmse", "test_rmse")
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = DpamPopulation(definition)
 
-    def figures(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
+    def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """RMSE on the validation and the test part; NaN of an empty one."""
         predict = self._population.predict
         return {
@@ -24,6 +29,8 @@ class TaskEvaluation:
             "test_rmse": rmse(predict(model, history, split.test), split.test),
         }
 
-    def ranking(self, model: ModelVersion, history: Ratings, targets: Ratings) -> Ranking | None:
-        """None: ratings are predicted."""
-        return None
+    def after_training(
+        self, model: ModelVersion, split: Split, history: Ratings, *, last: Mapping[str, float]
+    ) -> Metrics:
+        """Those after the last round."""
+        return last

@@ -14,9 +14,9 @@ import numpy as np
 
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.datasets.ratings import Ratings
+from odp.evaluation.fifths import fifths
+from odp.evaluation.ranking import evaluate, factor_scores, found_targets
 from odp.numerics.arrays import Float64Array
-from odp.simulation.fifths import fifths
-from odp.simulation.ranking import evaluate, factor_scores, found_targets
 from odp.task import Task
 from odp.wire.model import ModelVersion
 

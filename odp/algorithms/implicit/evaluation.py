@@ -12,21 +12,24 @@ Figures are on the test part; users are solved on, and masked by, their train an
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.experiment import Metrics
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.evaluation.ials import ials, pairs, solve_rows
+from odp.evaluation.noise import SeededNoise, noised
+from odp.evaluation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
+from odp.evaluation.users import chosen_entries
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
-from odp.simulation.ials import ials, pairs, solve_rows
-from odp.simulation.noise import SeededNoise, noised
-from odp.simulation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
-from odp.simulation.users import chosen_entries
 from odp.task import Task
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
@@ -55,33 +58,36 @@ class RankingBaselines:
 
 
 class TaskEvaluation:
-    """``odp.simulation.engine.Evaluation``: how the items that a user has not shown are ranked."""
+    """``odp.algorithms.experiment.Evaluation``: how the items that a user has not shown are ranked."""
+
+    round_metrics: ClassVar[tuple[str, ...]] = ("validation_recall", "validation_ndcg")
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = ImplicitPopulation(definition)
 
-    def figures(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
-        """Recall and NDCG at 20 on the validation items of some users; the RMSEs are NaN."""
+    def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
+        """Recall@20 and NDCG@20 on the validation items of at most 4,096 users; NaN without such items."""
         users = sampled(split.train, _USERS_PER_ROUND)
         targets = split.validation.select_users(users)
-        found = self.ranking(model, split.train.select_users(users), targets, cutoffs=(20,))
-        quality = {"validation_rmse": math.nan, "test_rmse": math.nan}
-        if found is not None:
-            (quality["validation_recall"],), (quality["validation_ndcg"],) = found.recall.values(), found.ndcg.values()
-        return quality
-
-    def ranking(
-        self, model: ModelVersion, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...] = CUTOFFS
-    ) -> Ranking | None:
-        """Each user's row is solved on its ``history``; users need not have taken part in training.
-
-        Cutoffs beyond the catalogue are left out.
-
-        Raises:
-          DataError: sizes do not fit.
-        """
         if not targets.n_ratings:
-            return None
+            return dict.fromkeys(self.round_metrics, math.nan)
+        ranking = self._ranking(model, split.train.select_users(users), targets, cutoffs=(20,))
+        (recall,), (ndcg,) = ranking.recall.values(), ranking.ndcg.values()
+        return {"validation_recall": recall, "validation_ndcg": ndcg}
+
+    def after_training(
+        self, model: ModelVersion, split: Split, history: Ratings, *, last: Mapping[str, float]
+    ) -> Metrics:
+        """Rankings of the parts that have items, for all users: ``test_ranking``, ``validation_ranking``."""
+        parts = {"test": (history, split.test), "validation": (split.train, split.validation)}
+        return {
+            f"{name}_ranking": self._ranking(model, known, targets, cutoffs=CUTOFFS)
+            for name, (known, targets) in parts.items()
+            if targets.n_ratings
+        }
+
+    def _ranking(self, model: ModelVersion, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...]) -> Ranking:
+        """Each user's row is solved on its ``history``; cutoffs beyond the catalogue are left out."""
         scores = factor_scores(self._population.user_rows(model, history), item_rows(model))
         return evaluate(scores, history, targets, cutoffs=within(cutoffs, targets))
 

@@ -15,9 +15,9 @@ from odp.algorithms.dense.grid import Grid
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import ConfigurationError, PrivacyError
+from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import DiscreteGaussian
 from odp.privacy.mechanisms.discrete_gaussian import largest
-from odp.simulation.noise import SeededNoise
 
 GRID = Grid.chosen(size=4000, clip=1.0, noise_std=2.0, maximum=40, sharers=25)
 

@@ -180,8 +180,8 @@ def test_items_without_ratings_are_predicted_better_with_features_than_from_the_
     without = odp.simulate(task_for(split.train, None, rank=rank, steps=steps, epsilon=8), split, seed=1)
     content = rank + matrix.shape[1] if not steps else rank
     with_features = odp.simulate(task_for(split.train, matrix, rank=content, steps=steps, epsilon=8), split, seed=1)
-    assert with_features.test_rmse < without.test_rmse - 0.02
-    assert with_features.validation_rmse < without.validation_rmse + 0.005
+    assert with_features.metrics["test_rmse"] < without.metrics["test_rmse"] - 0.02
+    assert with_features.metrics["validation_rmse"] < without.metrics["validation_rmse"] + 0.005
     cold_items = np.unique(split.test.items)
     assert np.abs(with_features.model.keyed.rows[cold_items, 3:]).max() > 0.01, "cold items get useful vectors"
     assert with_features.model.keyed.rows[cold_items, 1].std() > 0.02, "and biases of their own"

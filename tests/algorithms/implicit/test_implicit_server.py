@@ -16,7 +16,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, StateError
-from odp.simulation.ials import pairs, solve_rows
+from odp.evaluation.ials import pairs, solve_rows
 from odp.v1 import common_pb2
 
 Define = Callable[..., common_pb2.TaskDefinition]

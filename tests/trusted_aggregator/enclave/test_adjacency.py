@@ -9,9 +9,9 @@ import pytest
 
 from odp.algorithms.release import charges_of
 from odp.errors import PrivacyError
+from odp.evaluation.noise import NoNoise
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import SampledRound, Sampling
-from odp.simulation.noise import NoNoise
 from odp.v1 import common_pb2
 from trusted_aggregator.enclave import opened_task
 from trusted_aggregator.state.records import population_key

@@ -10,9 +10,9 @@ from scipy import stats
 
 from odp.algorithms.dpam.query import query_for
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import GaussianNoise
 from odp.signed.task import open_task
-from odp.simulation.noise import SeededNoise
 from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes, draw_round_noise
 
 

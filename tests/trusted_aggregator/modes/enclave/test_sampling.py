@@ -19,11 +19,11 @@ from odp.algorithms.factorization import codec as shared_codec
 from odp.algorithms.factorization import oblivious, sums
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal, StateError
+from odp.evaluation.noise import NoNoise
 from odp.numerics import sorting_network as network
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
-from odp.simulation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.modes.enclave import enclave_half as rounds
 from trusted_aggregator.modes.enclave import sampling
@@ -281,8 +281,8 @@ class TestCrash:
     def test_seeds_come_from_the_operating_system(self, make_world, monkeypatch):
         numbers = itertools.count()
         monkeypatch.setattr(os, "urandom", lambda count: next(numbers).to_bytes(count, "big"))
+        from odp.evaluation.noise import SeededNoise
         from odp.privacy.mechanisms import GaussianNoise
-        from odp.simulation.noise import SeededNoise
         from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise
 
         query = make_world(minimum=3).algorithm.query(0)

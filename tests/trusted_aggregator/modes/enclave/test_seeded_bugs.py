@@ -22,12 +22,12 @@ from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.factorization.codec import WEIGHT_UNITS
 from odp.errors import OdpError, Refusal
+from odp.evaluation.noise import NoNoise
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon_of_mu
 from odp.privacy.events import SampledRound, Sampling, releases_of
 from odp.privacy.ledger_state import LedgerState
 from odp.signed.task import open_task
-from odp.simulation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave import opened_task
 from trusted_aggregator.modes.enclave import enclave_half as rounds

@@ -8,8 +8,8 @@ from scipy import stats
 
 import odp
 from odp.datasets.ratings import Ratings
+from odp.evaluation.users import chosen_entries, draw_users, user_seeds
 from odp.privacy.events import Sampling
-from odp.simulation.users import chosen_entries, draw_users, user_seeds
 
 RATINGS = odp.synthetic_movielens(n_users=400, n_items=30, ratings_per_user=15, seed=4)
 ABSENT = RATINGS.select_users([user for user in range(400) if user != 7])

@@ -10,9 +10,9 @@ import pytest
 
 import odp
 from odp.datasets import Ratings, Split, random_split
+from odp.evaluation import baselines as module
+from odp.evaluation.baselines import Baselines, baselines, item_mean_events, rmse
 from odp.privacy.accounting import epsilon, mu, mu_for
-from odp.simulation import baselines as module
-from odp.simulation.baselines import Baselines, baselines, item_mean_events, rmse
 
 SPLIT = random_split(odp.synthetic_movielens(n_users=1500, n_items=60, ratings_per_user=25, seed=2), seed=1)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from odp.simulation.baselines import Baselines
-from odp.simulation.spending import Spend
+from odp.evaluation.baselines import Baselines
+from odp.evaluation.spending import Spend
 
 
 def comparison_table(found: Baselines, model_rmse: float, epsilon: float, delta: float) -> Table:

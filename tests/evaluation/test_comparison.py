@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from odp.simulation.baselines import Baselines
-from odp.simulation.comparison import comparison_table, draw_progress
+from odp.evaluation.baselines import Baselines
+from odp.evaluation.comparison import comparison_table, draw_progress
 
 FOUND = Baselines(global_mean=1.1, user_mean=1.05, dp_item_mean=1.0, dp_item_user_bias=0.93, als_ceiling=0.85)
 

@@ -10,8 +10,8 @@ import pytest
 
 from odp.datasets import Ratings, Split, random_split, synthetic_movielens
 from odp.errors import DataError
-from odp.simulation.als import als
-from odp.simulation.baselines import baselines, rmse
+from odp.evaluation.als import als
+from odp.evaluation.baselines import baselines, rmse
 from odp.simulation.presets import preset_task
 
 DATA = synthetic_movielens(n_users=500, n_items=60, ratings_per_user=20)

@@ -21,12 +21,12 @@ import scipy.sparse
 
 from odp import _validate
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.evaluation.als import residuals, solve, start_rows
+from odp.evaluation.noise import SeededNoise, noised
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
-from odp.simulation.als import residuals, solve, start_rows
-from odp.simulation.noise import SeededNoise, noised
 
 _GRID = 2.0**-16
 _LARGEST_ROW = 30.0

@@ -9,9 +9,9 @@ import pytest
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.datasets import synthetic_movielens
+from odp.evaluation.spending import spending
 from odp.privacy.accounting import epsilon
 from odp.simulation.presets import preset_task
-from odp.simulation.spending import spending
 
 
 def test_shares_add_up_to_one_and_epsilon_to_the_whole() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError
+from odp.evaluation.als import residuals, start_rows
+from odp.evaluation.baselines import rmse
+from odp.evaluation.dp_sgd import _GRID, DpSgd, _clipped_gradients, dp_sgd
 from odp.privacy.accounting import epsilon
-from odp.simulation.als import residuals, start_rows
-from odp.simulation.baselines import rmse
-from odp.simulation.dp_sgd import _GRID, DpSgd, _clipped_gradients, dp_sgd
 
 DATA = synthetic_movielens(n_users=400, n_items=50, ratings_per_user=15)
 SPLIT = random_split(DATA, seed=1)

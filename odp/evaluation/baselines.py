@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
+from odp.evaluation.als import als
+from odp.evaluation.noise import SeededNoise, noised
+from odp.evaluation.users import chosen_entries
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
-from odp.simulation.als import als
-from odp.simulation.noise import SeededNoise, noised
-from odp.simulation.users import chosen_entries
-from odp.task import Task
 
 _ALS_RANK = 16
 _USER_MEAN_RIDGE = 2.0
@@ -28,6 +28,33 @@ _PUBLIC_CENTRE = 0.625
 # Share of mu^2 for the counts of the DP item mean; the sums are the harder part.
 _COUNT_SHARE = 0.2
 _UNITS = 2**10  # grid steps per count, and per unit of value
+
+
+class UserBudget(Protocol):
+    """What a baseline may spend per user; ``odp.UserLevelDP`` is one."""
+
+    @property
+    def epsilon(self) -> float:
+        """Above 0; infinite without privacy."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """Between 0 and 1."""
+        ...
+
+    def bound(self, items: int) -> int:
+        """At most this many items of one user count, in a catalogue of ``items``."""
+        ...
+
+
+class BudgetedTask(Protocol):
+    """What baselines read of a task."""
+
+    @property
+    def privacy(self) -> UserBudget:
+        """Budget of all releases of a baseline together."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +78,7 @@ def rmse(predicted: Float64Array, targets: Ratings) -> float:
     return float(np.sqrt(np.mean((predicted - targets.values) ** 2)))
 
 
-def baselines(task: Task, split: Split, *, seed: int) -> Baselines:
+def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
     """All baselines at the task's budget, on the test part; personalisation reads train and validation ratings.
 
     Raises:
@@ -82,13 +109,13 @@ def item_mean_events(
     )
 
 
-def global_mean(task: Task, split: Split, seed: int) -> float:
+def global_mean(task: BudgetedTask, split: Split, seed: int) -> float:
     """Test RMSE of the mean of all training ratings."""
     check_parts(split)
     return rmse(np.full(split.test.n_ratings, float(split.train.values.mean())), split.test)
 
 
-def user_mean(task: Task, split: Split, seed: int) -> float:
+def user_mean(task: BudgetedTask, split: Split, seed: int) -> float:
     """Test RMSE of each user's own mean, shrunk towards a public constant: the mean of all would not be public."""
     check_parts(split)
     mean = split.train.low + _PUBLIC_CENTRE * (split.train.high - split.train.low)
@@ -96,13 +123,13 @@ def user_mean(task: Task, split: Split, seed: int) -> float:
     return rmse(mean + _user_offsets(history, mean, ridge=_USER_MEAN_RIDGE)[split.test.users()], split.test)
 
 
-def dp_item_mean(task: Task, split: Split, seed: int) -> float:
+def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> float:
     """Test RMSE of noisy item means."""
     check_parts(split)
     return rmse(_dp_item_means(task, split.train, seed=seed)[split.test.items], split.test)
 
 
-def dp_item_user_bias(task: Task, split: Split, seed: int) -> float:
+def dp_item_user_bias(task: BudgetedTask, split: Split, seed: int) -> float:
     """Test RMSE of noisy item means plus each device's own mean offset from them."""
     check_parts(split)
     means = _dp_item_means(task, split.train, seed=seed)
@@ -111,7 +138,7 @@ def dp_item_user_bias(task: Task, split: Split, seed: int) -> float:
     return rmse(means[split.test.items] + offsets[split.test.users()], split.test)
 
 
-def als_ceiling(task: Task, split: Split, seed: int) -> float:
+def als_ceiling(task: BudgetedTask, split: Split, seed: int) -> float:
     """Test RMSE of alternating least squares without privacy."""
     check_parts(split)
     history = merge(split.train, split.validation)
@@ -133,7 +160,7 @@ def _user_offsets(history: Ratings, predicted: Float64Array | float, *, ridge: f
     return offsets
 
 
-def _dp_item_means(task: Task, train: Ratings, *, seed: int) -> Float64Array:
+def _dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int) -> Float64Array:
     """Item means from one noisy release of (counts, centred sums), each user's items bounded as in the task."""
     privacy = task.privacy
     bound = privacy.bound(train.n_items)

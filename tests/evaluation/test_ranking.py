@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
-from odp.simulation.ranking import evaluate, factor_scores, first_places, item_scores, strong_split
+from odp.evaluation.ranking import evaluate, factor_scores, first_places, item_scores, strong_split
 
 
 def events(mask: np.ndarray) -> Ratings:

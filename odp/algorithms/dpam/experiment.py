@@ -1,0 +1,86 @@
+"""`odp simulate` and `odp report` on ratings: RMSE round by round, beside baselines on the same split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from odp.algorithms.experiment import FinishedRun, Metrics, Quality
+from odp.datasets.ratings import Ratings
+from odp.datasets.splitting import random_split
+from odp.errors import ConfigurationError
+from odp.task import Task
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from odp.algorithms.dpam.diagnostics import Diagnostics
+
+QUALITY = Quality(
+    title="Error",
+    entries="ratings",
+    final="test_rmse",
+    label="RMSE",
+    rounds=(("test_rmse", "test RMSE"), ("validation_rmse", "validation RMSE")),
+    buckets=(("rmse", "test RMSE"),),
+    baselines={
+        "global_mean": "global mean",
+        "user_mean": "user mean, on the device",
+        "dp_item_mean": "DP item mean, same ε and δ",
+        "dp_item_user_bias": "DP item mean + user bias, same ε and δ",
+        "als_ceiling": "ALS, all data in one place, not private",
+    },
+)
+
+
+class TaskExperiment:
+    """``odp.algorithms.experiment.Experiment`` on a random split of ratings."""
+
+    columns: ClassVar[tuple[str, ...]] = ("validation RMSE", "test RMSE")
+
+    def __init__(self, task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> None:
+        if held_out is not None:
+            raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
+        self._task, self._seed = task, seed
+        self.population = ratings
+        self.split = self.tested = random_split(ratings, seed=seed)
+
+    def notes(self, *, noise: bool) -> list[str]:
+        """Whether noise will drown the signal."""
+        from odp.algorithms.dpam.signal import weak_signal
+
+        if not noise or self.population.n_items != self._task.model.items:
+            return []
+        weak = weak_signal(self._task, self.split.train)
+        return [] if weak is None else [str(weak)]
+
+    def cells(self, metrics: Mapping[str, float]) -> list[str]:
+        """Both errors."""
+        return [f"{metrics[name]:.4f}" for name in ("validation_rmse", "test_rmse")]
+
+    def headline(self, metrics: Mapping[str, float]) -> str:
+        """The error on the test part."""
+        return f"test RMSE {metrics['test_rmse']:.4f}"
+
+    def final_metrics(self, run: FinishedRun) -> Metrics:
+        """Those of the run."""
+        return run.metrics
+
+    def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
+        """The test error beside the baselines; nothing without them."""
+        from odp.evaluation.baselines import baselines as compute
+        from odp.evaluation.comparison import comparison_table
+
+        if not baselines:
+            return {}
+        with out.status("baselines"):
+            found = compute(self._task, self.split, seed=self._seed)
+        out.print(comparison_table(found, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
+        return {"baselines": asdict(found)}
+
+    def diagnose(self, run: FinishedRun) -> Diagnostics:
+        """Errors by popularity and activity, and shares of clipped data."""
+        from odp.algorithms.dpam.diagnostics import diagnose
+
+        return diagnose(self._task, self.split, run.model)

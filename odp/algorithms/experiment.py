@@ -1,0 +1,164 @@
+"""How a simulation measures and shows a trained model: each algorithm in its own figures.
+
+The package of a training has two modules for it. ``evaluation`` has the class ``TaskEvaluation``, which the simulator
+asks after every round; ``experiment`` has the class ``TaskExperiment``, which `odp simulate` asks, and ``QUALITY``,
+which `odp report` reads. Everything here is computed without noise on data that a researcher owns: no private release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from odp.algorithms.registry import TABLE, part_of, training_of
+from odp.datasets.ratings import Ratings, Split
+from odp.numerics.arrays import Float64Array
+from odp.v1 import common_pb2
+from odp.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from odp.task import Task
+
+Metrics = Mapping[str, Any]
+"""An algorithm's own metrics by name: a float each, NaN where there is nothing to test on, or a ``Ranking``."""
+
+
+class Evaluation(Protocol):
+    """How good a model is. The class ``TaskEvaluation`` is made of a definition."""
+
+    #: Names of the metrics after a round.
+    round_metrics: ClassVar[tuple[str, ...]]
+
+    def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
+        """The metrics of ``round_metrics``; ``history`` is all but the tests."""
+        ...
+
+    def after_training(
+        self, model: ModelVersion, split: Split, history: Ratings, *, last: Mapping[str, float]
+    ) -> Metrics:
+        """The metrics of the final model, of which ``last`` are those after the last round."""
+        ...
+
+
+class FinishedRun(Protocol):
+    """What an experiment reads of a finished simulation."""
+
+    @property
+    def model(self) -> ModelVersion:
+        """The final one."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """As of ``Evaluation.after_training``."""
+        ...
+
+    @property
+    def history(self) -> Ratings:
+        """All but the tests."""
+        ...
+
+    @property
+    def item_counts(self) -> Float64Array:
+        """Noisy, float64 [m]."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """What was spent; infinite without noise."""
+        ...
+
+
+class Diagnostics(Protocol):
+    """Where a model is good and where it is not, in its algorithm's own figures."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        ...
+
+
+class Experiment(Protocol):
+    """One task on one data set: what it is trained and tested on, and how a terminal shows its metrics.
+
+    ``TaskExperiment(task, data, ratings, seed=, held_out=)`` takes the data set's name and its ratings; with
+    ``held_out``, that many users take no part in training and are tested, or ConfigurationError is raised.
+
+    Attributes:
+      split: what the simulation takes.
+      population: whose oddities are noted.
+      tested: the split whose test part the final metrics are of.
+      columns: heads of the metrics in the table of rounds.
+    """
+
+    split: Split
+    population: Ratings
+    tested: Split
+    columns: ClassVar[tuple[str, ...]]
+
+    def notes(self, *, noise: bool) -> list[str]:
+        """Lines for people, before the run."""
+        ...
+
+    def cells(self, metrics: Mapping[str, float]) -> list[str]:
+        """The metrics after a round, one per column."""
+        ...
+
+    def headline(self, metrics: Mapping[str, float]) -> str:
+        """The metric after a round that a progress bar shows, in a few words."""
+        ...
+
+    def final_metrics(self, run: FinishedRun) -> Metrics:
+        """The metrics on the test part of ``tested``."""
+        ...
+
+    def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
+        """Prints the ``final_metrics``, with ``baselines`` beside them; returns what `--json` adds, as plain values."""
+        ...
+
+    def diagnose(self, run: FinishedRun) -> Diagnostics:
+        """Where the final model is good and where it is not."""
+        ...
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How a report names and draws the metrics of an algorithm.
+
+    Attributes:
+      title: of the section on rounds.
+      entries: what is held out.
+      final: the metric of the final model, by its key in the record of a run.
+      label: of that metric, if it is one number; a ranking names its own.
+      rounds: (key of a round, label), drawn over the rounds.
+      buckets: (key of a bucket, label); the first is drawn.
+      baselines: label by key of a baseline.
+    """
+
+    title: str
+    entries: str
+    final: str
+    label: str
+    rounds: tuple[tuple[str, str], ...]
+    buckets: tuple[tuple[str, str], ...]
+    baselines: Mapping[str, str]
+
+
+def evaluation_of(definition: common_pb2.TaskDefinition) -> Evaluation:
+    """The evaluation of a model that a task trains."""
+    evaluation: Evaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
+    return evaluation
+
+
+def experiment_of(task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> Experiment:
+    """The experiment of a task on the data set ``data``. Raises ConfigurationError, DataError."""
+    module = part_of(str(training_of(task.definition())), "experiment")
+    experiment: Experiment = module.TaskExperiment(task, data, ratings, seed=seed, held_out=held_out)
+    return experiment
+
+
+def qualities() -> list[Quality]:
+    """How each training's metrics are reported, in the order of the table."""
+    return [part_of(name, "experiment").QUALITY for name, entry in TABLE.items() if entry.training]
