@@ -1,8 +1,8 @@
 """How a simulation measures and shows a trained model: each algorithm in its own figures.
 
 The package of a training has two modules for it. ``evaluation`` has the class ``TaskEvaluation``, which the simulator
-asks after every round; ``experiment`` has the class ``TaskExperiment``, which `odp simulate` asks, and ``QUALITY``,
-which `odp report` reads. Everything here is computed without noise on data that a researcher owns: no private release.
+calls after every round; ``experiment`` has the class ``TaskExperiment`` for `odp simulate`, and ``QUALITY`` for
+`odp report`. Everything here is computed without noise on data that a researcher owns: no private release.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class Diagnostics(Protocol):
 class Experiment(Protocol):
     """One task on one data set: what it is trained and tested on, and how a terminal shows its metrics.
 
-    ``TaskExperiment(task, data, ratings, seed=, held_out=)`` takes the data set's name and its ratings; with
-    ``held_out``, that many users take no part in training and are tested, or ConfigurationError is raised.
+    ``TaskExperiment(task, data, ratings, seed=, held_out=)`` takes the data set's name and its ratings. With
+    ``held_out``, that many users take no part in training and are tested; an algorithm that cannot test them raises
+    ConfigurationError.
 
     Attributes:
       split: what the simulation takes.

@@ -101,7 +101,7 @@ class DeclaredRelease:
     contribution of one user and the empty one (``odp.privacy.adjacency``). ``packed``: the last axis is the upper
     triangle of a symmetric matrix, of which the norm counts every entry off the diagonal twice. ``column_std`` float64
     [shape[-1]] is the noise's standard deviation per entry of the last axis, in data units: ``charged_std``, or more.
-    With ``sharers``, nobody rounds a Gaussian: so many honest devices at least add the noise, in shares
+    With ``sharers``, no party rounds a Gaussian: at least ``sharers`` honest devices add the noise, in shares
     (``odp.algorithms.dense.shares``).
     """
 
@@ -157,7 +157,7 @@ class Sum(Protocol):
 class Query(Protocol):
     """The declared query of one round, enforced inside the enclave.
 
-    The enclave takes at most ``maximum`` contributions: the sums of so many stay within their integers.
+    The enclave takes at most ``maximum`` contributions, whose sums stay within their integers.
     """
 
     payload_bytes: int
@@ -268,7 +268,7 @@ class Population(Protocol):
     ) -> Mapping[str, Int64Array]:
         """The same sums that the enclave would make of every user's payload, in grid units, by release name.
 
-        ``progress`` is told, now and then, how many users are done.
+        ``progress`` is called now and then with the number of users that are done.
         """
         ...
 
@@ -362,7 +362,7 @@ class RecommenderClient(Client, Protocol):
     """A client that can predict."""
 
     def items(self, data: LocalData) -> Int64Array:
-        """The items that the person has, int64: nobody recommends them again."""
+        """The items that the person has, int64: they are not recommended again."""
         ...
 
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:

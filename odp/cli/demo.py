@@ -62,7 +62,7 @@ def demo(
     state: Annotated[
         Path | None, typer.Option(help="Keep the programs' state here \\[default: a folder that is removed].")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 1800.0,
+    timeout: Annotated[float, typer.Option(help="Give up after this many seconds.")] = 1800.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a private model on this machine, in real processes."""
@@ -166,7 +166,7 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Ta
 
 @dataclass
 class _Watched:
-    """What the demo saw: one entry per round done, after an entry for the model before the first round.
+    """What the demo observed: one entry per finished round, after an entry for the model before the first round.
 
     An RMSE is NaN where the next round had replaced the round's model before it was fetched.
     """
@@ -201,7 +201,7 @@ def _watch(
     history = merge(split.train, split.validation)
     server = algorithm_for(task.definition()).server()
     before = server.broadcast(server.start())
-    seen = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [], before)
+    watched = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [], before)
     until = time.monotonic() + timeout
     pause = threading.Event()
     with _last_line_ended(out), Live(console=out, refresh_per_second=4, transient=False) as live:
@@ -209,22 +209,26 @@ def _watch(
             try:
                 status = handle.status()
                 done = [round for round in status.rounds if round.state == server_pb2.RoundStatus.STATE_APPLIED]
-                new = done[len(seen.rmse) - 1 :]
+                new = done[len(watched.rmse) - 1 :]
                 model = (_model(handle, status) or before) if new else before
             except ServiceUnavailable as error:
                 raise _ended(services, host) or error from error
             for round in (entry for entry in new if entry.round < model.version):
                 release = common_pb2.Release.FromString(round.release.release)
-                seen.epsilon.append(release.epsilon_spent)
-                seen.contributions.append(release.contributions)
-                seen.charges += [{"round": release.round, **event_of(charge).to_json()} for charge in release.charges]
+                watched.epsilon.append(release.epsilon_spent)
+                watched.contributions.append(release.contributions)
+                watched.charges += [
+                    {"round": release.round, **event_of(charge).to_json()} for charge in release.charges
+                ]
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
                 own = model.version == round.round + 1
-                seen.rmse.append(rmse(population.predict(model, history, split.test), split.test) if own else math.nan)
-                seen.model = model
-            live.update(_live_table(status, seen, _traffic(services.root)))
-            if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(seen.rmse) == status.planned_rounds + 1:
-                return seen
+                watched.rmse.append(
+                    rmse(population.predict(model, history, split.test), split.test) if own else math.nan
+                )
+                watched.model = model
+            live.update(_live_table(status, watched, _traffic(services.root)))
+            if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(watched.rmse) == status.planned_rounds + 1:
+                return watched
             if status.state in (server_pb2.TaskStatus.STATE_FAILED, server_pb2.TaskStatus.STATE_CANCELLED):
                 raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
             ended = _ended(services, host)
@@ -282,18 +286,18 @@ def _interruptible(state: Path | None, out: Console) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
+def _live_table(status: server_pb2.TaskStatus, watched: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
     from rich.table import Column, Table
 
     from odp.v1 import server_pb2
 
     table = Table("round", Column("releases", no_wrap=True), "in", "out", "down", "up", "ε spent", "RMSE")
-    table.add_row("before", "", "", "", "", "", "0", f"{seen.rmse[0]:.4f}")
+    table.add_row("before", "", "", "", "", "", "0", f"{watched.rmse[0]:.4f}")
     for round in status.rounds:
         counted = traffic.get(round.round, {})
         devices = max(counted.get("devices_in", 0), 1)
-        applied = round.round + 1 < len(seen.rmse)
-        names = ", ".join(charge["name"] for charge in seen.charges if charge["round"] == round.round)
+        applied = round.round + 1 < len(watched.rmse)
+        names = ", ".join(charge["name"] for charge in watched.charges if charge["round"] == round.round)
         table.add_row(
             f"{round.round + 1}/{status.planned_rounds}",
             names or ("[dim]open[/dim]" if round.state == server_pb2.RoundStatus.STATE_OPEN else "[dim]summing[/dim]"),
@@ -301,8 +305,8 @@ def _live_table(status: server_pb2.TaskStatus, seen: _Watched, traffic: dict[int
             str(counted.get("refused", 0) + counted.get("declined", 0)),
             f"{counted.get('bytes_down', 0) / devices:,.0f} B",
             f"{counted.get('bytes_up', 0) / devices:,.0f} B",
-            f"{seen.epsilon[round.round + 1]:.4f}" if applied else "",
-            _shown(seen.rmse[round.round + 1]) if applied else "",
+            f"{watched.epsilon[round.round + 1]:.4f}" if applied else "",
+            _shown(watched.rmse[round.round + 1]) if applied else "",
         )
     return table
 
@@ -375,7 +379,7 @@ def _finish(
     out.print(best)
     picture = output / "rmse-and-epsilon.png"
     with writing(output):
-        draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, found=found)
+        draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, baselines=found)
     whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
     summary: dict[str, Any] = {
@@ -444,7 +448,7 @@ def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, se
         charges=charges,
         metrics={"test_rmse": watched.rmse[-1]},
         seed=seed,
-        found=asdict(found),
+        baselines=asdict(found),
         notes=[NOT_A_RELEASE],
         diagnostics=diagnose(task, split, watched.model),
     )

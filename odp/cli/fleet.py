@@ -37,12 +37,12 @@ def run(
         ),
     ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, max=8, help="That play the devices \\[default: one per processor].")
+        int | None, typer.Option(min=1, max=8, help="Processes that run the devices \\[default: one per processor].")
     ] = None,
     state: Annotated[
         Path | None, typer.Option(help="Keep stores and logs in this new folder \\[default: removed at the end].")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(help="Give up after this many seconds.")] = 3600.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
@@ -67,7 +67,7 @@ def run(
 
         found = run_fleet(
             scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, processes=processes,
-            timeout=timeout, told=out.print, progress=progress,
+            timeout=timeout, report=out.print, progress=progress,
         )  # fmt: skip
     _show(out, found)
     if json_output:

@@ -25,7 +25,7 @@ def report(
     They show quality, ε by charge, clipping, settings and versions.
     """
     from odp.errors import DataError
-    from odp.simulation.record import read_record
+    from odp.simulation.record import TEST_METRICS, read_record
     from odp.simulation.report import render_html
 
     record = read_record(run)
@@ -47,5 +47,5 @@ def report(
         raise DataError(f"{folder}: cannot be written: {error.strerror}; give another --output") from None
     console().print(f"page: {page}; values: {values}")
     if json_output:
-        figures = {name: record[name] for name in ("test_rmse", "test_ranking")}
+        figures = {name: record[name] for name in TEST_METRICS}
         print_json({"html": str(page), "json": str(values)} | figures)

@@ -48,11 +48,13 @@ def simulate(
         Path | None, typer.Option(callback=output_folder, help="Folder for run.json, which `odp report` reads.")
     ] = None,
     held_out: Annotated[
-        int | None, typer.Option(help="Implicit feedback: test on so many users who take no part in training.")
+        int | None, typer.Option(help="Implicit feedback: test on this many users, who take no part in training.")
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(callback=output_folder, help="Folder; saves the run after every round, and goes on from there."),
+        typer.Option(
+            callback=output_folder, help="Folder that keeps the run after every round; the same command resumes."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -149,7 +151,7 @@ def _train(
             metrics=metrics,
             seed=seed,
             noise=finished.noisy,
-            found=compared.get("baselines"),
+            baselines=compared.get("baselines"),
             diagnostics=experiment.diagnose(finished),
             totals=finished.totals,
             notes=lines,

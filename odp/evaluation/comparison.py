@@ -12,16 +12,16 @@ from odp.evaluation.baselines import Baselines
 from odp.evaluation.spending import Spend
 
 
-def comparison_table(found: Baselines, model_rmse: float, epsilon: float, delta: float) -> Table:
+def comparison_table(baselines: Baselines, model_rmse: float, epsilon: float, delta: float) -> Table:
     """Test RMSE of the model beside every baseline, best last."""
     table = Table("method", "test RMSE", "privacy", title="lower RMSE is better")
-    table.add_row("global mean", f"{found.global_mean:.4f}", "reference, not private")
-    table.add_row("user mean, on the device", f"{found.user_mean:.4f}", "nothing leaves the device")
-    table.add_row("DP item mean", f"{found.dp_item_mean:.4f}", "the task's ε and δ")
-    table.add_row("DP item mean + local user bias", f"{found.dp_item_user_bias:.4f}", "the task's ε and δ")
+    table.add_row("global mean", f"{baselines.global_mean:.4f}", "reference, not private")
+    table.add_row("user mean, on the device", f"{baselines.user_mean:.4f}", "nothing leaves the device")
+    table.add_row("DP item mean", f"{baselines.dp_item_mean:.4f}", "the task's ε and δ")
+    table.add_row("DP item mean + local user bias", f"{baselines.dp_item_user_bias:.4f}", "the task's ε and δ")
     spent = f"ε = {epsilon:.4g}, δ = {delta:g}" if math.isfinite(epsilon) else "no noise, not private"
     table.add_row("this model (DPAM)", f"[bold]{model_rmse:.4f}[/bold]", spent)
-    table.add_row("ALS, all data in one place", f"{found.als_ceiling:.4f}", "not private, no item features")
+    table.add_row("ALS, all data in one place", f"{baselines.als_ceiling:.4f}", "not private, no item features")
     return table
 
 
@@ -34,7 +34,7 @@ def spending_table(spent: Sequence[Spend]) -> Table:
 
 
 def draw_progress(
-    path: Path, *, rmse: Sequence[float], epsilon: Sequence[float], budget: float, found: Baselines
+    path: Path, *, rmse: Sequence[float], epsilon: Sequence[float], budget: float, baselines: Baselines
 ) -> None:
     """A PNG of test RMSE and ε spent after each round (index 0: before the first), with the baselines as lines."""
     import matplotlib as mpl
@@ -47,11 +47,11 @@ def draw_progress(
     rounds = range(len(rmse))
     left.plot(rounds, rmse, marker="o", color="C0", label="this model (DPAM)", zorder=3)
     for name, value, color in (
-        ("global mean", found.global_mean, "C7"),
-        ("user mean (local)", found.user_mean, "C1"),
-        ("DP item mean", found.dp_item_mean, "C2"),
-        ("DP item mean + user bias", found.dp_item_user_bias, "C4"),
-        ("ALS, not private", found.als_ceiling, "C3"),
+        ("global mean", baselines.global_mean, "C7"),
+        ("user mean (local)", baselines.user_mean, "C1"),
+        ("DP item mean", baselines.dp_item_mean, "C2"),
+        ("DP item mean + user bias", baselines.dp_item_user_bias, "C4"),
+        ("ALS, not private", baselines.als_ceiling, "C3"),
     ):
         left.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name} {value:.3f}")
     left.set(xlabel="rounds done", ylabel="test RMSE", title="error on held-out ratings")

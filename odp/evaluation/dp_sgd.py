@@ -94,7 +94,7 @@ def dp_sgd(
 
     Raises:
       ConfigurationError: a setting or the budget is out of range.
-      PrivacyError: so many numbers are noised that sampling alone uses up delta.
+      PrivacyError: too many numbers get noise: the sampler alone uses up delta.
     """
     chosen = DpSgd.recommended(epsilon) if settings is None else settings
     train = split.train

@@ -29,11 +29,11 @@ def ials(train: Ratings, *, rank: int, unobserved_weight: float, ridge: float, s
 
 def sweeps(train: Ratings, start: Float64Array, *, unobserved_weight: float, ridge: float, steps: int) -> Float64Array:
     """Item rows after ``steps`` sweeps (users, then items) from the item rows ``start`` [n_items, rank]."""
-    seen = pairs(train)
-    by_item = seen.T.tocsr()
+    observed = pairs(train)
+    by_item = observed.T.tocsr()
     items = start
     for _ in range(steps):
-        users = solve_rows(seen, items, unobserved_weight=unobserved_weight, ridge=ridge)
+        users = solve_rows(observed, items, unobserved_weight=unobserved_weight, ridge=ridge)
         items = solve_rows(by_item, users, unobserved_weight=unobserved_weight, ridge=ridge)
     return items
 
@@ -46,16 +46,18 @@ def pairs(ratings: Ratings) -> sparse.csr_array:
     return sparse.csr_array((ones, ratings.items, ratings.offsets), shape=(ratings.n_users, ratings.n_items))
 
 
-def solve_rows(seen: sparse.csr_array, others: Float64Array, *, unobserved_weight: float, ridge: float) -> Float64Array:
-    """The best rows of one side [seen.shape[0], rank] given the rows of the other."""
+def solve_rows(
+    observed: sparse.csr_array, others: Float64Array, *, unobserved_weight: float, ridge: float
+) -> Float64Array:
+    """The best rows of one side [observed.shape[0], rank] given the rows of the other."""
     rank = others.shape[1]
     first, second = np.triu_indices(rank)
     outer = others[:, first] * others[:, second]
     rest = unobserved_weight * (others.T @ others) + ridge * np.eye(rank)
-    right = seen @ others
-    rows = np.empty((seen.shape[0], rank))
-    for begin in range(0, seen.shape[0], _BLOCK):
-        packed = seen[begin : begin + _BLOCK] @ outer
+    right = observed @ others
+    rows = np.empty((observed.shape[0], rank))
+    for begin in range(0, observed.shape[0], _BLOCK):
+        packed = observed[begin : begin + _BLOCK] @ outer
         normal = np.empty((len(packed), rank, rank))
         normal[:, first, second] = packed
         normal[:, second, first] = packed

@@ -1,6 +1,6 @@
 """Reproducible noise and no noise: for simulation and tests in one process, never for an enclave.
 
-``SeededNoise`` and ``RoundedNormals`` protect nobody: whoever knows the seed can subtract the noise.
+``SeededNoise`` and ``RoundedNormals`` protect nobody: who knows the seed can subtract the noise.
 """
 
 from __future__ import annotations

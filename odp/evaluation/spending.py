@@ -1,4 +1,4 @@
-"""Where a budget goes: every release of a run with its part of mu^2, which is what Gaussian releases add up."""
+"""What a budget is spent on: every release of a run with its share of mu^2, in which Gaussian releases add up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spending(charges: Sequence[Sequence[Event]], *, delta: float) -> tuple[Spend
 
     Raises:
       ConfigurationError: ``delta`` is not strictly between 0 and 1.
-      PrivacyError: so many numbers were noised that sampling alone uses up ``delta``.
+      PrivacyError: too many numbers got noise: the sampler alone uses up ``delta``.
     """
     flat = [(number, event) for number, events in enumerate(charges) for event in events]
     mus = [event.joint_mu if isinstance(event, SampledRound) else event.mu for _, event in flat]

@@ -1,7 +1,7 @@
-"""What is drawn at random about simulated users: each a keyed hash of who the user is, and of nobody else.
+"""Random draws about simulated users: each is a keyed hash of that user's identity alone.
 
-So a simulation with one user taken out draws the same for all others, and its releases move by at most one user's
-bound: what their charges say.
+A simulation without one user therefore draws the same for all others, and its releases move by at most one user's
+bound, which is what their charges state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a developer writes to have a task's examples made of the events that apps noted on the devices.
+"""How a developer has a task's examples made of the events that apps wrote on the devices.
 
 Example::
 
@@ -58,8 +58,8 @@ class Events:
       buckets: hashes the item's columns into items 0 .. buckets - 1; any text, number or truth value will do.
       edges: divides the item's column of numbers into bins; item i is bin i, outside of all there is no row.
       where: conditions that an event meets: ``"seconds >= 30"``, ``'genre == "rock"'``, ``"live != true"``.
-      days: only events so recent, by the device's clock; None: of any time.
-      most_events: the newest so many.
+      days: only events of the last ``days`` days, by the device's clock; None is of any time.
+      most_events: at most this many events, the newest.
 
     Raises:
       ConfigurationError: a value is out of range, or a condition is malformed.
@@ -92,7 +92,7 @@ class Events:
         if self.buckets is not None:
             _validate.integer(low=1, high=MAX_BUCKETS, buckets=self.buckets)
         elif len(self.columns) > 1:
-            raise ConfigurationError(f"Expected buckets with item={self.item!r}: a cross is hashed into so many")
+            raise ConfigurationError(f"Expected buckets with item={self.item!r}: a cross is hashed into buckets")
         if self.edges is not None:
             if self.buckets is not None:
                 raise ConfigurationError(f"Expected buckets={self.buckets!r} or edges, not both")

@@ -1,4 +1,4 @@
-"""Simulates a question on one machine: every user's vector, the sum, the noise, and what was there before."""
+"""Simulates a question on one machine: every user's vector, their sum, the noise, and the exact sum beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AnswersRun:
 
     Attributes:
       results: What a server would get.
-      exact: The same without noise, after clipping and rounding: nobody would ever see it.
+      exact: The same without noise, after clipping and rounding: no party of the platform sees it.
       epsilon: What the joint release cost at ``delta``; infinity where noise was off.
       charges: The one event of the ledger, none where noise was off.
     """
@@ -46,7 +46,7 @@ class AnswersRun:
     seconds: float
 
     def draw(self, path: str | Path) -> None:
-        """Saves a picture of the answers, with what was there. Raises DataError where it cannot."""
+        """Saves a picture of the answers beside the exact ones. Raises DataError where it cannot."""
         self.results.draw(path, exact=self.exact)
 
     def to_json(self) -> dict[str, object]:

@@ -1,8 +1,7 @@
-"""A simulation's place on disk after each round, so that it can go on after an interruption as if there was none.
+"""The state of a simulation on disk after each round: a run that resumes from it gives the same result.
 
-One file, ``simulation.checkpoint``: a line of JSON (rounds and what their releases told as a whole) and the server's
-state. It names what it belongs to (task, data,
-seed, noise) by a digest, and is replaced at once or not at all.
+One file, ``simulation.checkpoint``, holds a line of JSON (rounds, and totals of their releases) and the server's state.
+A digest identifies its task, data, seed and noise. The file is replaced atomically.
 """
 
 from __future__ import annotations

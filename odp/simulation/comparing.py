@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def statement(self) -> str:
-        """What the numbers are, in one line for people."""
+        """One line for people about the kind of numbers."""
         return f"{SIMULATION}; {ONE_PERMUTATION}" if self.permuted else SIMULATION
 
     def mean(self, method: str, place: int, *, metric: str | None = None) -> float:

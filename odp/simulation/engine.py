@@ -2,8 +2,8 @@
 
 The release path is the enclave's (same query, same grid, same size of noise), so the printed ε is the ε of the same
 task on real devices. Rounds of more than ``MOST_EXACT`` numbers draw rounded float normals, not the exact sampler.
-The noise comes from a seeded generator, so that a run can be repeated: a simulated model protects nobody who is not
-already in the hands of the person who simulates.
+The noise comes from a seeded generator, so that a run can be repeated. A simulated model therefore protects nobody
+from a person who knows the seed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RunResult:
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
-      totals: What every release told as a whole, in order; also of rounds that a checkpoint had.
+      totals: Of every release, in order; also of rounds before a checkpoint.
       item_counts: Of the items, as the server knows them from the noisy counts; float64 [m].
     """
 
@@ -195,12 +195,12 @@ def simulate(
       on_round: Called after each round, for progress.
       on_release: Called with what each round released and how it was declared.
       on_users: Called within a round, after each block of users, with the round, the users done and the rounds in all.
-      checkpoint: A folder; the run is saved there after every round, and the same call goes on from there. Of rounds
-        that were done before, ``on_round`` is told again, ``on_release`` is not.
+      checkpoint: A folder; the run is saved there after every round, and the same call resumes it. For rounds that were
+        done before, ``on_round`` is called again, ``on_release`` is not.
 
     Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
-    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with noise of one's own, and
-    for a task or a population that is none.
+    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with an IntegerNoise, and for
+    a task or a population of another type.
     """
     require_kinds(task, population)
     if not isinstance(task, Task):
@@ -230,14 +230,14 @@ def simulate(
     evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
-    told: list[NoisyTotals] = []
+    totals: list[NoisyTotals] = []
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
         place = saved.read()
         if place is not None:
             state, rounds = place.state, [_restored(record, evaluation) for record in place.rounds]
-            told = [NoisyTotals(**total) for total in place.totals]
+            totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
@@ -254,14 +254,14 @@ def simulate(
         if sampling is not None:
             drawn = draw_users(split.train, sampling, round=number, seed=seed)
             users, of_users = users.select_users(drawn), seeds[drawn]
-        totals = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
+        sums = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
         charges.append(
             () if silent else round_charges(query, sampling)
         )  # no noise was asked for: no charge would be true
-        tensors = _released(query, totals, source.of(number, query))
-        del totals
+        tensors = _released(query, sums, source.of(number, query))
+        del sums
         released = NoisyTensors(number, tensors, split.train.n_users)
-        told += noisy_totals(released, query.releases)
+        totals += noisy_totals(released, query.releases)
         if on_release is not None:
             on_release(released, query.releases)
         state = server.step(state, released)
@@ -276,7 +276,7 @@ def simulate(
             )
         )
         if saved is not None:
-            saved.write(Place([_record(result) for result in rounds], [asdict(total) for total in told], state))
+            saved.write(Place([_record(result) for result in rounds], [asdict(total) for total in totals], state))
         if on_round is not None:
             on_round(rounds[-1])
     return RunResult(
@@ -288,7 +288,7 @@ def simulate(
         delta=task.privacy.delta,
         seconds=time.perf_counter() - started,
         history=history,
-        totals=tuple(told),
+        totals=tuple(totals),
         item_counts=server.counts(state),
         metrics=evaluation.after_training(broadcast, split, history, last=rounds[-1].metrics),
     )

@@ -1,13 +1,13 @@
 """What a researcher should know before a run: odd data that is handled, and noise that will drown the signal.
 
-What is wrong is refused elsewhere, with a message: non-finite or out-of-range values and item ids by ``Ratings``,
-a task that does not fit by ``check_population``. Here is what is allowed and worth a line:
+Errors are raised elsewhere: by ``Ratings`` for values that are not finite or out of range and for item ids, by
+``check_population`` for a task that does not fit. This module notes what is allowed:
 
 ========================  ===================================================================================
-users without ratings     take part (their contribution is zero), so that the devices in a round tell nothing
+users without ratings     take part (their contribution is zero), so who is in a round tells nothing
 users with one rating     may end up with no training or no test rating; they get the items' values
-duplicates                the last of several rows of one (user, item) wins; the count of dropped rows is told
-noise above the signal    the model falls back toward user means; told with the population that would do
+duplicates                the last of several rows of one (user, item) counts; the number of others is noted
+noise above the signal    the model falls back to user means; noted with the population that is large enough
 ========================  ===================================================================================
 """
 
@@ -23,16 +23,16 @@ NOT_A_RELEASE = (
     "not a private release: errors, rankings and baselines are computed from the data, without noise and uncharged; ε "
     "is that of the charged releases alone"
 )
-"""What is said wherever somebody who owns the data evaluates a model on them."""
+"""Note on every evaluation of a model by the owner of the data."""
 
 SIMULATION = f"simulation, {NOT_A_RELEASE}"
-"""What every simulation says of its numbers."""
+"""Note on the numbers of every simulation."""
 
 ONE_PERMUTATION = (
     "the split is one permutation of all ratings, and follows from everybody's: ε is that of the parts as given, and "
     "not of the data set"
 )
-"""What is said of a comparison on ``permutation_split``."""
+"""Note on a comparison on ``permutation_split``."""
 
 
 def require_kinds(task: object, population: object) -> None:
@@ -51,7 +51,7 @@ def require_kinds(task: object, population: object) -> None:
 
 
 def check_rank(task: Task) -> None:
-    """Raises ConfigurationError where the model is wider than it has items: such factors cannot be told apart."""
+    """Raises ConfigurationError where the model is wider than it has items: its factors are then not identified."""
     if task.model.rank > task.model.items:
         raise ConfigurationError(
             f"Expected rank={task.model.rank} to be at most items={task.model.items}; lower the rank of the model"

@@ -1,4 +1,4 @@
-"""Public recipes: a whole task from a budget and the size of a data set, without looking at a single rating.
+"""Public recipes: a whole task from a budget and the size of a data set, without reading any rating.
 
 =========  =============================================================================================
 auto       what ``DPAM.recommended`` says for the data set's numbers of users and items

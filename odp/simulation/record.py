@@ -29,6 +29,8 @@ from odp.transport.state_folder import write_atomically
 
 FORMAT = "odp-run-1"
 _NAME = "run.json"
+#: Metrics on the test part in every record: null where its algorithm has no such metric.
+TEST_METRICS = ("test_rmse", "test_ranking")
 _REQUIRED = (
     "format",
     "kind",
@@ -37,14 +39,9 @@ _REQUIRED = (
     "rounds",
     "spending",
     "delta",
-    "test_rmse",
-    "test_ranking",
+    *TEST_METRICS,
     "versions",
 )
-
-
-#: Final metrics of every record: null where its algorithm has no such metric.
-_METRICS = ("test_rmse", "test_ranking")
 
 
 def run_record(
@@ -57,7 +54,7 @@ def run_record(
     metrics: Metrics,
     seed: int,
     noise: bool = True,
-    found: Mapping[str, Any] | None = None,
+    baselines: Mapping[str, Any] | None = None,
     diagnostics: Diagnostics | None = None,
     totals: Sequence[NoisyTotals] = (),
     notes: Sequence[str] = (),
@@ -71,7 +68,7 @@ def run_record(
       charges: one sequence per round.
       metrics: of the final model, by name; those on the test part are recorded.
       noise: whether there was any; without it nothing was spent, and nothing is protected.
-      found: baselines on the same split, by name: an RMSE each, or a ranking.
+      baselines: of the same split, by name: an RMSE each, or a ranking.
       diagnostics: of the final model.
       totals: of the releases.
       notes: lines for people.
@@ -99,8 +96,8 @@ def run_record(
         "spending": [asdict(spend) for spend in spent],
         "epsilon": spent[-1].epsilon_so_far if spent else None,
         "delta": task.privacy.delta,
-        **{name: _plain_metric(metrics.get(name)) for name in _METRICS},
-        "baselines": None if found is None else dict(found),
+        **{name: _plain_metric(metrics.get(name)) for name in TEST_METRICS},
+        "baselines": None if baselines is None else dict(baselines),
         "diagnostics": None if diagnostics is None else diagnostics.to_json(),
         "noisy_totals": [asdict(total) for total in totals],
         "notes": list(notes),
@@ -176,15 +173,15 @@ def plain(value: Any) -> Any:
 
 def _fields(part: Any) -> dict[str, Any]:
     """The fields of a part of a task; arrays by shape and bytes in hexadecimal, since the record is for people."""
-    found = {}
+    values = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if isinstance(value, bytes):
             value = value.hex()
         elif isinstance(value, np.ndarray):
             value = f"{value.dtype} {list(value.shape)}"
-        found[field.name] = value
-    return found
+        values[field.name] = value
+    return values
 
 
 def _resolved(task: Task) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the releases of a run tell as a whole: post-processing, so it costs no privacy."""
+"""Totals of the releases of a run: post-processing, so they cost no privacy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 
 @dataclass(frozen=True)
 class NoisyTotals:
-    """What one released tensor tells as a whole.
+    """Totals of one released tensor.
 
     Attributes:
       round, name: of the release.

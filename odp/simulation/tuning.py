@@ -110,7 +110,7 @@ class Search:
 
     @property
     def statement(self) -> str:
-        """What the search cost, in one line for people."""
+        """One line for people about the cost of the search."""
         if not self.private:
             return (
                 f"searched on proxy data ({self.data}): no private data was read, ε spent 0. "

@@ -32,7 +32,7 @@ def test_a_run_without_noise_is_not_called_private() -> None:
 
 def test_the_picture_is_a_png_also_where_a_round_was_not_measured(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "picture.png"
-    draw_progress(path, rmse=[1.1, math.nan, 0.9], epsilon=[0.0, 1.5, 8.0], budget=8.0, found=FOUND)
+    draw_progress(path, rmse=[1.1, math.nan, 0.9], epsilon=[0.0, 1.5, 8.0], budget=8.0, baselines=FOUND)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(data) > 10_000

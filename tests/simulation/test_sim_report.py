@@ -53,7 +53,7 @@ def record(run: tuple[RunResult, list[NoisyTotals]]) -> dict[str, Any]:
         charges=result.charges,
         metrics=result.metrics,
         seed=1,
-        found=asdict(baselines(result.task, SPLIT, seed=1)),
+        baselines=asdict(baselines(result.task, SPLIT, seed=1)),
         diagnostics=diagnose(result.task, SPLIT, result.model),
         totals=totals,
         notes=["a note with <angle> brackets"],

@@ -50,7 +50,7 @@ _NOISE_DEVIATIONS = 14.0
 _STEPS_PER_DEVIATION = 64.0
 # Of one share: finer serves nothing, and takes a longer table to draw from.
 _STEPS_PER_SHARE = 1024.0
-# So many times the goal may come before a round closes: what arrives meanwhile is not turned away.
+# Contributions that a round takes, over its goal: those that arrive before it closes are not refused.
 _ROOM = 2
 
 
@@ -64,7 +64,7 @@ class Grid:
       bits: the step is ``clip / 2^bits``.
       noise_std: standard deviation of the noise on each number of the sum, in data units.
       maximum: largest number of contributions.
-      sharers: 0 where the enclave draws the noise; else the honest devices that at least share it.
+      sharers: 0 where the enclave draws the noise; else the least number of honest devices that share it.
 
     Raises:
       ConfigurationError: a number is out of range, or breaks a rule of this module's table.
@@ -110,7 +110,7 @@ class Grid:
 
         Raises:
           ConfigurationError: a number is out of range, or no grid is fine enough for the size and the noise and coarse
-            enough for so many contributions.
+            enough for ``maximum`` contributions.
         """
         _validate.positive(clip=clip, noise_std=noise_std)
         _validate.integer(size=size, low=1, high=MAX_SIZE)
@@ -156,11 +156,11 @@ class Grid:
         """The grid of vectors of norm 1 with the noise that makes their one joint release (epsilon, delta)-DP.
 
         The round takes up to twice its goal of contributions; the grid is the finest that sums them in 32 bits. With
-        sharers, so many honest devices at least add the noise in shares, and the round takes its goal at most.
+        sharers, at least that many honest devices add the noise in shares, and the round takes at most its goal.
 
         Raises:
-          ConfigurationError: no grid fits so many contributions and so many numbers.
-          PrivacyError: so many numbers are noised that sampling alone uses up delta.
+          ConfigurationError: no grid fits the numbers of contributions and of values.
+          PrivacyError: too many numbers get noise: the sampler alone uses up delta.
         """
         from odp.crypto.secure_aggregation.parameters import graph_delta
         from odp.privacy.accounting import mu_for, mu_for_shares
@@ -209,7 +209,7 @@ class Grid:
         return self.units + (largest(self.share_std) if self.sharers else 0)
 
     def std_of(self, contributions: int) -> float:
-        """Standard deviation of the noise on each number of a sum of so many: with sharers, each brings a share."""
+        """Standard deviation of the noise on each number of a sum; with sharers, each contribution adds a share."""
         extra = math.sqrt(max(1.0, contributions / self.sharers)) if self.sharers else 1.0
         return self.noise_std * extra
 

@@ -1,4 +1,4 @@
-"""Quantiles of what noisy counts in bins tell, with intervals for the noise."""
+"""Quantiles by noisy counts in bins, with intervals for the noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the interval that contains what was there without noise, at the confidence asked for."""
+    """A number and the interval that contains the number without noise, at the requested confidence."""
 
     value: float
     low: float

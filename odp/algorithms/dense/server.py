@@ -1,4 +1,4 @@
-"""The server's half of a question: before the round nothing, after it the released numbers, for whoever asks."""
+"""The server's half of a question: its state is empty before the round, and the released numbers after it."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """A device's vector with its share of the noise: what it masks in a SecAgg+ session.
 
 Each number of a share is an independent discrete Gaussian of variance v / m in steps of the grid, v the variance that
-is charged and m the fewest honest devices in any sum that is unmasked. Guarantee: whoever drops out, the sum of what is
-unmasked holds the shares of m honest devices at least, so its noise is never below what is charged; more devices, and
-corrupt ones, only add to it.
+is charged and m the fewest honest devices in any sum that is unmasked. Guarantee: whichever devices drop out, every
+sum that is unmasked holds the shares of at least m honest devices, so its noise is never below what is charged; more
+devices, and corrupt ones, only add to it.
 
 A share protects one sum. A device that has sent a noisy vector, masked, takes part in no other session of that round:
-the same share in two sums would show their difference, and a fresh one in a second sum would be a second release, which
-nobody charges.
+the same share in two sums would show their difference, and a fresh one in a second sum would be a second release
+without a charge.
 
 No overflow: a share is cut at 14 standard deviations, so a number is within ``grid.bound`` and a sum of
 ``grid.maximum`` of them below 2^31, with certainty. The cut changes a share with a probability below 1e-42.
@@ -80,9 +80,9 @@ def sum_of_shares(grid: Grid, source: NoiseSource, *, sharers: int) -> Int64Arra
     """
     _require_shared(grid)
     drawn = np.zeros(grid.size, dtype=np.int64)
-    together = max(1, int((LARGEST_STD / grid.share_std) ** 2))
-    for start in range(0, sharers, together):
-        shares = min(together, sharers - start)
+    batch = max(1, int((LARGEST_STD / grid.share_std) ** 2))
+    for start in range(0, sharers, batch):
+        shares = min(batch, sharers - start)
         drawn += _law(grid.share_std * float(np.sqrt(shares))).draw(grid.size, source)
     return drawn
 

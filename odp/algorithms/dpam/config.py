@@ -120,7 +120,8 @@ class DPAM:
         Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from
         biases and counts alone below .7, those refined by two rounds below 2, rank 12 in three rounds below 4, in four
         below 40, and rank 16 in six rounds above.
-        Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
+        Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
+        bind.
 
         With 8 or more public features per item there are further factors to start from: all of them without a factor
         round below 2, up to 20 in two rounds below 4, in three rounds above. Fewer features come on top.
@@ -184,7 +185,7 @@ class DPAM:
 
         Raises:
           ConfigurationError: a number is out of range, or the noise is beyond what the sampler covers.
-          PrivacyError: so many numbers are noised that sampling alone uses up delta.
+          PrivacyError: too many numbers get noise: the sampler alone uses up delta.
         """
         from odp.v1 import common_pb2
 
@@ -218,10 +219,10 @@ class DPAM:
             slices_per_device=min(slices, items),
             items_encoding=number_of(self.items_encoding),
         )
-        together = clip * (1.0 if silent else _VECTOR_CLIP)
-        training.bias_vector_clip = self.bias_vector_clip or min(together, training.bias_target_clip)
+        vector_clip = clip * (1.0 if silent else _VECTOR_CLIP)
+        training.bias_vector_clip = self.bias_vector_clip or min(vector_clip, training.bias_target_clip)
         if steps:
-            training.factor_vector_clip = self.factor_vector_clip or min(together, training.factor_target_clip)
+            training.factor_vector_clip = self.factor_vector_clip or min(vector_clip, training.factor_target_clip)
         if silent:
             return training
         from odp.privacy.calibration import total_mu_for

@@ -2,7 +2,7 @@
 
 Buckets of items come from the *released* (noisy) counts, so the same buckets could be published. The errors themselves,
 the buckets of users and the shares of clipped data read the ratings without noise: diagnostics of a simulation, which
-nobody could compute on a real population. What the releases themselves tell about clipping is in ``NoisyTotals``.
+no party could compute on a real population. ``NoisyTotals`` has what the releases themselves show about clipping.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
     biases = ModelVersion(min(model.version, BIASES_ROUND), model.tables)
     off = np.abs(train.values - population.predict(biases, train, train))
     training = definition.dpam
-    clip, together = training.bias_target_clip, training.bias_vector_clip
+    clip, vector_clip = training.bias_target_clip, training.bias_vector_clip
     if training.steps:
-        clip, together = training.factor_target_clip, training.factor_vector_clip
+        clip, vector_clip = training.factor_target_clip, training.factor_vector_clip
     mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
     return Diagnostics(
@@ -91,7 +91,7 @@ def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
             targets_clipped=_share(float((off > clip).sum()), train),
-            users_shortened=float((mean_squares > together**2).mean()) if train.n_users else 0.0,
+            users_shortened=float((mean_squares > vector_clip**2).mean()) if train.n_users else 0.0,
         ),
     )
 

@@ -1,7 +1,7 @@
 """Public item features in the server's estimates: prior means that a linear map predicts, and columns of the model.
 
 Private data come in through noisy sums alone, so whatever is computed here costs no privacy, however many steps it
-takes. Features help in two ways, and both reach items that nobody rated:
+takes. Features help in two ways, and both reach items without ratings:
 
 - as prior: an item's bias and row are shrunk toward what a linear map of its features predicts, instead of toward what
   all items have in common;

@@ -86,7 +86,7 @@ class DpamPopulation:
     ) -> Mapping[str, Int64Array]:
         """The exact sums of every user's contribution to ``round``, in grid units, by release name.
 
-        ``progress`` is told, after each block, how many users are done.
+        ``progress`` is called after each block with the number of users that are done.
 
         Raises:
           DataError: sizes do not fit the task.

@@ -23,7 +23,7 @@ _LAST_STEPS = 2
 # Items that the common covariance is estimated from: in the last steps, and before them.
 _MOST_FOR_COMMON = 1024
 _MOST_AT_FIRST = 512
-_PER_COLUMN = 16  # at first at least so many per column
+_PER_COLUMN = 16  # before the last steps, at least this many items per column
 _BLOCK = 64  # items per piece of work
 _FLOPS = 10.0  # per item and cube of the width
 
@@ -73,7 +73,7 @@ def rows(
     )
     identity = np.eye(width - 1)
     common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
-    # Some items of every size tell the common covariance roughly, and a thousand tell it well.
+    # Some items of every size estimate the common covariance roughly, and a thousand estimate it well.
     at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
     few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
 
@@ -88,8 +88,8 @@ def rows(
     with parallel.one_blas_thread(), ThreadPoolExecutor(parallel.processors()) as pool:
         for step in range(_STEPS):
             if step in _RENEWALS:
-                told = few.evidence(_trace_of_inverse(precision()), pool)
-            common = moved(_posterior(told, precision(), pool))
+                evidence = few.evidence(_trace_of_inverse(precision()), pool)
+            common = moved(_posterior(evidence, precision(), pool))
         for _ in range(_LAST_STEPS):
             common = moved(_solved(many, precision(), pool))
         last = precision()
@@ -121,7 +121,7 @@ def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What items' statistics tell: H packed [m, p], h [m, w], and the prior precision of their biases [m]."""
+    """The likelihood of items' rows: H packed [m, p], h [m, w], and the prior precision of their biases [m]."""
 
     packed: Float64Array
     right: Float64Array
@@ -147,7 +147,7 @@ class _Problem:
     bias_variance: Float64Array
 
     def every(self, stride: int) -> _Problem:
-        """Every so-manieth item by the size of its matrix, or the problem itself for a stride of 1."""
+        """Every ``stride``-th item by the size of its matrix, or the problem itself for a stride of 1."""
         if stride == 1:
             return self
         chosen = np.sort(np.argsort(self.packed[:, 0], kind="stable")[stride // 2 :: stride])
@@ -167,16 +167,16 @@ class _Problem:
         diagonal = np.cumsum(np.concatenate(([0], np.arange(width, 1, -1))))
         noise = self.noise[block] + self.noise_slope[block] * (self.bias_variance[block] + trace)
         noise += 1e-12 + 1e-9 * sampling * matrices[:, diagonal].sum(axis=1) / width
-        told, right = np.empty_like(matrices), np.empty_like(off)
+        information, right = np.empty_like(matrices), np.empty_like(off)
         code = machine_code(_FLOPS * len(self.off) * width**3)
         if code is not None:
-            code.evidence(matrices, off, noise, sampling, told, right)
+            code.evidence(matrices, off, noise, sampling, information, right)
         else:
             full = unpacked(matrices, width)
             error = sampling[:, None, None] * full + noise[:, None, None] * np.eye(width)
             both = full @ np.linalg.solve(error, np.concatenate((full, off[:, :, None]), axis=2))
-            told, right = packed(both[:, :, :-1]), both[:, :, -1]
-        return _Evidence(told, right, 1.0 / np.maximum(self.bias_variance[block], 1e-12))
+            information, right = packed(both[:, :, :-1]), both[:, :, -1]
+        return _Evidence(information, right, 1.0 / np.maximum(self.bias_variance[block], 1e-12))
 
 
 @dataclass(frozen=True)
@@ -188,16 +188,16 @@ class _Posterior:
     covariance: Float64Array
 
 
-def _posterior(told: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
+def _posterior(evidence: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
     """Of r ~ N(0, prior) with the prior precision of the bias per item and the common one of the factors."""
-    size = len(told.right)
+    size = len(evidence.right)
     return _sum(
-        each_block(lambda block: _posterior_of(told.part(block), precision, size), size, block=_BLOCK, pool=pool)
+        each_block(lambda block: _posterior_of(evidence.part(block), precision, size), size, block=_BLOCK, pool=pool)
     )
 
 
 def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
-    """The same with evidence that is forgotten at once."""
+    """The same, with evidence that is not kept."""
     size, trace = len(problem.off), _trace_of_inverse(precision)
 
     def solve(block: slice) -> _Posterior:
@@ -206,19 +206,19 @@ def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor
     return _sum(each_block(solve, size, block=_BLOCK, pool=pool))
 
 
-def _posterior_of(told: _Evidence, precision: Float64Array, size: int) -> _Posterior:
+def _posterior_of(evidence: _Evidence, precision: Float64Array, size: int) -> _Posterior:
     """Of a block of ``size`` items in all."""
-    width = told.right.shape[1]
+    width = evidence.right.shape[1]
     code = machine_code(_FLOPS * size * width**3)
     if code is None:
-        full = unpacked(told.packed, width)
-        full[:, 0, 0] += told.bias_precision
+        full = unpacked(evidence.packed, width)
+        full[:, 0, 0] += evidence.bias_precision
         full[:, 1:, 1:] += precision
         covariance = np.linalg.inv(full)
-        mean = (covariance @ told.right[:, :, None])[:, :, 0]
+        mean = (covariance @ evidence.right[:, :, None])[:, :, 0]
         return _Posterior(mean, np.diagonal(covariance, axis1=1, axis2=2), covariance.sum(axis=0))
-    mean, variance, sums = np.empty_like(told.right), np.empty_like(told.right), np.zeros((width, width))
-    code.posterior(told.packed, told.right, told.bias_precision, precision, mean, variance, sums)
+    mean, variance, sums = np.empty_like(evidence.right), np.empty_like(evidence.right), np.zeros((width, width))
+    code.posterior(evidence.packed, evidence.right, evidence.bias_precision, precision, mean, variance, sums)
     return _Posterior(mean, variance, np.triu(sums) + np.triu(sums, 1).T)
 
 

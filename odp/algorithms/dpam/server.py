@@ -162,7 +162,7 @@ class DpamServer:
     def _first_factors(self, current: _State) -> Float64Array:
         """Derived columns (bias, log count), then components of the features, then random ones, as the rank allows.
 
-        Random columns are larger for popular items; without a factor round nobody would learn them, so they are zero.
+        Random columns are larger for popular items; without a factor round they would stay random, so they are zero.
         """
         terms = self._terms
         counts = self._popularity(current).mean

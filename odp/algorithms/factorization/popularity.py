@@ -1,4 +1,4 @@
-"""How often items are used, as noisy counts tell it: empirical Bayes, all of it post-processing.
+"""How often items are used, estimated from noisy counts: empirical Bayes, all of it post-processing.
 
 Source: Kiefer and Wolfowitz 1956 (maximum likelihood over mixing distributions).
 """
@@ -17,7 +17,7 @@ _GRID = 80
 
 @dataclass(frozen=True)
 class Popularity:
-    """What noisy counts tell: a grid of counts [g], each item's posterior over it [m, g], posterior means [m] >= 1."""
+    """Estimates: a grid of counts [g], each item's posterior over it [m, g], posterior means [m] >= 1."""
 
     grid: Float64Array
     posterior: Float64Array

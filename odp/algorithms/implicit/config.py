@@ -29,14 +29,14 @@ class ImplicitDPAM:
 
     Attributes:
       steps: alternating steps; the first starts from public random rows.
-      unobserved_weight: weight of a pair that nobody observed, or alpha_0; larger catalogues want less.
+      unobserved_weight: weight of an unobserved pair, or alpha_0; larger catalogues need less.
       row_clip: L2 bound of a user's row; None is 0.3, which most rows exceed: so users count alike, whatever they have
         seen. 8 where there is no noise.
       weighting: "adaptive" lets every user use its whole bound: one with few items gives each a larger weight;
         "uniform" gives 1 to each item.
       weight_exponent: with adaptive weights, rarer items get noisy count ** -weight_exponent; from 0 to 1.
-      head_items: rows are learned for so many items, those of largest noisy count, and users' bounds go to these alone;
-        None is those whose signal may stand out of the noise, by the noisy counts; all where there is no noise.
+      head_items: number of items, those of largest noisy count, whose rows are learned; users' bounds go to these
+        alone; None is those whose signal may stand out of the noise, by the noisy counts; all where there is no noise.
       item_grams: whether each item's Gram matrix is released; None is only where there is no noise. Without it, the
         mean over all users stands in, and the noise on the right-hand sides is less.
       count_share: part of mu^2 for counts; factors get the rest.
@@ -97,7 +97,8 @@ class ImplicitDPAM:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         The rank grows with the signal of an average item, ``n_users * mu / n_items``: 8, from .15 on 16, from .5 on 32.
-        Without privacy (epsilon infinite), let ``max_items_per_user`` and ``slices_per_device`` not bind.
+        Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
+        bind.
 
         Raises:
           ConfigurationError: a number is out of range.
@@ -132,7 +133,7 @@ class ImplicitDPAM:
 
         Raises:
           ConfigurationError: a number is out of range, or the noise is beyond what the sampler covers.
-          PrivacyError: so many numbers are noised that sampling alone uses up delta.
+          PrivacyError: too many numbers get noise: the sampler alone uses up delta.
         """
         from odp.v1 import common_pb2
 

@@ -41,7 +41,7 @@ _IALS_RIDGE = 3.0
 _IALS_STEPS = 10
 # Per count: rounded noise needs a grid well below its standard deviation.
 _UNITS = 2**10
-# A round is scored on so many users at most; the finished model on all.
+# A round is scored on at most this many users; the finished model on all.
 _USERS_PER_ROUND = 4096
 
 

@@ -45,7 +45,7 @@ class ImplicitPopulation:
     ) -> Mapping[str, Int64Array]:
         """The exact sums of every user's contribution to ``round``, in grid units, by release name.
 
-        ``progress`` is told, after each batch, how many users are done.
+        ``progress`` is called after each batch with the number of users that are done.
 
         Raises:
           DataError: sizes do not fit the task.

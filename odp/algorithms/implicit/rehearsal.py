@@ -22,7 +22,7 @@ def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_p
 def published() -> tuple[common_pb2.TaskDefinition, ...]:
     """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries.
 
-    Their privacy is finite, and nobody computed it: what noise costs is the aggregator's business.
+    Their privacy is finite, and is not computed here: the aggregator accounts for the noise.
     """
     definition = _definition(math.inf, ImplicitDPAM(item_grams=False))
     definition.privacy.epsilon = definition.dpam.count_noise_std = 1.0

@@ -29,7 +29,7 @@ class Histogram:
     """How the records of all users spread over bins.
 
     With ``bins`` alone, bin i counts item i. With ``low`` and ``high`` too, the bins divide the values evenly; with
-    ``edges`` they divide them anyhow. Records outside of all bins are left out.
+    ``edges`` they divide them at these bounds. Records outside of all bins are left out.
 
     Attributes:
       bins: number of bins.

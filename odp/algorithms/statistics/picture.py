@@ -1,4 +1,4 @@
-"""A picture of released statistics: bars with their intervals, and where a simulation knows it, what was there."""
+"""A picture of released statistics: bars with their intervals, and in a simulation the exact values."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def lines(
     exact: Mapping[str, HistogramResult | MeanResult] | None,
     confidence: float,
 ) -> Iterator[Table | str]:
-    """What rich prints; ``exact`` is what a simulation knows to have been there."""
+    """What rich prints; ``exact`` are a simulation's answers without noise."""
     for name, result in found.items():
         known = None if exact is None else exact[name]
         if isinstance(result, HistogramResult):

@@ -59,7 +59,7 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
         return found
 
     def draw(self, path: str | Path, *, exact: Results | None = None, confidence: float = CONFIDENCE) -> None:
-        """Saves a picture, one panel per query; ``exact`` is what a simulation knows to have been there.
+        """Saves a picture, one panel per query; ``exact`` are a simulation's answers without noise.
 
         Raises:
           DataError: the file cannot be written, or its ending names no format of pictures.

@@ -1,9 +1,9 @@
 """Who does what in which round of a simulated fleet: a function of the scenario, the number of devices and the seed.
 
 In every round the same *number* of devices contributes, so that the number that closes a round is known before it: all
-but those that drop out of it, and but the malicious ones whose contributions an honest enclave refuses. Which ones they
-are differs from round to round, but for the malicious. Nothing here depends on time, on the number of processes or on
-the order in which anything happens.
+except those that drop out of it, and except the malicious ones whose contributions an honest enclave refuses. Other
+devices drop out in each round; the malicious ones stay the same. Nothing here depends on time, on the number of
+processes or on the order in which anything happens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAY = 24 * 3600.0
 
 
 class Point(enum.StrEnum):
-    """Where a device vanishes or dies."""
+    """The step at which a device vanishes or dies."""
 
     COMPUTING = "computing"
     PREPARED = "prepared"
@@ -51,7 +51,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Character:
-    """What stays with a device."""
+    """What is the same for a device in all rounds."""
 
     latency: float
     bytes_per_second: float
@@ -126,7 +126,7 @@ class Plan:
         return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
     def random_bytes(self, device: int) -> RandomBytes:
-        """The source that ``device`` makes its identity of: whoever knows the seed knows its secret."""
+        """The source of the identity of ``device``: who knows the seed knows its secret."""
         return RandomBytes(f"{self.seed} {device}")
 
     def _malicious(self, count: int) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""A simulated fleet from its scenario to its final model: services, task, processes of devices, and what came of it."""
+"""A simulated fleet from its scenario to its final model: services, task, processes of devices, and results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_fleet(
     test_noise: bool,
     processes: int | None = None,
     timeout: float = 3600.0,
-    told: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, int], None] = lambda round, done, of: None,
 ) -> FleetRun:
     """Runs a fleet under the folder ``root``, which holds nothing yet.
@@ -88,13 +88,13 @@ def run_fleet(
       seed: decides everything that is random about the devices, and the test noise.
       root: stores, logs and states of the services.
       test_noise: noise from the seed, in enclaves that say so; it protects nobody.
-      processes: that play the devices; default one per processor, at most 8.
+      processes: that run the devices; default one per processor, at most 8.
       timeout: seconds after which the run is given up.
-      told: one line per step.
+      report: called with one line per step.
       progress: (round, devices through, devices) now and then.
 
     Raises:
-      ConfigurationError: the scenario makes no sense for so many devices, or ``root`` is not empty.
+      ConfigurationError: the scenario does not fit the number of devices, or ``root`` is not empty.
       ServiceError: a program ended by itself, or the task was not finished in time.
     """
     started = time.monotonic()
@@ -119,7 +119,7 @@ def run_fleet(
     )
     with contextlib.ExitStack() as stack:
         services = stack.enter_context(Services(root, policy=policy, admission=OPEN))
-        told(f"services at {services.server_address}, over TLS")
+        report(f"services at {services.server_address}, over TLS")
         connection = stack.enter_context(connect(services.server_address, state=root))
         handle = connection.submit(task)
         kept = root / _SCENARIO_FILE
@@ -130,7 +130,7 @@ def run_fleet(
         )  # fmt: skip
         for worker in workers:
             stack.callback(worker.stop)
-        told(f"{devices:,} devices in {len(workers)} processes; {plan.goal:,} contributions close a round")
+        report(f"{devices:,} devices in {len(workers)} processes; {plan.goal:,} contributions close a round")
         status = _watch(handle, services, workers, rounds, devices, progress, timeout=timeout)
         for worker in workers:
             worker.process.wait(60)

@@ -113,7 +113,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Clocks:
-    """How wrong the devices' clocks are; evidence and proofs are checked by the host's clock, which is right."""
+    """Errors of the devices' clocks; evidence and proofs are checked by the host's clock, which is right."""
 
     skew_seconds: float = 0.0
     jumps: float = 0.0

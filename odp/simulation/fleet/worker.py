@@ -5,7 +5,7 @@ there. Devices wait on a simulated clock: a day of a fleet takes as long as its 
 device did in a round is decided by the plan alone; the clocks decide when.
 
 The last contribution of a round comes from a device that nothing happens to, after all others of this process are
-through: the round cannot close before everybody had their turn, whatever the number of processes.
+through: with any number of processes, the round closes only after every device had its turn.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Worker:
         self._write(force=True)
 
     def _open_round(self, number: int) -> Work | None:
-        """Waits until the server offers the round; None when told to stop."""
+        """Waits until the server offers the round; None after a stop."""
         until = time.monotonic() + self._shard.wait_seconds
         while not self._stop.wait(_POLL_SECONDS):
             answer = self._services.check_in(self._shard.population, Traffic())
@@ -296,7 +296,7 @@ class Worker:
         self._write()
 
     def _write(self, *, force: bool = False) -> None:
-        """The progress so far, for whoever watches."""
+        """Writes the progress so far."""
         now = time.monotonic()
         if not force and now - self._written < _WRITE_SECONDS:
             return
