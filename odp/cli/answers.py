@@ -37,7 +37,7 @@ def show_results(
 
 
 def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool) -> None:
-    """Simulates ``task`` on a data set, beside what was there without noise."""
+    """Simulates ``task`` on a data set, beside the exact answers."""
     from odp.algorithms.registry import training_of
     from odp.simulation.answers import simulate_answers
     from odp.simulation.inputs import SIMULATION

@@ -1,4 +1,4 @@
-"""`odp audit`: what anybody can check without asking anybody's leave."""
+"""`odp audit`: checks of a log that anybody can run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def verify(
 ) -> None:
     """Verify every hash, signature, proof and charge of a log, and recompute epsilon from the charges alone.
 
-    Ends with exit code 1 and the name of the record at the first thing that is wrong. The reference values are yours:
-    taken from whoever runs the log, they prove that it agrees with itself and nothing more.
+    Exits with code 1 at the first fault, and names its record. Use reference values of your own: those of the log's
+    operator prove only that the log agrees with itself.
     """
     from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
@@ -81,8 +81,8 @@ def repair(
 ) -> None:
     """Restore a log that its server refuses to open, from what is left, a copy, or a witness's checkpoint.
 
-    Every tree that was signed stays the beginning of the log, and no entry is dropped; what cannot be restored so is
-    refused, and nothing is changed. Stop the server first.
+    Every signed tree stays the beginning of the log, and no entry is dropped. A log that cannot be restored in this way
+    is refused and left as it is. Stop the server first.
     """
     from odp.cli.console import print_text
     from odp.errors import ConfigurationError

@@ -19,7 +19,7 @@ def compare(
     epsilons: Annotated[str, typer.Option(help="Budgets per user, with commas; 'inf' is without privacy.")] = "1,2,4,8",
     delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
     seeds: Annotated[
-        int, typer.Option(help="So many runs, seeds 1 ..; each splits at random where no split is published.")
+        int, typer.Option(help="Number of runs, with seeds from 1; each splits at random where no split is published.")
     ] = 3,
     preset: Annotated[str, typer.Option(help="Recipe of this model: auto or ml-1m.")] = "auto",
     permutation: Annotated[
@@ -50,8 +50,8 @@ def compare(
     with out.status("comparing") as status:
 
         def on_score(method: str, epsilon: float, seed: int, scores: tuple[float, ...]) -> None:
-            told = ", ".join(f"{score:.4f}" for score in scores)
-            status.update(f"{method}, ε = {epsilon:g}, seed {seed}: {told}")
+            shown = ", ".join(f"{score:.4f}" for score in scores)
+            status.update(f"{method}, ε = {epsilon:g}, seed {seed}: {shown}")
 
         found = run(
             ratings,

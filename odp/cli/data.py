@@ -38,7 +38,7 @@ def fetch(
         typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, where the publisher gives none."),
     ] = None,
 ) -> None:
-    """Download a data set, check its SHA-256, unpack it, and print where it lies."""
+    """Download a data set, check its SHA-256, unpack it, and print its folder."""
     from odp.datasets import fetch as run
 
     print_text(str(run(name, cache=cache, base_url=base_url, sha256=_digests(sha256 or []))))

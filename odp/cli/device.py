@@ -51,7 +51,7 @@ def run(
     max_epsilon: Annotated[float, typer.Option(help="No task with a larger epsilon.")] = 10.0,
     max_delta: Annotated[float, typer.Option(help="No task with a larger delta.")] = 1e-5,
     max_total_epsilon: Annotated[float, typer.Option(help="Epsilon of all contributions together.")] = 20.0,
-    min_cohort: Annotated[int, typer.Option(help="No task that may release below so many contributions.")] = 100,
+    min_cohort: Annotated[int, typer.Option(help="Refuse tasks that may release below this many contributions.")] = 100,
     conditions: Annotated[
         Path | None, typer.Option(help="TOML file that says when devices may train [default: at any time].")
     ] = None,
@@ -75,7 +75,7 @@ def run(
     end_after: Annotated[
         float | None,
         typer.Option(
-            "--for", help="End after so many seconds; with --until-finished an unfinished task is then an error."
+            "--for", help="End after this many seconds; with --until-finished an unfinished task is then an error."
         ),
     ] = None,
     keep_running: Annotated[
@@ -163,7 +163,7 @@ def recommend(
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print one device's recommendations, computed on that device from its own store; nobody is told."""
+    """Print one device's recommendations, computed on that device from its own store. They stay on it."""
     from rich.table import Table
 
     from device_runtime import (

@@ -169,7 +169,7 @@ def pin_address(
         "odp-state/reference_values.json"
     ),
 ) -> None:
-    """Let devices connect to a service at an address: adds it to their reference values."""
+    """Add an address of a service to the reference values, so that devices may connect there."""
     import dataclasses
 
     from odp.enclave.reference_values import ADDRESSED, ReferenceValues

@@ -35,7 +35,7 @@ def run_helper(
         Path | None, typer.Option(help="PEM certificate of the distributor's CA \\[default: this program's].")
     ] = None,
     keep_days: Annotated[
-        float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
+        float, typer.Option(help="Days to keep the model of a finished task after the last request for it.")
     ] = 30.0,
     limit: LimitSettings = [],  # noqa: B006  # typer copies it
     reflection: Reflection = False,
@@ -83,7 +83,7 @@ def pin_helper(
         "odp-state/reference_values.json"
     ),
 ) -> None:
-    """Let devices ask a helper: adds its key to their reference values. Pin only whom the distributor does not run."""
+    """Add a helper's key to the reference values of devices. Pin only a helper that the distributor does not run."""
     import dataclasses
 
     from odp.enclave.reference_values import ReferenceValues

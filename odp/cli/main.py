@@ -1,6 +1,6 @@
 """``odp``: the commands, and how their errors reach a person.
 
-Exit codes: 0 done, 1 an error of ODP, 2 wrong usage, 70 an error that nobody foresaw, 130 interrupted. Each error comes
+Exit codes: 0 done, 1 an error of ODP, 2 wrong usage, 70 an unexpected error, 130 interrupted. Each error comes
 with one line on stderr; ``ODP_TRACE=1`` gives the trace of an unforeseen one.
 """
 

@@ -1,4 +1,4 @@
-"""Where a command writes its results: tried before it works, so that no work is lost to a name that is of no use."""
+"""Where a command writes its results: a place that cannot be written is refused before any work is done."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def limit(
 
 
 def pause(state: State = _STATE, device: Device = 0) -> None:
-    """Let the device rest: it asks nobody for work and sends nothing, until `odp device resume`."""
+    """Pause the device: it requests no work and sends nothing until `odp device resume`."""
     now = time.time()
     with _store(state, device) as store:
         store.change_person(
@@ -219,7 +219,7 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say whether the device would train now and why not, condition by condition; exit code 1 where it would not."""
+    """Print whether the device would train now, condition by condition; exit code 1 where it would not."""
     from device_runtime.person.conditions import Conditions
     from device_runtime.view import overview
     from odp.errors import ConfigurationError
@@ -325,8 +325,8 @@ def _show(device: int, found: dict[str, Any]) -> None:
     if found["at_rest"] is not None:
         out.print(f"store: {found['at_rest']['text']}", markup=False)
     for service, counts in found["services"].items():
-        told = ", ".join(f"{count} {table}" for table, count in counts.items())
-        out.print(f"service {service} keeps {told}", markup=False)
+        listed = ", ".join(f"{count} {table}" for table, count in counts.items())
+        out.print(f"service {service} keeps {listed}", markup=False)
     if found["paused_since"] is not None:
         out.print("paused")
     for name in ["everything"] * (found["opted_out_since"] is not None) + sorted(found["opt_outs"]):

@@ -1,4 +1,4 @@
-"""`odp population`: whose a population is, and how its owners change it."""
+"""`odp population`: the owners of a population, and how they change it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Output = Annotated[Path, typer.Option(help="Where to write the change while appr
 
 @app.command("show")
 def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
-    """Print whose a population is."""
+    """Print the owners of a population."""
     from odp.signed.charter import open_charter
 
     with open_connection(server, state) as connection:
         found = connection.population(name)
     charter = open_charter(found.charter) if found.HasField("charter") else None
     if json:
-        told = None if charter is None else _told(charter)
-        print_json({"population": name, "charter": told, "server_key": found.server_key.hex()})
+        values = None if charter is None else _values(charter)
+        print_json({"population": name, "charter": values, "server_key": found.server_key.hex()})
     elif charter is None:
         print_text(f"population {name!r} is not founded yet: the server founds it with its first task")
     else:
@@ -59,7 +59,7 @@ def found_population(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Found a population with several owners; a server does so by itself, as the only one, with its first task."""
+    """Found a population with several owners. With its first task, a server founds one that it owns alone."""
     from odp.signed.charter import found
 
     with open_connection(server, state) as connection:
@@ -106,7 +106,7 @@ def name_issuer(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Name the issuer with whose tokens devices contribute; it counts from the next round that is opened."""
+    """Name the issuer whose tokens devices need to contribute. It takes effect in the next round that opens."""
     issuer_key = b"" if key == "none" else _key(key)
     _change(name, issuer_key=issuer_key, approvals=None, output=output, server=server, state=state, json=json)
 
@@ -115,7 +115,7 @@ def name_issuer(
 def approve_change(
     file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
 ) -> None:
-    """Approve a change that another owner wrote; the last approval that is missing puts it in force."""
+    """Approve a change that another owner wrote. The last missing approval puts it into force."""
     from odp.signed.charter import open_charter
 
     signed = _read(file)
@@ -165,7 +165,7 @@ def _print_change(answer: server_pb2.ChangePopulationResponse, output: Path, *, 
     if answer.missing:
         _write(output, answer.charter)
     if json:
-        print_json({"charter": _told(charter), "in_force": not answer.missing, "missing": answer.missing})
+        print_json({"charter": _values(charter), "in_force": not answer.missing, "missing": answer.missing})
     elif answer.missing:
         print_text(
             f"{answer.missing} more approval{'s' if answer.missing > 1 else ''} needed: give {output} to another "
@@ -190,7 +190,7 @@ def _lines(charter: Charter, server_key: bytes) -> str:
     )
 
 
-def _told(charter: Charter) -> dict[str, object]:
+def _values(charter: Charter) -> dict[str, object]:
     return {
         "population": charter.population,
         "sequence": charter.sequence,

@@ -84,7 +84,7 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Solve for what is not given: sigma, epsilon, rounds, cohort or population; and say when it cannot be done.
+    """Solve for the one of sigma, epsilon, rounds, cohort and population that is not given.
 
     Two of --epsilon, --sigma and --rounds, with --population, give the third; all three give the cohort; --error gives
     the population. Without --cohort and --probability, every device counts in every round.

@@ -1,4 +1,4 @@
-"""What a finished demo keeps for whoever wants to check it: the signed ledger, and an audited copy of the log."""
+"""What a finished demo keeps for later checks: the signed ledger, and an audited copy of the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Receipts:
 
     @property
     def lines(self) -> tuple[str, str]:
-        """What a person is told, and how to do it again."""
+        """Lines for the terminal: what was checked, and how to repeat it."""
         pins = self.folder.parent / _PINS
         return (
             f"audit passed: {self.audit.checkpoint.checkpoint.size} entries of the transparency log, every signature, "

@@ -199,7 +199,7 @@ def run_distributor(
         Path | None, typer.Option(help="PEM certificate of the helper's CA \\[default: this program's].")
     ] = None,
     keep_days: Annotated[
-        float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
+        float, typer.Option(help="Days to keep the model of a finished task after the last request for it.")
     ] = 30.0,
     platform: Platform = None,
     certificate: Certificate = None,
@@ -247,14 +247,14 @@ def run_aggregator(
         float,
         typer.Option(help="Forget a task, and what was contributed to its open rounds, that no server asks about."),
     ] = 30.0,
-    minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
+    minimum_cohort: Annotated[int, typer.Option(help="Smallest number of contributions to any release.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
     secagg_step: Annotated[float, typer.Option(help="Seconds that devices have for a step of `secagg+`.")] = 30.0,
     secagg_vector: Annotated[float, typer.Option(help="Seconds for the step of the masked vector.")] = 120.0,
     secagg_silent: Annotated[
-        float, typer.Option(help="A device that is silent for so many seconds is not in the session that begins.")
+        float, typer.Option(help="Seconds of silence after which a session begins without a device.")
     ] = 15.0,
     secagg_memory: Annotated[int, typer.Option(help="MiB of memory for all sessions of `secagg+` together.")] = 2048,
     secagg_seats: Annotated[
@@ -321,7 +321,7 @@ def up(
     listen: Annotated[
         str, typer.Option(help="Address to serve on; the port is the first of six in a row.")
     ] = "127.0.0.1:7200",
-    minimum_cohort: Annotated[int, typer.Option(help="No task may release below so many contributions.")] = 100,
+    minimum_cohort: Annotated[int, typer.Option(help="Smallest number of contributions to any release.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     accumulation: Accumulating = "oblivious",

@@ -202,7 +202,7 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
 
 @app.command("status")
 def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
-    """Print where one task stands, as JSON."""
+    """Print the status of a task as JSON."""
     with open_connection(server, state) as connection:
         print_json(_summary(find_task(connection, task)))
 

@@ -1,4 +1,4 @@
-"""`odp tune`: a search for settings that says what it cost."""
+"""`odp tune`: a search for settings, and its cost in ε."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def view(
     ask: Annotated[str, typer.Option(help="With --service: what to ask it, a JSON object.")] = "{}",
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = False,
 ) -> None:
-    """Show what the device read, sent and spent, and with --service a result, on a page of this machine; Ctrl-C ends.
+    """Show what the device read, sent and spent, and with --service a result, on a local web page, until Ctrl-C.
 
     The address has a secret in it: whoever knows it sees the page.
     """

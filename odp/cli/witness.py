@@ -1,4 +1,4 @@
-"""`odp witness run`: somebody else watches that a log only grows."""
+"""`odp witness run`: a second party checks that a log only grows."""
 
 from __future__ import annotations
 
