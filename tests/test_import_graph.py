@@ -21,7 +21,7 @@ STARTERS = ("odp.cli", "odp.local", "odp.simulation")
 FRONT_DOOR = ("odp", "device_runtime.sdk")
 #: These folders still import each other: `odp.task` reads the configurations of single algorithms, whose base is in
 #: `odp.algorithms` beside the table of all algorithms.
-TANGLED = ("odp.algorithms", "odp.broadcast", "odp.models", "odp.task", "odp.wire")
+TANGLED = ("odp.algorithms", "odp.broadcast", "odp.task")
 
 Graph = dict[str, set[str]]
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from device_runtime.store.database import Database
 from device_runtime.store.store import Store
-from odp.algorithms.events_query import EventsTerms, Filter
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.crypto import domains
+from odp.models.events_query import EventsTerms, Filter
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
 

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 
-from odp.algorithms.events_query import EventsTerms
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
+from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import Encoding

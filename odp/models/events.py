@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.events_query import (
+from odp.errors import ConfigurationError
+from odp.models.events_query import (
     AGGREGATES,
     COMPARISONS,
     MAX_BUCKETS,
@@ -31,7 +32,6 @@ from odp.algorithms.events_query import (
     MAX_FILTERS,
     TABLE_PREFIX,
 )
-from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.v1 import events_query_pb2

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import odp
 from device_runtime.round.examples import bucket_of, events, examples
 from device_runtime.store.store import Store, store_path
-from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
+from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
 

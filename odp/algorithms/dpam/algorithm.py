@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from odp import _validate
 from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
-from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.seam import (
@@ -17,6 +16,7 @@ from odp.algorithms.seam import (
     RecommenderServer,
 )
 from odp.errors import ConfigurationError
+from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array
 from odp.wire.encoding import Encoding, encoding_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from odp.algorithms.events_query import EventsTerms
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import GRAMIAN_TABLE, ITEMS_TABLE, Terms
@@ -16,6 +15,7 @@ from odp.algorithms.seam import (
     RecommenderServer,
 )
 from odp.errors import ConfigurationError
+from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array
 
 

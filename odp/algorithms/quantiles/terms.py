@@ -15,8 +15,8 @@ from odp import _validate
 from odp.algorithms.dense.grid import Entries, Grid
 from odp.algorithms.dense.records import Records
 from odp.algorithms.dense.secagg import check_size
-from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.errors import ConfigurationError
+from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from odp.algorithms.events_query import EventsTerms
+from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float64Array
 
 

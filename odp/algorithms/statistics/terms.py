@@ -17,10 +17,10 @@ from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Entries, Grid
 from odp.algorithms.dense.records import Records
 from odp.algorithms.dense.secagg import check_size
-from odp.algorithms.events_query import AGGREGATES, EventsTerms
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.userside import vectors
 from odp.errors import ConfigurationError
+from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2, statistics_pb2
 
