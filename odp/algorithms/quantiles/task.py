@@ -56,7 +56,7 @@ class Quantiles(Question):
         if not self.low < self.high:
             raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
         _validate.integer(bins=self.bins, low=1, high=_MOST_BINS)
-        if isinstance(self.at, str) or not isinstance(self.at, Iterable):
+        if not isinstance(self.at, Iterable):
             raise ConfigurationError(f"Expected at={self.at!r} to be a list of numbers between 0 and 1")
         reported = tuple(self.at)
         for q in reported:
