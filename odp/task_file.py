@@ -39,6 +39,8 @@ _SECTIONS: dict[str, dict[str, type]] = {
 }
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
+#: Questions that have all of their own fields in one section.
+_QUESTIONS: dict[str, type] = {"quantiles": Quantiles}
 _QUESTION_SECTIONS = ("privacy", "cohort")
 _LARGEST = 2**20
 
@@ -68,8 +70,8 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
-    if "quantiles" in content:
-        return _parse_quantiles(content, where=where, text=text)
+    for section in _QUESTIONS.keys() & content.keys():
+        return _parse_question(section, content, where=where, text=text)
     if "queries" in content:
         return _parse_statistics(content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
@@ -96,15 +98,20 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Ques
     queries = {
         name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
     }
-    return _question(Statistics, {"queries": queries}, content, where=where, text=text)
+    parts = _question_parts(content, where=where, text=text)
+    try:
+        return Statistics(name=content["name"], population=content.get("population", ""), queries=queries, **parts)
+    except (ConfigurationError, PrivacyError) as error:
+        place = _named_in(str(error), parts)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
-def _parse_quantiles(content: dict[str, Any], *, where: str, text: str) -> Question:
-    _check_question(content, "quantiles", where=where, text=text)
+def _parse_question(section: str, content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, section, where=where, text=text)
     shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
     shared |= _question_parts(content, where=where, text=text)
-    kinds: dict[str, type] = {"quantiles": Quantiles}
-    question: Question = _build("quantiles", content["quantiles"], kinds, where=where, text=text, shared=shared)
+    kinds = {section: _QUESTIONS[section]}
+    question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
     return question
 
 
@@ -120,17 +127,8 @@ def _check_question(content: dict[str, Any], section: str, *, where: str, text: 
     _require(content, ("name", "privacy"), where=where)
 
 
-def _question(kind: type[Question], own: dict[str, Any], content: dict[str, Any], *, where: str, text: str) -> Question:
-    """A question of its ``own`` fields and of the sections that all questions have."""
-    parts = _question_parts(content, where=where, text=text)
-    try:
-        return kind(name=content["name"], population=content.get("population", ""), **own, **parts)
-    except (ConfigurationError, PrivacyError) as error:
-        place = _named_in(str(error), parts)
-        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
-
-
 def _question_parts(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
+    """What the sections describe that all questions have."""
     return {
         section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
         for section in _QUESTION_SECTIONS
@@ -151,11 +149,11 @@ def render_task(task: Task | Question) -> str:
     """
     lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
     parts: list[tuple[str, Any, dict[str, type]]]
-    if isinstance(task, Statistics):
-        parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
-        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
-    elif isinstance(task, Quantiles):
-        parts = [("quantiles", task, {"quantiles": Quantiles})]
+    if isinstance(task, Question):
+        if isinstance(task, Statistics):
+            parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
+        else:
+            parts = [(name, task, {name: kind}) for name, kind in _QUESTIONS.items() if isinstance(task, kind)]
         parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
     else:
         parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
