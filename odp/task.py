@@ -327,8 +327,7 @@ class Question(abc.ABC):
                 raise ConfigurationError(f"Expected an odp.{kind.__name__}, got a {type(value).__name__}")
         if self.privacy.max_items_per_user is not None:
             raise ConfigurationError(
-                f"Expected no max_items_per_user={self.privacy.max_items_per_user}: "
-                "each query bounds a user by its own clip or max_records"
+                f"Expected no max_items_per_user={self.privacy.max_items_per_user}: a question bounds a user itself"
             )
         if self.privacy.epsilon == math.inf:
             raise ConfigurationError(

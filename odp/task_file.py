@@ -6,7 +6,9 @@ import dataclasses
 import re
 import tomllib
 import typing
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,8 @@ _SECTIONS: dict[str, dict[str, type]] = {
 }
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
+#: Questions that have all of their own fields in one section.
+_QUESTIONS: dict[str, type] = {"quantiles": Quantiles}
 _QUESTION_SECTIONS = ("privacy", "cohort")
 _LARGEST = 2**20
 
@@ -66,8 +70,8 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
-    if "quantiles" in content:
-        return _parse_quantiles(content, where=where, text=text)
+    for section in _QUESTIONS.keys() & content.keys():
+        return _parse_question(section, content, where=where, text=text)
     if "queries" in content:
         return _parse_statistics(content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
@@ -94,23 +98,21 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Ques
     queries = {
         name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
     }
-    return _question(Statistics, {"queries": queries}, content, where=where, text=text)
-
-
-def _parse_quantiles(content: dict[str, Any], *, where: str, text: str) -> Question:
-    _check_question(content, "quantiles", where=where, text=text)
-    own = _own_fields(Quantiles)
-    line, given = _line_of(text, "quantiles", None), content["quantiles"]
-    if not isinstance(given, dict):
-        raise ConfigurationError(f"{where}:{line}: Expected [quantiles] to be a table of keys")
-    _check_keys(given, own, where=where, text=text, section="quantiles")
-    values = dict(given)
+    parts = _question_parts(content, where=where, text=text)
     try:
-        if isinstance(values.get("events"), dict):
-            values["events"] = Events(**values["events"])
-        return _question(Quantiles, values, content, where=where, text=text)
-    except TypeError as error:
-        raise ConfigurationError(f"{where}:{line}: [quantiles] holds a wrong value, or lacks low or high") from error
+        return Statistics(name=content["name"], population=content.get("population", ""), queries=queries, **parts)
+    except (ConfigurationError, PrivacyError) as error:
+        place = _named_in(str(error), parts)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
+
+
+def _parse_question(section: str, content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, section, where=where, text=text)
+    shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
+    shared |= _question_parts(content, where=where, text=text)
+    kinds = {section: _QUESTIONS[section]}
+    question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
+    return question
 
 
 def _own_fields(kind: type[Question]) -> list[str]:
@@ -125,18 +127,13 @@ def _check_question(content: dict[str, Any], section: str, *, where: str, text: 
     _require(content, ("name", "privacy"), where=where)
 
 
-def _question(kind: type[Question], own: dict[str, Any], content: dict[str, Any], *, where: str, text: str) -> Question:
-    """A question of its ``own`` fields and of the sections that all questions have."""
-    parts = {
+def _question_parts(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
+    """What the sections describe that all questions have."""
+    return {
         section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
         for section in _QUESTION_SECTIONS
         if section in content
     }
-    try:
-        return kind(name=content["name"], population=content.get("population", ""), **own, **parts)
-    except (ConfigurationError, PrivacyError) as error:
-        place = _named_in(str(error), parts)
-        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
 def _require(content: dict[str, Any], names: tuple[str, ...], *, where: str) -> None:
@@ -152,11 +149,11 @@ def render_task(task: Task | Question) -> str:
     """
     lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
     parts: list[tuple[str, Any, dict[str, type]]]
-    if isinstance(task, Statistics):
-        parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
-        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
-    elif isinstance(task, Quantiles):
-        parts = [("quantiles", task, {"quantiles": Quantiles})]
+    if isinstance(task, Question):
+        if isinstance(task, Statistics):
+            parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
+        else:
+            parts = [(name, task, {name: kind}) for name, kind in _QUESTIONS.items() if isinstance(task, kind)]
         parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
     else:
         parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
@@ -183,7 +180,16 @@ def render_task(task: Task | Question) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _build(section: str, given: Any, kinds: dict[str, type], *, where: str, text: str) -> Any:
+def _build(
+    section: str,
+    given: Any,
+    kinds: dict[str, type],
+    *,
+    where: str,
+    text: str,
+    shared: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """What one section describes; ``shared`` are fields that the file has in places of their own."""
     line = _line_of(text, section, None)
     if not isinstance(given, dict):
         raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
@@ -195,16 +201,17 @@ def _build(section: str, given: Any, kinds: dict[str, type], *, where: str, text
             f"{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
         )
     cls = kinds[kind]
-    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    names = [field.name for field in dataclasses.fields(cls) if field.init and field.name not in shared]
     _check_keys(values, names, where=where, text=text, section=section)
     hints = typing.get_type_hints(cls)
     try:
         values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
         if isinstance(values.get("events"), dict):
             values["events"] = Events(**values["events"])
-        return cls(**values)
+        return cls(**values, **shared)
     except TypeError as error:
-        missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in values]
+        missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name in names]
+        missing = [name for name in missing if name not in values]
         if missing:
             raise ConfigurationError(f"{where}:{line}: [{section}] lacks {missing[0]!r}") from error
         raise ConfigurationError(f"{where}:{line}: [{section}] holds a value of a wrong type") from error
@@ -212,7 +219,9 @@ def _build(section: str, given: Any, kinds: dict[str, type], *, where: str, text
         raise ConfigurationError(f"{where}:{line}: [{section}] holds a number that is too large") from error
     except (ConfigurationError, PrivacyError) as error:
         named = next((name for name in names if re.search(rf"(?<![A-Za-z]){name}(=| to )", str(error))), None)
-        raise type(error)(f"{where}:{_line_of(text, section, named)}: {error}") from error
+        parts = {name: part for name, part in shared.items() if dataclasses.is_dataclass(part)}
+        place = (_named_in(str(error), parts) if shared and named is None else None) or (section, named)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}") from error
 
 
 def _with_features(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
@@ -257,7 +266,7 @@ def _check_keys(given: dict[str, Any], valid: list[str], *, where: str, text: st
             known_keys([key], valid, where=f"{where}:{line}" + (f" [{section}]" if section else ""))
 
 
-def _named_in(message: str, parts: dict[str, Any]) -> tuple[str, str] | None:
+def _named_in(message: str, parts: dict[str, Any]) -> tuple[str, str | None] | None:
     """(section, key) that a message about the whole task names first, where the file can hold it."""
     found = [(message.find(f"{name}="), "", name) for name in ("name", "population")]
     found += [

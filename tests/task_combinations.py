@@ -11,10 +11,11 @@ from odp.task import ENCLAVE_POISSON, FULL, MASKED, SECAGG, Cohort
 
 ITEMS = 12
 DEVICES = 4
-ALGORITHMS = ("ratings", "implicit", "statistics")
+QUESTIONS = ("statistics", "quantiles")
+ALGORITHMS = ("ratings", "implicit", *QUESTIONS)
 AGGREGATIONS = (odp.task.ENCLAVE, MASKED, SECAGG)
 SAMPLINGS = (FULL, ENCLAVE_POISSON)
-#: "" leaves out the broadcast, as tasks of statistics do.
+#: "" leaves out the broadcast, as questions do.
 BROADCASTS = ("", ENCLAVE, ALL, PIR, AUTO)
 
 
@@ -35,16 +36,16 @@ class Combination:
     @property
     def is_offered(self) -> bool:
         """Whether there is such a task (docs/secure-aggregation.md, "Modes")."""
-        if self.algorithm == "statistics":
+        if self.algorithm in QUESTIONS:
             return self.sampling == FULL and not self.broadcast
         return self.aggregation == odp.task.ENCLAVE
 
     @property
     def is_distinct(self) -> bool:
         """Whether it is offered and none of the others is the same task: "" and "auto" stand for one of the rest."""
-        return self.is_offered and (self.algorithm == "statistics" or self.broadcast in (ENCLAVE, ALL, PIR))
+        return self.is_offered and (self.algorithm in QUESTIONS or self.broadcast in (ENCLAVE, ALL, PIR))
 
-    def task(self, helper_key: str) -> odp.Task | odp.Statistics:
+    def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles:
         """The task. Raises ConfigurationError or PrivacyError where there is none."""
         sampled = {"sampling_probability": 0.5, "most_contributions": 2 * DEVICES}
         secagg = {"corrupt_fraction": 0.0, "dropout_fraction": 0.3}
@@ -57,11 +58,11 @@ class Combination:
         if self.broadcast:
             key = helper_key if self.broadcast in (PIR, AUTO) else ""
             broadcast = {"broadcast": odp.Broadcast(method=self.broadcast, helper_key=key)}
-        if self.algorithm == "statistics":
-            return odp.Statistics(
-                name=self.name, queries={"items": odp.Histogram(bins=ITEMS)}, cohort=cohort,
-                privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6), **broadcast,
-            )  # fmt: skip
+        if self.algorithm in QUESTIONS:
+            asked = {"name": self.name, "cohort": cohort, "privacy": odp.UserLevelDP(epsilon=4.0, delta=1e-6)}
+            if self.algorithm == "quantiles":
+                return odp.Quantiles(low=0, high=6, bins=ITEMS, **asked, **broadcast)
+            return odp.Statistics(queries={"items": odp.Histogram(bins=ITEMS)}, **asked, **broadcast)
         implicit = self.algorithm == "implicit"
         return odp.Task(
             name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=2), cohort=cohort,

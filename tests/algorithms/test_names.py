@@ -1,8 +1,8 @@
 """An algorithm is one package: nothing outside of it, and of the few files of ``NAMED``, names it.
 
-What is searched is code: modules that are imported, names, attributes and whole string constants. Prose may name what
-it explains. ``implicit`` and ``statistics`` are English words, too: they count as parts of ``odp.algorithms``, as
-fields of a definition, and where something is compared with them.
+What is searched is code: modules that are imported, names, attributes, keywords and string constants that are a whole
+name or a module. Prose may name what it explains. ``implicit`` and ``statistics`` are English words, too: they count as
+parts of ``odp.algorithms``, as fields of a definition, as arguments, and where something is compared with them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -52,24 +53,44 @@ def _words() -> frozenset[str]:
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, part) for alias in names for part in _parts(alias.name))
             case ast.ImportFrom(module=str(module)):
                 inside = module.startswith("odp.algorithms")
-                for part in (*module.split("."), *(alias.name for alias in node.names)):
-                    if inside or part not in ENGLISH:
-                        yield node.lineno, part
-            case ast.Attribute(attr=name, value=ast.Name(id=base) | ast.Attribute(attr=base)):
-                if name not in ENGLISH or base.endswith(("definition", "algorithm")):
+                yield from ((node.lineno, part) for part in _parts(module))
+                yield from ((node.lineno, alias.name) for alias in node.names if inside or alias.name not in ENGLISH)
+            case ast.Attribute(attr=name, value=base):
+                if name not in ENGLISH or _is_definition(base):
                     yield node.lineno, name
             case ast.Name(id=name) if name not in ENGLISH:
                 yield node.lineno, name
+            case ast.keyword(arg=str(name)) if name not in ENGLISH:
+                yield node.value.lineno, name
             case ast.Compare():
                 for side in (node.left, *node.comparators):
                     yield from ((node.lineno, one.value) for one in ast.walk(side) if _is_text(one))
+            case ast.MatchValue(value=value) if _is_text(value):
+                yield node.lineno, value.value
+            case ast.Call(args=arguments):
+                yield from ((node.lineno, one.value) for one in arguments if _is_text(one))
             case ast.Constant(value=str(text)) if text not in ENGLISH:
-                yield node.lineno, text
+                yield from ((node.lineno, part) for part in (_parts(text) if "odp.algorithms" in text else [text]))
 
 
-def _is_text(node: ast.AST) -> bool:
+def _parts(module: str) -> list[str]:
+    """The parts of a module's name; an English word is one below ``odp.algorithms`` alone."""
+    inside = module.startswith("odp.algorithms")
+    return [part for part in module.split(".") if inside or part not in ENGLISH]
+
+
+def _is_definition(base: ast.expr) -> bool:
+    """Whether an expression reads as a task definition, or as the package of the algorithms."""
+    name = base.func if isinstance(base, ast.Call) else base
+    text = name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
+    return text.endswith(("definition", "algorithm", "algorithms", "open_task"))
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
@@ -111,6 +132,17 @@ def test_the_exceptions_are_no_more_than_needed(allowed: str) -> None:
         "kind == 'statistics'",
         "Histogram()",
         "if definition.implicit: pass",
+        "import odp.algorithms.dpam.server as server",
+        "import odp.algorithms.statistics",
+        "from odp.elsewhere.dpam import server",
+        "open_task(task).dpam.steps",
+        "task.definition().statistics",
+        "definition.HasField('statistics')",
+        "getattr(definition, 'implicit')",
+        "match training:\n    case 'statistics': pass",
+        "importlib.import_module('odp.algorithms.statistics.terms')",
+        "TaskDefinition(quantiles=None)",
+        "{'dpam': 1}",
     ],
 )
 def test_the_search_would_find_one(code: str) -> None:

@@ -19,6 +19,7 @@ import odp
 from device_runtime.round import secagg
 from odp.algorithms.dense.quantile import quantile
 from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.quantiles.results import QuantileResults
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.algorithms.seam import LocalRows
@@ -110,7 +111,8 @@ def test_intervals_hold_at_their_confidence() -> None:
     ("change", "message"),
     [
         ({"at": (0.5, 0.5)}, "ascending"), ({"at": (0.0,)}, "between 0 and 1"), ({"at": ()}, "at="),
-        ({"low": 5, "high": 5}, "below high"), ({"bins": 0}, "bins=0"), ({"low": math.nan}, "low"),
+        ({"at": 0.5}, "at=0.5"), ({"at": "x"}, "at='x'"), ({"at": (None,)}, "at=None"),
+        ({"low": 5, "high": 5}, "below high"), ({"bins": 0}, "bins=0"), ({"low": math.nan}, " low=nan"),
         ({"privacy": odp.UserLevelDP(epsilon=1, delta=1e-5, max_items_per_user=3)}, "max_items_per_user"),
     ],
 )  # fmt: skip
@@ -145,13 +147,45 @@ def test_a_definition_out_of_its_bounds_is_refused(
 
 
 def test_a_task_file_says_the_same() -> None:
-    asked = task(100, events=None)
-    text = render_task(asked)
-    assert parse_task(text) == asked
-    with pytest.raises(odp.ConfigurationError, match="bins"):
-        parse_task(text.replace("bins =", "binz ="))
-    with pytest.raises(odp.ConfigurationError, match="low"):
-        parse_task(text.replace("low = 0", ""))
+    asked = task(100, events=odp.Events(service="music", type="play", item="song", value="seconds"))
+    assert parse_task(render_task(asked)) == asked
+    assert parse_task(render_task(task(100))) == task(100)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("bins =", "binz =", "'binz'.*f.toml:7 .*'bins'"), ("low = 0\n", "", r"f.toml:4: \[quantiles\] lacks 'low'"),
+        ("low = 0", "low = nan", "f.toml:5: Expected low=nan"), ("bins = 40", "bins = 0", "f.toml:7: Expected bins=0"),
+        ("at = [0.1, 0.5, 0.9]", "at = 0.5", "f.toml:8: Expected at=0.5"),
+        ("low = 0", "cohort = 0", "'cohort'.*f.toml:5"),
+        ("[quantiles]", "[[quantiles]]", "f.toml:4: .* a table of keys"), ("goal = 100", "goal = 0", "f.toml:.*goal=0"),
+        ("goal = 100", "goal = 100_000", "f.toml:13: Expected delta="),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_task_file_is_shown_where_it_is(old: str, new: str, message: str) -> None:
+    text = render_task(task(100))
+    assert old in text
+    with pytest.raises(odp.OdpError, match=message):
+        parse_task(text.replace(old, new), where="f.toml")
+
+
+def test_what_is_resolved_are_numbers_of_the_grid_and_not_its_edges() -> None:
+    resolved = algorithm_for(task(100).definition()).resolved
+    assert [field.name for field in resolved.DESCRIPTOR.fields] == ["clip", "grid_bits", "noise_std", "maximum"]
+
+
+def test_results_have_the_reported_quantiles_and_estimate_any(ratings: Ratings) -> None:
+    found = odp.simulate(task(ratings.n_users), ratings, seed=1).results
+    assert isinstance(found, QuantileResults)
+    assert set(found) == {0.1, 0.5, 0.9}
+    assert 0.3 not in found
+    assert found.get(2.0) is None
+    assert found.estimate(0.5) == found[0.5]
+    assert found[0.1].value <= found.estimate(0.3).value <= found[0.5].value
+    for confidence in (-1.0, 0.0, 1.0, math.nan):
+        with pytest.raises(odp.ConfigurationError, match=f"confidence={confidence!r}"):
+            found.to_json(confidence)
 
 
 @pytest.mark.parametrize("mode", MODES)

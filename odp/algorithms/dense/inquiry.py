@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import ClassVar, cast
+
+from google.protobuf.message import Message
 
 from odp.algorithms.dense.records import VectorTerms, check_round
 from odp.algorithms.seam import Client, DeclaredRelease, Inquiry, ModelTable, Population, Query, Server
@@ -29,6 +31,10 @@ class VectorInquiry(Inquiry):
     @abc.abstractmethod
     def terms(self) -> VectorTerms:
         """The definition, read and checked."""
+
+    @property
+    def resolved(self) -> Message:
+        return cast("Message", getattr(super().resolved, "dense"))  # noqa: B009  # every such message has this field
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

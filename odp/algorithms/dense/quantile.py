@@ -41,6 +41,7 @@ def quantile(
     """
     if not 0.0 < q < 1.0:
         raise ConfigurationError(f"Expected q={q!r} to be strictly between 0 and 1")
+    _check(confidence)
     bins = len(counts)
     # At edge j: (1 - q) * what lies below - q * what lies above; positive where the quantile is below the edge.
     below = np.concatenate([[0.0], np.cumsum(counts)])
@@ -64,6 +65,10 @@ def quantile(
 
 def deviations(confidence: float) -> float:
     """Standard deviations of a normal number on either side that ``confidence`` takes."""
+    _check(confidence)
+    return NormalDist().inv_cdf(0.5 + 0.5 * confidence)
+
+
+def _check(confidence: float) -> None:
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError(f"Expected confidence={confidence!r} to be strictly between 0 and 1")
-    return NormalDist().inv_cdf(0.5 + 0.5 * confidence)

@@ -39,6 +39,8 @@ class QuantileResults(Mapping[float, Estimate]):
             raise ConfigurationError(f"Expected {len(self.edges) - 1} released numbers (got {list(self.counts.shape)})")
 
     def __getitem__(self, q: float) -> Estimate:
+        if q not in self.at:
+            raise KeyError(f"q={q!r} is not reported; estimate({q!r}) reads it off the same counts")
         return self.estimate(q)
 
     def __iter__(self) -> Iterator[float]:

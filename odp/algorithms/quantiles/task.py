@@ -11,7 +11,7 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +52,16 @@ class Quantiles(Question):
 
     def __post_init__(self) -> None:
         table_of(self.table, self.events, default=_TABLE)
-        _validate.within(low=-1e12, high=1e12, grid_low=self.low, grid_high=self.high)
+        _validate.finite(low=self.low, high=self.high)
         if not self.low < self.high:
             raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
         _validate.integer(bins=self.bins, low=1, high=_MOST_BINS)
-        _validate.finite(**{f"at[{place}]": q for place, q in enumerate(self.at)})
-        object.__setattr__(self, "at", tuple(float(q) for q in self.at))
+        if not isinstance(self.at, Iterable):
+            raise ConfigurationError(f"Expected at={self.at!r} to be a list of numbers between 0 and 1")
+        reported = tuple(self.at)
+        for q in reported:
+            _validate.finite(at=q)
+        object.__setattr__(self, "at", tuple(map(float, reported)))
         super().__post_init__()
 
     def definition(self) -> common_pb2.TaskDefinition:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
-
-from google.protobuf.message import Message
 
 from odp.algorithms.dense.inquiry import VectorInquiry
 from odp.algorithms.seam import Answers, LocalTable
@@ -26,10 +23,6 @@ class TaskAlgorithm(VectorInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         return tuple(LocalTable(part.name, part.table, _OWN, part.events) for part in self.terms().parts)
-
-    @property
-    def resolved(self) -> Message:
-        return cast("Message", self.definition.statistics.dense)
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
