@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -103,14 +104,15 @@ def test_a_demo_that_is_told_to_end_stops_its_programs_and_says_how_to_go_on(tmp
     command = [*ODP, "demo", "--data", DATA, "--output", str(tmp_path / "out"), "--state", str(state)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        until = time.monotonic() + 60
+        until, pause = time.monotonic() + 60, threading.Event()
         # In the middle of its start, where nothing waits for a signal.
         while len(_left(str(state / "distributor"))) < 1:
             assert time.monotonic() < until
             assert running.poll() is None
+            pause.wait(0.02)
     finally:
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=120)
     assert running.returncode == 130
     assert out == ""
     assert "Traceback" not in err

@@ -31,7 +31,7 @@ from odp.signed.task import sign_manifest
 from odp.v1 import common_pb2, distributor_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 
-SECONDS = 20.0
+SECONDS = 60.0
 POLICY = EnclavePolicy(role="distributor").to_bytes()
 IMAGE = "sha384:" + "0" * 96
 

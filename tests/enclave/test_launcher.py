@@ -26,7 +26,7 @@ from odp.errors import AttestationError, ConfigurationError, StateError
 
 ENTRY = "hostile_enclave.entry"
 NONCE = bytes(range(32))
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def pinned(folder: Path, digest: str, **changes: object) -> ReferenceValues:

@@ -35,7 +35,7 @@ from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.remote import RemoteAggregator, restore
 from trusted_aggregator.state.records import release_key
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Remote:

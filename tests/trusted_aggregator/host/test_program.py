@@ -32,7 +32,7 @@ from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 
-SECONDS = 20.0
+SECONDS = 60.0
 IMAGE, OTHER_IMAGE = "sha384:" + "0" * 96, "sha384:" + "1" * 96
 
 
