@@ -42,7 +42,7 @@ BUCKETS = 6
 
 @dataclass
 class Trained:
-    """A finished task of 80 users and 40 items, and a device's way to its services."""
+    """A finished task of 48 users and 40 items, and a device's way to its services."""
 
     world: World
     handle: odp.client.TaskHandle  # type: ignore[name-defined]

@@ -235,8 +235,8 @@ def released_charges(release: common_pb2.Release) -> list[GaussianRelease]:
 
 
 def small_ratings() -> Ratings:
-    """80 users, 40 items."""
-    return synthetic_movielens(n_users=80, n_items=40, ratings_per_user=14, seed=5)
+    """48 users, 40 items."""
+    return synthetic_movielens(n_users=48, n_items=40, ratings_per_user=14, seed=5)
 
 
 def small_task(
