@@ -46,7 +46,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
         [*ODP, "demo", "--data", DATA, "--epsilon", "4", "--rank", "0", "--output", str(tmp_path / "out"), "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )

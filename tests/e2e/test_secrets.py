@@ -61,8 +61,9 @@ class _Searched:
             self._heads[self._hash(words)] = True
 
     def __contains__(self, pattern: bytes) -> bool:
-        (place,) = self._hash(np.frombuffer(pattern, "<u8", count=1))
-        return bool(self._heads[place]) and pattern in self._data
+        if len(pattern) >= 8 and not self._heads[self._hash(np.frombuffer(pattern, "<u8", count=1))].any():
+            return False
+        return pattern in self._data
 
     @staticmethod
     def _hash(words: np.ndarray) -> np.ndarray:
@@ -72,7 +73,7 @@ class _Searched:
 
 @dataclasses.dataclass
 class _Secrets:
-    """Byte strings that would betray one device, by what they are; each at least 8 bytes, so none occurs by chance."""
+    """Byte strings that would betray one device, by what they are; each too long to occur by chance."""
 
     named: dict[str, bytes]
 

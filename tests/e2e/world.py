@@ -199,7 +199,7 @@ class World:
             devices.stop()
 
 
-def wait_finished(handle: TaskHandle, *, polls: int = 600) -> server_pb2.TaskStatus:
+def wait_finished(handle: TaskHandle, *, polls: int = 3000) -> server_pb2.TaskStatus:
     """The final status; fails with what the server says when the task does not finish."""
     pause = threading.Event()
     for _ in range(polls):

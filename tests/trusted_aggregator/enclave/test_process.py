@@ -262,7 +262,7 @@ class TestHostile:
 def loaded():
     """The names of all modules that the enclave's process holds when its doors close."""
     code = f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     return frozenset(told.stdout.split())
 
 
