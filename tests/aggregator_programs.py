@@ -21,7 +21,7 @@ from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.upgrading import PredecessorClient, upgrade
 
-SECONDS = 20.0
+SECONDS = 60.0
 ANY = "127.0.0.1:0"
 
 

@@ -35,7 +35,7 @@ from odp.v1 import broadcast_pb2, distributor_pb2_grpc, retrieval_pb2_grpc
 from odp.wire.encoding import Encoding, rounded
 from odp.wire.model import Slices
 
-SECONDS = 20.0
+SECONDS = 60.0
 IMAGE = "sha384:" + "0" * 96
 NOBODY = "127.0.0.1:1"
 METHODS = {

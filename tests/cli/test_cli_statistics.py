@@ -93,7 +93,7 @@ def test_results_are_printed_and_drawn_once_the_round_is_released(odp: Odp, aske
             odp("task", "results", identifier, *at)
         devices = world.devices(load(DATA), until_finished=True)
         stack.callback(devices.stop)
-        assert devices.join(60)
+        assert devices.join(600)
         picture = tmp_path / "picture.svg"
         printed = odp("task", "results", identifier[:9], *at, "--picture", picture, "--confidence", "0.5", "--json")
         assert "items: users per bin" in printed.err

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
         [*ODP, "demo", "--data", DATA, "--epsilon", "4", "--rank", "0", "--output", str(tmp_path / "out"), "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
@@ -103,14 +104,15 @@ def test_a_demo_that_is_told_to_end_stops_its_programs_and_says_how_to_go_on(tmp
     command = [*ODP, "demo", "--data", DATA, "--output", str(tmp_path / "out"), "--state", str(state)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        until = time.monotonic() + 60
+        until, pause = time.monotonic() + 60, threading.Event()
         # In the middle of its start, where nothing waits for a signal.
         while len(_left(str(state / "distributor"))) < 1:
             assert time.monotonic() < until
             assert running.poll() is None
+            pause.wait(0.02)
     finally:
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=120)
     assert running.returncode == 130
     assert out == ""
     assert "Traceback" not in err

@@ -57,7 +57,7 @@ class Run:
 def fleet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", "odp.cli.main", "fleet", "run", *arguments],
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
 

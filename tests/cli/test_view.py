@@ -73,7 +73,7 @@ def viewing(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def _page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         return str(answer.read().decode())
 
 
@@ -84,7 +84,7 @@ def test_it_prints_an_address_serves_the_page_and_ends_on_sigint(state: Path) ->
         assert "cinema" in page
         assert not (state / FILE).exists()
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 0
+        assert running.wait(300) == 0
 
 
 @pytest.mark.processes

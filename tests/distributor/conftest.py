@@ -156,7 +156,7 @@ class Lines(io.StringIO):
             self._grown.notify_all()
             return written
 
-    def wait_for(self, text: str, count: int = 1, timeout: float = 20.0) -> None:
+    def wait_for(self, text: str, count: int = 1, timeout: float = 60.0) -> None:
         """Returns once ``text`` was written ``count`` times."""
         with self._grown:
             if not self._grown.wait_for(lambda: self.getvalue().count(text) >= count, timeout):

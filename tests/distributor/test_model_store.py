@@ -110,7 +110,7 @@ with store.receive(model, task, manifest, 4) as incoming:
 
 
 def killed(moment: str, root: Path, model: bytes) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED, moment, str(root), model.hex()], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _KILLED, moment, str(root), model.hex()], check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
 
 

@@ -27,7 +27,7 @@ from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.v1 import attestation_pb2, attestation_pb2_grpc, distributor_pb2_grpc
 
-SECONDS = 20.0
+SECONDS = 60.0
 IMAGE = "sha384:" + "0" * 96
 
 

@@ -12,7 +12,7 @@ from odp.crypto import HpkeKey
 from odp.errors import ConfigurationError
 
 KEY = HpkeKey.generate()
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def of(kit: Any, number: int, name: str = "films") -> Any:

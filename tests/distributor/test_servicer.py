@@ -29,7 +29,7 @@ from odp.v1 import common_pb2, distributor_pb2
 from odp.wire.model import ModelVersion, TableValues
 
 KEY = HpkeKey.generate()
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @dataclass
@@ -157,11 +157,14 @@ def test_a_known_manifest_is_accepted_after_its_header_alone(host: Host, develop
     model = developer.model()
     host.publish(model.stream())
 
+    end = threading.Event()
+
     def endless() -> Iterator[distributor_pb2.PublishRequest]:
         yield model.header()
-        threading.Event().wait(SECONDS)
+        end.wait(SECONDS)
 
     assert host.publish(endless()).model_sha256 == model.id
+    end.set()
     assert host.lines.getvalue().count("publishing") == 1
 
 

@@ -11,7 +11,7 @@ from distributor.together import MOST_TOGETHER, Together
 from odp.crypto.pir import two_server
 from odp.crypto.pir.two_server import Database, RequestError
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def database(row_bytes: int) -> Database:

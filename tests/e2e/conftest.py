@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from e2e.world import small_ratings
 
-from odp.datasets import Ratings, synthetic_movielens
+from odp.datasets import Ratings
 
 
 @pytest.fixture
 def ratings() -> Ratings:
-    """80 users, 40 items."""
-    return synthetic_movielens(n_users=80, n_items=40, ratings_per_user=14, seed=5)
+    return small_ratings()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from odp.v1 import common_pb2, server_pb2
 
 DEVICES = 60
 DATA = f"synthetic:n_users={DEVICES},n_items=20,ratings_per_user=8,seed=5"
-SECONDS = 90.0
+SECONDS = 300.0
 DEVICE_HOST = "devices"
 
 _ENDED = re.compile(r"the (enclave|platform|platform process) ended")

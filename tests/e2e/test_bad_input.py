@@ -25,7 +25,7 @@ from odp.cli.task import _EXAMPLE as TASK_FILE
 from odp.datasets import load
 from odp.local.processes import ODP
 
-SECONDS = 60.0
+SECONDS = 300.0
 #: A size that the files of a program in the middle of a round are above, and its log is below; a model is smaller.
 FULL_BYTES = {"aggregator": 8192, DEVICE_HOST: 8192, "server": 8192, "distributor": 200}
 

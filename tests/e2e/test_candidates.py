@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from e2e.world import POPULATION, World, small_task
+from e2e.world import POPULATION, World, small_ratings, small_task
 from typer.testing import CliRunner
 
 import odp
@@ -29,7 +29,6 @@ from device_runtime import (
 )
 from device_runtime.tasks.charters import CharterMemory
 from odp.cli.main import app
-from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StaleModel
 from odp.evaluation.noise import NoNoise
@@ -37,12 +36,13 @@ from odp.public_tables.candidates import candidate_tables
 from odp.signed.task import model_sha256
 from odp.v1 import common_pb2
 
-CLUSTERS = 6
+#: How many a device fetches; a table's versions all have the same number.
+BUCKETS = 6
 
 
 @dataclass
 class Trained:
-    """A finished task of 80 users and 40 items, and a device's way to its services."""
+    """A finished task of 48 users and 40 items, and a device's way to its services."""
 
     world: World
     handle: odp.client.TaskHandle  # type: ignore[name-defined]
@@ -50,14 +50,14 @@ class Trained:
     lookup: Lookup
     folder: Path
 
-    def publish(self, *, buckets: int, stamp: bytes | None = None) -> None:
+    def publish(self, *, clusters: int = BUCKETS, stamp: bytes | None = None) -> None:
         status = self.handle.status()
         made = candidate_tables(
             POPULATION,
             self.handle.model(),
             model_sha256(status.model) if stamp is None else stamp,
-            clusters=CLUSTERS,
-            buckets_per_request=buckets,
+            clusters=clusters,
+            buckets_per_request=BUCKETS,
         )
         for table in (made.buckets, made.centroids):
             self.world.connection.publish_table(table)
@@ -70,15 +70,17 @@ class Trained:
         return Store.open(store_path(self.world.root / "devices", device))
 
 
-@pytest.fixture
-def trained(tmp_path: Path, ratings: Ratings) -> Iterator[Trained]:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """One for all tests: each publishes the tables that it reads, and a later table replaces an earlier one."""
+    root, ratings = tmp_path_factory.mktemp("candidates"), small_ratings()
     with contextlib.ExitStack() as stack:
-        world = World(tmp_path, noise=NoNoise()).start(stack)
+        world = World(root, noise=NoNoise()).start(stack)
         handle = world.connection.submit(small_task(ratings, rank=2, training=odp.DPAM(steps=2)))
         world.finish(handle, world.devices(ratings))
         services = stack.enter_context(contextlib.closing(world.services()))
         enclaves = Enclaves(services, ReferenceValues.load(world.reference_values))
-        yield Trained(world, handle, services, Lookup(services=services, enclaves=enclaves), tmp_path / "tables")
+        yield Trained(world, handle, services, Lookup(services=services, enclaves=enclaves), root / "tables")
 
 
 def whole(trained: Trained, device: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,9 +91,8 @@ def whole(trained: Trained, device: int, k: int) -> tuple[np.ndarray, np.ndarray
     return found.items, found.scores
 
 
-@pytest.mark.slow
 def test_all_buckets_give_what_the_whole_model_gives_and_fewer_a_part_of_it(trained: Trained) -> None:
-    trained.publish(buckets=CLUSTERS)
+    trained.publish()
     for device in (0, 1, 40):
         with trained.store(device) as store:
             found = recommend_candidates(store, trained.find(), trained.lookup, k=10)
@@ -100,9 +101,8 @@ def test_all_buckets_give_what_the_whole_model_gives_and_fewer_a_part_of_it(trai
         np.testing.assert_allclose(found.scores, scores, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_a_few_buckets_hold_items_of_the_whole_ranking_with_its_scores(trained: Trained) -> None:
-    trained.publish(buckets=2)
+    trained.publish(clusters=3 * BUCKETS)
     hits = 0
     for device in range(10):
         with trained.store(device) as store:
@@ -121,14 +121,14 @@ def test_the_commands_do_the_same_and_an_older_version_of_candidates_is_said(
     world = trained.world
     server = ["--server", world.server.address]
     task = trained.handle.task_sha256.hex()[:12]
-    sizes = ["--clusters", str(CLUSTERS), "--buckets", str(CLUSTERS)]
+    sizes = ["--clusters", str(BUCKETS), "--buckets", str(BUCKETS)]
     made = odp_command("table", "candidates", task, *sizes, "--state", str(world.root), "--json", *server)
     assert made["tables"] == [f"{POPULATION}.buckets", f"{POPULATION}.centroids"]
     arguments = ["device", "recommend", "--population", POPULATION, "--device", "3", "--json", *server]
     arguments += ["--state", str(world.root / "devices"), "--services", str(world.root)]
     found, whole_model = (odp_command(*arguments, *more)["recommendations"] for more in (["--candidates"], []))
     assert [one["item"] for one in found] == [one["item"] for one in whole_model]
-    trained.publish(buckets=CLUSTERS, stamp=bytes(32))
+    trained.publish(stamp=bytes(32))
     with pytest.raises(StaleModel, match="another version"):
         odp_command(*arguments, "--candidates")
 
@@ -139,20 +139,18 @@ def odp_command(*arguments: str) -> dict[str, Any]:
     return json.loads(found.stdout)
 
 
-@pytest.mark.slow
 def test_candidates_of_another_version_are_never_mixed_with_the_model(trained: Trained) -> None:
-    trained.publish(buckets=2, stamp=bytes(32))
+    trained.publish(stamp=bytes(32))
     with pytest.raises(StaleModel, match="another version of the model"):
         trained.find()
 
 
-@pytest.mark.slow
 def test_a_table_is_refused_as_a_task_by_aggregator_and_server(trained: Trained) -> None:
     signed = trained.world.connection.table
-    trained.publish(buckets=2)
+    trained.publish()
     opened = signed(f"{POPULATION}.buckets")
     definition = common_pb2.TaskDefinition(name=opened.name)
-    definition.table.rows_per_request = 2
+    definition.table.rows_per_request = BUCKETS
 
     class Table:
         name = opened.name

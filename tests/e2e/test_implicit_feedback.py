@@ -22,7 +22,7 @@ from odp.v1 import common_pb2
 
 @pytest.fixture
 def events(ratings: Ratings) -> Ratings:
-    """Who has seen what: 80 users, 40 items; most users have more than the bound."""
+    """Who has seen what: 48 users, 40 items; most users have more than the bound."""
     seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
     size = {"n_users": ratings.n_users, "n_items": ratings.n_items}
     return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)

@@ -49,7 +49,7 @@ def together(task: odp.Statistics, **changes: object) -> odp.Statistics:
 
 def until(holds: Callable[[], bool]) -> None:
     pause = threading.Event()
-    for _ in range(300):
+    for _ in range(1200):
         if holds():
             return
         pause.wait(0.1)
@@ -130,7 +130,8 @@ def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
     without_noise(monkeypatch)
     vanishing = Vanishing(monkeypatch)
     gone = range(9)
-    world = World(tmp_path, pace=Pace(step=2.0, vector=2.0, silent=10.0)).start(stack)
+    # Each step waits so long for the devices that are gone, and a busy machine's living ones must be in time.
+    world = World(tmp_path, pace=Pace(step=5.0, vector=5.0, silent=10.0)).start(stack)
     limits = device_runtime.Limits(min_cohort=20)
     changes = {"minimum": 20, "goal": 30, "round_seconds": 15, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
     for step in ("advertise", "reveal", "masked", "unmask"):
@@ -189,7 +190,7 @@ class Stranger:
         self.task_sha256 = handle.task_sha256
 
     def join(self) -> secagg_service_pb2.JoinResponse:
-        return self.stub.Join(secagg_service_pb2.JoinRequest(task_sha256=self.task_sha256, round=0), timeout=20.0)
+        return self.stub.Join(secagg_service_pb2.JoinRequest(task_sha256=self.task_sha256, round=0), timeout=60.0)
 
     def hears_of_the_end(self) -> bool:
         """Whether the round is over, or no longer known."""
@@ -210,14 +211,14 @@ class Stranger:
                 task_sha256=self.task_sha256, round=0, attempt=attempt, identity=client.advert.identity, token=bytes(32)
             )
             request = secagg_service_pb2.StepRequest(client=name, advert=client.advert)
-            calls.append(self.stub.Step.future(request, timeout=20.0))
+            calls.append(self.stub.Step.future(request, timeout=60.0))
         assert {call.result().WhichOneof("answer") for call in calls} == {"adverts"}
 
 
 def test_r238_a_stranger_has_no_seat_where_the_round_asks_for_tokens(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
 ) -> None:
-    world = World(tmp_path, pace=Pace(step=1.0, vector=1.0, silent=10.0)).start(stack)
+    world = World(tmp_path).start(stack)
     members = ratings.select_users(range(20))
     handle = world.connection.submit(together(asked(members, bins=40), goal=20))
     until(lambda: bool(handle.status().rounds))

@@ -24,7 +24,7 @@ from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
 from odp.client import Connection, TaskHandle
-from odp.datasets import Ratings
+from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.in_thread import InThread
 from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.enclave.policy import EnclavePolicy
@@ -199,7 +199,7 @@ class World:
             devices.stop()
 
 
-def wait_finished(handle: TaskHandle, *, polls: int = 600) -> server_pb2.TaskStatus:
+def wait_finished(handle: TaskHandle, *, polls: int = 3000) -> server_pb2.TaskStatus:
     """The final status; fails with what the server says when the task does not finish."""
     pause = threading.Event()
     for _ in range(polls):
@@ -232,6 +232,11 @@ def released_charges(release: common_pb2.Release) -> list[GaussianRelease]:
         )
         for charge in release.charges
     ]
+
+
+def small_ratings() -> Ratings:
+    """48 users, 40 items."""
+    return synthetic_movielens(n_users=48, n_items=40, ratings_per_user=14, seed=5)
 
 
 def small_task(

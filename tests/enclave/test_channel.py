@@ -33,7 +33,7 @@ from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
 from odp.v1.distributor_pb2 import SelectRequest
 from odp.v1.enclave_pb2 import AskModels, EnclaveReply, EnclaveRequest, Failure, InstallModel, TableChunk
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def ask(nonce: bytes) -> EnclaveRequest:
@@ -308,11 +308,11 @@ def test_requests_that_the_role_does_not_know_are_refused(pair: Callable[..., Pa
 
 
 def test_when_the_enclave_dies_every_caller_is_told_and_the_program_once(pair: Callable[..., Pair]) -> None:
-    waiting = threading.Semaphore(0)
+    waiting, over = threading.Semaphore(0), threading.Event()
 
     def never(_: EnclaveRequest) -> EnclaveReply:
         waiting.release()
-        threading.Event().wait(SECONDS)
+        over.wait(SECONDS)
         return EnclaveReply()
 
     opened = pair({"install": Route("a", never), "select": Route("b", never)})
@@ -330,6 +330,7 @@ def test_when_the_enclave_dies_every_caller_is_told_and_the_program_once(pair: C
     with pytest.raises(StateError, match="ended by itself"):
         opened.client.post(ask(b"late"))
     opened.client.close()
+    over.set()
     assert len(opened.ended) == 1
 
 
@@ -408,10 +409,10 @@ def test_an_enclave_that_works_for_long_shows_that_it_is_alive(pair: Callable[..
     work = threading.Event()
 
     def slow(request: EnclaveRequest) -> EnclaveReply:
-        work.wait(1.0)
+        work.wait(2.0)
         return echo(request)
 
-    opened = pair({"evidence": Route("ask", slow)}, ping=0.02, pong=0.3)
+    opened = pair({"evidence": Route("ask", slow)}, ping=0.02, pong=1.0)
     assert opened.client.call(ask(b"x")).evidence.policy == b"x"
     assert opened.ended == []
 

@@ -103,7 +103,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.communicate()
-    _, alive = psutil.wait_procs(children, timeout=15)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
 
 

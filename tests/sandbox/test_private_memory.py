@@ -45,7 +45,7 @@ print(json.dumps({
 
 def _run(*arguments: str) -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True, timeout=300
     )
     found: dict[str, object] = json.loads(done.stdout)
     return found

@@ -20,7 +20,7 @@ from odp.transport.logs import Log
 from odp.transport.statuses import LONGEST_LINE
 from odp.v1 import enrolment_pb2, retrieval_pb2, secagg_service_pb2, server_pb2, table_pb2  # noqa: F401  # into the pool
 
-SECONDS = 20.0
+SECONDS = 60.0
 #: A text that a terminal would act on, with a path, of half of the largest request.
 NOISY = "\x1b[31m /home/operator/secrets/token\r\n\u202e" + "A" * 2**19
 SERVICES = {

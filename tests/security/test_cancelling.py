@@ -22,7 +22,7 @@ from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_TASKS
 
 Make = Callable[..., Any]
-SECONDS = 20.0
+SECONDS = 60.0
 MARK = b"planted in what a device sealed!"
 
 

@@ -23,7 +23,7 @@ from odp.transport.service import RunningServer, serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import Callers, TlsIdentity, development_identity, ends_at, load_identity
 
-SECONDS = 10.0
+SECONDS = 60.0
 DAY = 86_400.0
 
 

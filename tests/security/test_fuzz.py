@@ -106,7 +106,7 @@ def test_a_fuzzer_that_follows_branches_finds_no_crash(tmp_path: Path) -> None:
         [sys.executable, str(HARNESS), f"-runs={RUNS}", "-max_total_time=20", "-seed=1", "-max_len=2000"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,

@@ -29,7 +29,7 @@ from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process
 
 Make = Callable[..., Any]
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture

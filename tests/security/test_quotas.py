@@ -47,7 +47,7 @@ from trusted_aggregator.state.rollback import ZERO
 from trusted_aggregator.state.sealed_state import HASH_BYTES, PopulationRecord, Sealer
 
 Make = Callable[..., Any]
-SECONDS = 20.0
+SECONDS = 60.0
 FULL = "a-full-population"
 
 

@@ -27,8 +27,8 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 
 CONNECTIONS, CALLS = 64, 16
-#: An honest call has this long; a quiet service takes milliseconds.
-HONEST_SECONDS = 5.0
+#: An honest call has this long: less than ``Limits.message_seconds``, after which silent callers give threads back.
+HONEST_SECONDS = 8.0
 BATCH = 40
 METHOD = "/odp.test.Test/Do"
 
@@ -78,7 +78,7 @@ def test_silent_calls_on_64_connections_stop_no_honest_caller(
     # A caller that connects during the attack is served as well.
     attacked += _batch(program, stack.enter_context(connect(running.address, ca, identity=identity)))
     # The allowance is for a busy machine: a service whose threads are taken answers seconds later, or never.
-    assert statistics.median(attacked) < 2 * statistics.median(quiet) + 0.25
+    assert statistics.median(attacked) < 2 * statistics.median(quiet) + 1.0
 
 
 class Slow:
@@ -152,7 +152,7 @@ def test_3000_calls_that_wait_take_bounded_memory_and_hear_when_to_come_back(
 
 def _connected(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10.0)
+    return socket.create_connection((host, int(port)), timeout=60.0)
 
 
 def test_connections_without_a_handshake_are_closed_and_meanwhile_others_are_served(

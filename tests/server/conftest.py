@@ -92,7 +92,7 @@ class Lines:
         with self._changed:
             return self._text
 
-    def wait_for(self, word: str, seconds: float = 30.0) -> bool:
+    def wait_for(self, word: str, seconds: float = 60.0) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: word in self._text, seconds)
 

@@ -45,7 +45,7 @@ def stub(running: RunningServer) -> Iterator[log_pb2_grpc.LogServiceStub]:
 
 
 def _size(stub: log_pb2_grpc.LogServiceStub) -> tuple[int, bytes]:
-    note = Note.parse(stub.GetCheckpoint(log_pb2.GetCheckpointRequest(), timeout=20).checkpoint)
+    note = Note.parse(stub.GetCheckpoint(log_pb2.GetCheckpointRequest(), timeout=60).checkpoint)
     _origin, size, _root, _ = note.body.decode().split("\n")
     return int(size), note.body
 
@@ -57,7 +57,7 @@ def test_everything_that_the_service_gives_verifies(
     token = [("authorization", f"Bearer {running.token_path.read_text().strip()}")]
     with connect(running.address, running.ca_pem) as channel:
         server_pb2_grpc.ServerServiceStub(channel).SubmitTask(
-            iter([server_pb2.SubmitTaskRequest(definition=definition)]), timeout=20, metadata=token
+            iter([server_pb2.SubmitTaskRequest(definition=definition)]), timeout=60, metadata=token
         )
     assert world.lines.wait_for("task_finished")
     size, _body = _size(stub)
@@ -65,16 +65,16 @@ def test_everything_that_the_service_gives_verifies(
     with connect(running.address, running.ca_pem) as channel:
         entries = list(LogServer(channel, running.address).entries(size))
     leaves = [merkle.leaf_hash(entry) for entry in entries]
-    assert unpacked(stub.GetHashes(log_pb2.GetHashesRequest(level=0, start=0, count=2048), timeout=20).hashes) == leaves
+    assert unpacked(stub.GetHashes(log_pb2.GetHashesRequest(level=0, start=0, count=2048), timeout=60).hashes) == leaves
     root = merkle.root_of(leaves)
     for index, leaf in enumerate(leaves):
         found = stub.GetInclusionProof(
-            log_pb2.GetInclusionProofRequest(leaf_sha256=leaf, size=size), timeout=20
+            log_pb2.GetInclusionProofRequest(leaf_sha256=leaf, size=size), timeout=60
         ).inclusion
         assert found.index == index
         merkle.verify_inclusion(leaf=leaf, index=index, size=size, proof=unpacked(found.hashes), root=root)
     for first in range(1, size):
-        reply = stub.GetConsistencyProof(log_pb2.GetConsistencyProofRequest(first=first, second=size), timeout=20)
+        reply = stub.GetConsistencyProof(log_pb2.GetConsistencyProofRequest(first=first, second=size), timeout=60)
         merkle.verify_consistency(
             first=first,
             second=size,
@@ -103,7 +103,7 @@ def test_a_question_out_of_range_is_answered_with_one_line(
     stub: log_pb2_grpc.LogServiceStub, method: str, request_: Any, code: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        getattr(stub, method)(request_, timeout=20)
+        getattr(stub, method)(request_, timeout=60)
     assert caught.value.code().name == code  # type: ignore[attr-defined]  # grpc's errors have it; the stubs do not
     assert "\n" not in (caught.value.details() or "")  # type: ignore[attr-defined]
 

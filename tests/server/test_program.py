@@ -33,17 +33,17 @@ class Caller:
 
     def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
         request = server_pb2.SubmitTaskRequest(definition=definition)
-        return self.stub.SubmitTask(iter([request]), timeout=20, metadata=self.metadata).task_sha256
+        return self.stub.SubmitTask(iter([request]), timeout=60, metadata=self.metadata).task_sha256
 
     def status(self, sha256: bytes) -> server_pb2.TaskStatus:
         request = server_pb2.GetTaskRequest(task_sha256=sha256)
-        return self.stub.GetTask(request, timeout=20, metadata=self.metadata).status
+        return self.stub.GetTask(request, timeout=60, metadata=self.metadata).status
 
     def cancel(self, sha256: bytes) -> None:
-        self.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=20, metadata=self.metadata)
+        self.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=60, metadata=self.metadata)
 
     def check_in(self, population: str) -> server_pb2.CheckInResponse:
-        return self.stub.CheckIn(server_pb2.CheckInRequest(population=population), timeout=20)
+        return self.stub.CheckIn(server_pb2.CheckInRequest(population=population), timeout=60)
 
 
 @pytest.fixture

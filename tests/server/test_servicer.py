@@ -79,13 +79,13 @@ class Served:
 
     def submit(self, definition: common_pb2.TaskDefinition) -> bytes:
         request = server_pb2.SubmitTaskRequest(definition=definition)
-        return self.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED).task_sha256
+        return self.stub.SubmitTask(iter([request]), timeout=60, metadata=AUTHORIZED).task_sha256
 
     def refused(self, method: str, request: Any, metadata: Any = AUTHORIZED) -> tuple[grpc.StatusCode, str]:
         if method == "SubmitTask":
             request = iter([request])
         with pytest.raises(grpc.RpcError) as caught:
-            getattr(self.stub, method)(request, timeout=20, metadata=metadata)
+            getattr(self.stub, method)(request, timeout=60, metadata=metadata)
         return caught.value.code(), caught.value.details()
 
 
@@ -124,7 +124,7 @@ def test_an_operators_call_without_the_token_is_refused_with_the_place_of_the_to
 
 
 def test_a_check_in_needs_no_token(served: Served) -> None:
-    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="nobody"), timeout=20).retry
+    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="nobody"), timeout=60).retry
     assert (retry.min_seconds, retry.max_seconds) == (30, 60)
 
 
@@ -137,7 +137,7 @@ def test_a_check_in_with_a_name_that_no_population_has_is_refused(served: Served
 
 def test_a_check_in_between_rounds_is_told_to_come_back_soon(served: Served, definition: Any) -> None:
     served.submit(definition)
-    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=20).retry
+    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=60).retry
     assert (retry.min_seconds, retry.max_seconds) == (1, 2)
 
 
@@ -164,7 +164,7 @@ def test_a_device_gets_the_newest_published_model_also_after_the_last_round(
     assert served.refused("GetModel", request, ())[0] is grpc.StatusCode.NOT_FOUND, "untrained"
     world.aggregator.contributions = 5
     world.run(driver)
-    found = served.stub.GetModel(request, timeout=20)
+    found = served.stub.GetModel(request, timeout=60)
     assert common_pb2.ModelManifest.FromString(found.model.manifest).version == 3
     assert open_task(found.task).population == "viewers"
     assert found.distributor_address == "distributor.example:7201"
@@ -179,7 +179,7 @@ def test_a_task_that_is_submitted_and_cancelled_changes_no_recommendation(
     first = served.submit(definition)
     world.aggregator.contributions = 5
     world.run(driver)
-    trained = served.stub.GetModel(request, timeout=20)
+    trained = served.stub.GetModel(request, timeout=60)
     world.aggregator.contributions = 0
     definition.name = "films-2"
     second = served.submit(definition)
@@ -187,12 +187,12 @@ def test_a_task_that_is_submitted_and_cancelled_changes_no_recommendation(
         world.aggregator.contributions = contributions
         assert driver.step_once()
         driver.step_once()
-        assert served.stub.GetModel(request, timeout=20) == trained
-    served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=second), timeout=20, metadata=AUTHORIZED)
-    assert served.stub.GetModel(request, timeout=20) == trained
+        assert served.stub.GetModel(request, timeout=60) == trained
+    served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=second), timeout=60, metadata=AUTHORIZED)
+    assert served.stub.GetModel(request, timeout=60) == trained
     world.run(driver)
     assert world.storage.task(second).state is TaskState.CANCELLED
-    assert served.stub.GetModel(request, timeout=20) == trained
+    assert served.stub.GetModel(request, timeout=60) == trained
     assert task_sha256(trained.task) == first
 
 
@@ -230,7 +230,7 @@ def test_a_task_that_the_aggregator_would_refuse_is_refused_when_it_is_submitted
     served.refuses.code = grpc.StatusCode.FAILED_PRECONDITION
     request = server_pb2.SubmitTaskRequest(definition=definition)
     with pytest.raises(grpc.RpcError) as refused:
-        served.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED)
+        served.stub.SubmitTask(iter([request]), timeout=60, metadata=AUTHORIZED)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "to be at least 20" in refused.value.details()
     assert world.storage.tasks() == []
@@ -269,21 +269,21 @@ def test_the_same_definition_again_is_the_same_task(served: Served, world: Any, 
 def test_a_cancelled_task_says_so_until_it_is_ended_and_stays_so(served: Served, world: Any, definition: Any) -> None:
     sha256 = served.submit(definition)
     for _ in range(2):
-        served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=20, metadata=AUTHORIZED)
+        served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=60, metadata=AUTHORIZED)
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
-    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    status = served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
     assert status.state == server_pb2.TaskStatus.STATE_CANCELLING
     world.storage.mark_abandoned(sha256)
-    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    status = served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
     assert status.state == server_pb2.TaskStatus.STATE_CANCELLED
     assert served.wakes == 2
-    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=20).retry
+    retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=60).retry
     assert retry.min_seconds == 30
 
 
 def test_a_new_task_has_a_status_without_rounds_and_model(served: Served, definition: Any) -> None:
     request = server_pb2.GetTaskRequest(task_sha256=served.submit(definition))
-    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    status = served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
     assert status.state == server_pb2.TaskStatus.STATE_ACTIVE
     assert not status.rounds
     assert not status.HasField("model")
@@ -292,7 +292,7 @@ def test_a_new_task_has_a_status_without_rounds_and_model(served: Served, defini
 def test_a_failed_task_says_why(served: Served, world: Any, definition: Any) -> None:
     sha256 = served.submit(definition)
     world.storage.end_task(sha256, TaskState.FAILED, failure="over budget")
-    listed = served.stub.ListTasks(server_pb2.ListTasksRequest(), timeout=20, metadata=AUTHORIZED).tasks
+    listed = served.stub.ListTasks(server_pb2.ListTasksRequest(), timeout=60, metadata=AUTHORIZED).tasks
     assert [(task.state, task.failure) for task in listed] == [(server_pb2.TaskStatus.STATE_FAILED, "over budget")]
 
 
@@ -301,7 +301,7 @@ def test_tasks_are_listed_newest_first(served: Served, definition: Any) -> None:
     for name in names:
         definition.name = name
         served.submit(definition)
-    listed = served.stub.ListTasks(server_pb2.ListTasksRequest(), timeout=20, metadata=AUTHORIZED).tasks
+    listed = served.stub.ListTasks(server_pb2.ListTasksRequest(), timeout=60, metadata=AUTHORIZED).tasks
     assert [open_task(task.task).name for task in listed] == names[::-1]
 
 
@@ -314,7 +314,7 @@ def test_an_answer_that_would_be_too_long_leaves_out_the_oldest_releases(
     sizes = [entry.release_bytes for entry in world.storage.rounds(sha256)]
     monkeypatch.setattr(service_module, "_RELEASES_PER_ANSWER", sizes[1] + sizes[2])
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
-    status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+    status = served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
     assert [len(entry.release.release) for entry in status.rounds] == [0, *sizes[1:]]
 
 
@@ -326,7 +326,7 @@ def test_the_epsilon_that_was_spent_is_told_while_a_round_is_open_and_where_rele
     driver = world.driver()
 
     def spent() -> float:
-        status = served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+        status = served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
         assert _summary(status)["epsilon"] == status.epsilon_spent
         return status.epsilon_spent
 
@@ -438,7 +438,7 @@ def test_item_features_are_stored_with_the_task_that_names_them(served: Served, 
     definition.model.item_features_width = 2
     definition.model.item_features_sha256 = item_features_sha256(matrix)
     request = server_pb2.SubmitTaskRequest(definition=definition, item_features=matrix.tobytes())
-    sha256 = served.stub.SubmitTask(iter([request]), timeout=20, metadata=AUTHORIZED).task_sha256
+    sha256 = served.stub.SubmitTask(iter([request]), timeout=60, metadata=AUTHORIZED).task_sha256
     assert world.storage.item_features(sha256) == matrix.tobytes()
 
 
@@ -485,7 +485,7 @@ def test_a_task_that_is_being_ended_says_whom_that_waits_for_until_it_is(
     request = server_pb2.GetTaskRequest(task_sha256=sha256)
 
     def status() -> server_pb2.TaskStatus:
-        return served.stub.GetTask(request, timeout=20, metadata=AUTHORIZED).status
+        return served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
 
     world.storage.end_task(sha256, ended)
     assert (status().waits_for.reason, status().waits_for.until) == (served.wait.reason, 5.0)

@@ -10,7 +10,7 @@ from odp.errors import Busy, ServiceError, ServiceUnavailable
 from odp.transport.channel import SHORT_DEADLINE, call
 from odp.transport.turns import LONGEST_WINDOW, Patience, Turns
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def turns(*, at_once: int = 1, waiting: int = 0, **options: object) -> Turns:

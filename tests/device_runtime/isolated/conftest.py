@@ -86,12 +86,23 @@ def attacker(hostile_host: IsolatedHost) -> Attacker:
 
 @pytest.fixture(scope="session")
 def hasty_host(start: Callable[..., IsolatedHost]) -> IsolatedHost:
-    """One host with tight limits."""
-    limits = CallLimits(seconds=3.0, processor_seconds=1, failures=1000, output_bytes=2**16, reads=3)
-    return start("hostile.py", limits=limits)
+    """One host with a short deadline."""
+    return start("hostile.py", limits=CallLimits(seconds=3.0, processor_seconds=1, failures=1000))
 
 
 @pytest.fixture
 def hasty(hasty_host: IsolatedHost) -> Attacker:
-    """The hostile service under tight limits."""
+    """The hostile service under a short deadline."""
     return Attacker(hasty_host)
+
+
+@pytest.fixture(scope="session")
+def frugal_host(start: Callable[..., IsolatedHost]) -> IsolatedHost:
+    """One host with tight limits but for time: a process of a busy machine starts late."""
+    return start("hostile.py", limits=CallLimits(seconds=60.0, failures=1000, output_bytes=2**16, reads=3))
+
+
+@pytest.fixture
+def frugal(frugal_host: IsolatedHost) -> Attacker:
+    """The hostile service under tight limits but for time."""
+    return Attacker(frugal_host)

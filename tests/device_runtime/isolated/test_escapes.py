@@ -166,16 +166,16 @@ def test_a_handler_that_fails_leaves_nothing_written(attacker: Attacker, attempt
     assert attacker.attempt("identity") is not None
 
 
-def test_a_huge_answer_is_cut_off(hasty: Attacker) -> None:
-    with failing(Reason.RAISED, hasty):
-        hasty.attempt("huge", bytes=2**17)
-    with failing(Reason.MALFORMED, hasty):
-        hasty.attempt("raw", bytes=(struct.pack(">I", 2**32 - 1) + b"x" * 1000).hex())
+def test_a_huge_answer_is_cut_off(frugal: Attacker) -> None:
+    with failing(Reason.RAISED, frugal):
+        frugal.attempt("huge", bytes=2**17)
+    with failing(Reason.MALFORMED, frugal):
+        frugal.attempt("raw", bytes=(struct.pack(">I", 2**32 - 1) + b"x" * 1000).hex())
 
 
-def test_it_reads_no_more_than_it_may(hasty: Attacker) -> None:
-    with failing(Reason.TOO_MUCH, hasty):
-        hasty.attempt("raw", bytes=4 * frame({"read": "local", "key": "private"}))
+def test_it_reads_no_more_than_it_may(frugal: Attacker) -> None:
+    with failing(Reason.TOO_MUCH, frugal):
+        frugal.attempt("raw", bytes=4 * frame({"read": "local", "key": "private"}))
 
 
 # Frames that are none

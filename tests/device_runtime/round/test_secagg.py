@@ -233,8 +233,8 @@ def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
     for path, ratings in zip(table.paths, held, strict=True):
         with Store.open(path) as store:
             store.erase()
-            for item, value in ratings.items():
-                store.execute("INSERT INTO ratings (item, value) VALUES (?, ?)", (item, value))
+            with store.transaction():
+                store._connection.executemany("INSERT INTO ratings (item, value) VALUES (?, ?)", ratings.items())
     seats = table.seats()
     requests = [seat.sit_down(Traffic()) for seat in seats]
     for kind in KINDS:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from device_runtime.view import connections
 from device_runtime.view.connections import (
     LARGEST_REQUEST,
     MOST_CONNECTIONS,
@@ -57,7 +58,8 @@ class Ends:
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    monkeypatch.setattr(connections, "_EVICTION_SECONDS", 60.0)  # a thread of a busy machine leaves later
     made = Ends(Connections())
     yield made
     made.close()

@@ -35,7 +35,7 @@ from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.remote import RemoteAggregator, restore
 from trusted_aggregator.state.records import release_key
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Remote:
@@ -262,7 +262,7 @@ class TestHostile:
 def loaded():
     """The names of all modules that the enclave's process holds when its doors close."""
     code = f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     return frozenset(told.stdout.split())
 
 

@@ -11,7 +11,7 @@ from odp.v1 import aggregator_pb2
 from trusted_aggregator.host import ingest
 from trusted_aggregator.host.ingest import Ingest
 
-SECONDS = 10.0
+SECONDS = 60.0
 FOREVER = 1000.0
 
 

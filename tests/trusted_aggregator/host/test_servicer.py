@@ -14,7 +14,7 @@ from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import population_key, release_key
 
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 class Host(StoredHost):

@@ -26,7 +26,7 @@ SMALL, LARGE = 40, 300_000
 CHUNK = 2**20
 
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Context:
