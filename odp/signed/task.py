@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from odp._validate import identifier, integer, positive, within
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
+from odp.broadcast.sizes import check_sizes
 from odp.broadcast.terms import check_broadcast
 from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
@@ -64,7 +65,7 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
 
 
 def check_definition(definition: common_pb2.TaskDefinition) -> None:
-    """Raises ConfigurationError naming the first field that is out of its range."""
+    """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
     require_ed25519(definition.developer_key, name="developer_key")
     privacy, cohort = definition.privacy, definition.cohort
@@ -80,6 +81,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     algorithm = algorithm_for(definition)
     _check_aggregation(definition, dense=algorithm.dense)
     algorithm.check_for_devices()
+    check_sizes(definition)
 
 
 def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:
