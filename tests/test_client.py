@@ -202,7 +202,7 @@ def _asked(change: Callable[[common_pb2.Release], object]) -> server_pb2.TaskSta
 
 
 def test_statistics_come_from_the_release(handle: TaskHandle) -> None:
-    assert handle.connection.statistics(_asked(lambda release: None)).contributions == 2
+    assert handle.connection.results(_asked(lambda release: None)).contributions == 2
 
 
 @pytest.mark.parametrize(
@@ -218,4 +218,4 @@ def test_statistics_that_are_not_those_of_the_task_are_refused(
     handle: TaskHandle, change: Callable[[common_pb2.Release], object], line: str
 ) -> None:
     with pytest.raises(ServiceError, match=line):
-        handle.connection.statistics(_asked(change))
+        handle.connection.results(_asked(change))

@@ -167,12 +167,19 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.submit.assert_called_once_with(names["task"])
 
 
-def test_the_python_of_the_statistics_page_is_a_task() -> None:
-    (block,) = _python_blocks(ROOT / "docs" / "statistics.md")
+def test_the_python_of_the_statistics_page_runs() -> None:
+    """The first task is checked; the second one is simulated, on invented sessions of 0 to 120 minutes."""
+    counted, estimated = _python_blocks(ROOT / "docs" / "statistics.md")
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/statistics.md", "exec"), names)
+    exec(compile(counted, "docs/statistics.md", "exec"), names)
     (event,) = charges_of(algorithm_for(names["task"].definition()).query(0))
     assert (event.name, event.sensitivity) == ("statistics", 1.0)
+    minutes = np.random.default_rng(5).uniform(0, 120, size=1000)
+    users, items = np.arange(1000), np.zeros(1000, dtype=int)
+    names["sessions"] = odp.Ratings.from_triples("sessions", users, items, minutes, low=0, high=120)
+    exec(compile(estimated, "docs/statistics.md", "exec"), names)
+    (event,) = charges_of(algorithm_for(names["task"].definition()).query(0))
+    assert (event.name, event.sensitivity) == ("quantiles", 1.0)
 
 
 def test_the_readme_quotes_the_error_of_a_misspelt_key() -> None:

@@ -15,8 +15,8 @@ def test_private_retrieval_has_goals_at_full_size_only(monkeypatch: pytest.Monke
     shape = Shape(300, 16)
     for full in (True, False):
         figures = retrieval(table(shape), shape, keys=5, repeats=1, full=full)
-        assert len({figure.name for figure in figures}) == len(figures) == 14
-        assert sum(figure.goal is not None for figure in figures) == (3 if full else 0)
+        assert len({figure.name for figure in figures}) == len(figures) == 10
+        assert sum(figure.goal is not None for figure in figures) == (2 if full else 0)
         assert all(figure.value > 0 for figure in figures)
 
 

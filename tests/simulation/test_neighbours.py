@@ -24,7 +24,7 @@ from odp.datasets import Ratings, Split, random_split
 from odp.datasets.splitting import permutation_split
 from odp.privacy import composition
 from odp.privacy.events import Event, SampledRound, releases_of
-from odp.simulation import answers as statistics
+from odp.simulation.answers import simulate_answers
 from odp.simulation import baselines, dp_sgd, engine, tuning
 from odp.simulation.presets import preset_task
 
@@ -236,7 +236,7 @@ def test_simulated_statistics_move_by_their_charge(victim):
         cohort=odp.Cohort(minimum=20, goal=USERS),
     )
     runs = [
-        statistics.simulate_statistics(asked, ratings, seed=4)
+        simulate_answers(asked, ratings, seed=4)
         for ratings in (PEOPLE, PEOPLE.take(PEOPLE.users() != victim))
     ]
     (event,) = runs[0].charges
