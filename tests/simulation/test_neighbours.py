@@ -24,8 +24,8 @@ from odp.datasets import Ratings, Split, random_split
 from odp.datasets.splitting import permutation_split
 from odp.privacy import composition
 from odp.privacy.events import Event, SampledRound, releases_of
-from odp.simulation.answers import simulate_answers
 from odp.simulation import baselines, dp_sgd, engine, tuning
+from odp.simulation.answers import simulate_answers
 from odp.simulation.presets import preset_task
 
 USERS, ITEMS, HOSTILE, IDLE = 40, 25, 3, 8
@@ -235,10 +235,7 @@ def test_simulated_statistics_move_by_their_charge(victim):
         privacy=odp.UserLevelDP(epsilon=2.0, delta=1e-3),
         cohort=odp.Cohort(minimum=20, goal=USERS),
     )
-    runs = [
-        simulate_answers(asked, ratings, seed=4)
-        for ratings in (PEOPLE, PEOPLE.take(PEOPLE.users() != victim))
-    ]
+    runs = [simulate_answers(asked, ratings, seed=4) for ratings in (PEOPLE, PEOPLE.take(PEOPLE.users() != victim))]
     (event,) = runs[0].charges
     assert runs[1].charges == (event,)
     assert runs[0].epsilon == runs[1].epsilon
