@@ -26,6 +26,7 @@ from benchmarks.processes import Usage, with_enclaves
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services, Traffic
+from odp.aggregation.table import MASKED
 from odp.algorithms.dense.grid import NUMBER
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
@@ -41,7 +42,7 @@ from odp.errors import ServiceError
 from odp.local.processes import ODP, Child
 from odp.local.reference_values import write_reference_values
 from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
-from odp.task import MASKED, Cohort, UserLevelDP
+from odp.task import Cohort, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from odp.wire.tables import manifest_for
 from server.clients import AggregatorClient

@@ -142,13 +142,15 @@ def main() -> None:
     from odp.transport.service import serve
     from odp.transport.state_folder import StateFolder
     from odp.transport.tls import identity_for
+    from trusted_aggregator.modes.secagg.limits import SessionLimits
     from trusted_aggregator.modes.secagg.servicer import MOST_WAITING, NAME, SecureAggregationService, secagg_servicer
     from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
 
     folder, clients, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     session = LiveSession(
-        configuration(clients, length), goal=clients, patience=_SECONDS, pace=Pace(), clock=time.monotonic, threads=2
-    )
+        configuration(clients, length), goal=clients, patience=_SECONDS, pace=Pace(), clock=time.monotonic,
+        limits=SessionLimits(threads=2),
+    )  # fmt: skip
 
     class One:
         def session(self, key: object, attempt: int) -> LiveSession:

@@ -21,7 +21,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +65,42 @@ EXAMPLE = "example"
 _START_SECONDS = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """How the code of a service is held.
+
+    Attributes:
+      limits: of every call.
+      accept: what the machine may fail to enforce (``odp device doctor``); by default nothing.
+    """
+
+    limits: CallLimits = field(default_factory=CallLimits)
+    accept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Which store of the folder is the device's, how it is opened, and what the machine says of itself.
+
+    Attributes:
+      name: of the service, in its store and for the person; by default its file's.
+      index: of the device, where the folder holds those of several people.
+      create: make the store where there is none.
+      key_file: holds the key that the store is encrypted under; by default see ``device_runtime.store.keys``.
+      keyring: whether a new key may be kept in the operating system's keyring.
+      sensors: readings of the device whose store lies at a path; by default this machine's.
+      clock: seconds since the epoch.
+    """
+
+    name: str | None = None
+    index: int = 0
+    create: bool = True
+    key_file: Path | None = None
+    keyring: bool = True
+    sensors: Callable[[Path], Sensors] = machine_sensors
+    clock: Callable[[], float] = time.time
+
+
 @dataclass(frozen=True)
 class Shown:
     """What an app holds of a result: its number."""
@@ -80,21 +116,14 @@ class Device:
     Args:
       state: folder of the device's store, keys and records.
       service: the developer's on-device code, a module file or a package folder; None for an app without any.
-      name: of the service, in its store and for the person; by default its file's.
       limits: while the person sets none of their own; by default those that the folder was last used with.
       conditions: when the device may train; by default as for limits.
       retention: how long rows are kept; by default as for limits. What is past it goes when the device is opened, and
         every hour while it trains.
-      key_file: holds the key that the store is encrypted under; by default see ``device_runtime.store.keys``.
-      keyring: whether a new key may be kept in the operating system's keyring.
-      call_limits: of every call of the service.
-      accept: what the machine may fail to enforce on the service (``odp device doctor``); by default nothing.
       say: told, in lines that an app may see, what is not enforced; what private handlers did wrong is on the
         person's page alone.
-      sensors: what the device can tell about itself; by default this machine's readings.
-      index: of the device, where the folder holds those of several people.
-      create: make the store where there is none.
-      clock: seconds since the epoch.
+      isolation: how the service's code is held.
+      environment: which store it is, how it is opened, and what the machine says of itself.
 
     Raises:
       ConfigurationError: the service is no such file, or a value is out of range.
@@ -106,32 +135,27 @@ class Device:
         state: Path | str,
         *,
         service: Path | str | None = None,
-        name: str | None = None,
         limits: Limits | None = None,
         conditions: Conditions | None = None,
         retention: Retention | None = None,
-        key_file: Path | None = None,
-        keyring: bool = True,
-        call_limits: CallLimits | None = None,
-        accept: tuple[str, ...] = (),
         say: Callable[[str], None] = lambda line: None,
-        sensors: Callable[[Path], Sensors] = machine_sensors,
-        index: int = 0,
-        create: bool = True,
-        clock: Callable[[], float] = time.time,
+        isolation: Isolation = Isolation(),
+        environment: Environment = Environment(),
     ) -> None:
-        self.state, self._index = Path(state), index
+        self.state, self._environment = Path(state), environment
+        self._index, self._clock = environment.index, environment.clock
+        name, create, sensors, clock = environment.name, environment.create, environment.sensors, environment.clock
         code = None if service is None else ServiceCode.load(Path(service))
         self.service = name if name is not None else code.module if code is not None else "app"
         _validate.identifier(name=self.service)
-        path = store_path(self.state, index)
+        path = store_path(self.state, self._index)
         if not create and not path.exists():
             raise StateError(f"device store {path} does not exist; check --state and --device")
-        self._sensors, self._clock = sensors, clock
-        self._key_file, self._keyring = key_file, keyring
         with state_errors(self.state):
             private_folder(self.state, marker=DESCRIPTOR)
-        self._key: HostKey = host_key(self.state, key_file=key_file, ring=os_keyring if keyring else no_keyring)
+        self._key: HostKey = host_key(
+            self.state, key_file=environment.key_file, ring=os_keyring if environment.keyring else no_keyring
+        )
         Store.open_or_create(path, key=self._key).close()
         kept = Gate.load(self.state)
         self._gate = Gate(
@@ -145,7 +169,7 @@ class Device:
             with self._open() as store:
                 prune(store, self._retention, now=clock())
         self._notes = Notes()
-        self._own = None if code is None else _Own(self, code, call_limits, accept, say)
+        self._own = None if code is None else _Own(self, code, isolation, say)
         self._view: View | None = None
         self._running: list[Running] = []
 
@@ -298,13 +322,13 @@ class Device:
         """
         config = Config(
             state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
-            first=self._index, threads=1, key_file=self._key_file, keyring=self._keyring, limits=self._gate.limits,
-            retention=self._retention, conditions=self._gate.conditions, until_finished=until_finished,
-            allow_private_addresses=allow_private_addresses, roster=roster,
+            first=self._index, threads=1, key_file=self._environment.key_file, keyring=self._environment.keyring,
+            limits=self._gate.limits, retention=self._retention, conditions=self._gate.conditions,
+            until_finished=until_finished, allow_private_addresses=allow_private_addresses, roster=roster,
         )  # fmt: skip
         own = self._own
         made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)
-        running = start(config, clock=self._clock, sensors=self._sensors, made_examples=made)
+        running = start(config, clock=self._clock, sensors=self._environment.sensors, made_examples=made)
         self._running.append(running)
         return running
 
@@ -348,12 +372,10 @@ class _Own:
     do: an app would see in its own waiting how long the private ones take.
     """
 
-    def __init__(
-        self, device: Device, code: ServiceCode, limits: CallLimits | None, accept: tuple[str, ...],
-        say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, device: Device, code: ServiceCode, isolation: Isolation, say: Callable[[str], None]) -> None:
+        limits, accept = isolation.limits, isolation.accept
         self._device = device
-        self.seconds = (limits or CallLimits()).seconds
+        self.seconds = limits.seconds
         self.public = IsolatedHost(code, limits=limits, accept=accept, say=say)
         self.private = IsolatedHost(code, limits=limits, accept=accept, say=device._notes.add)
         self.results = ShownResults(

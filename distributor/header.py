@@ -8,16 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for, training_of
+from odp.broadcast.sizes import ServedSizes
 from odp.errors import ConfigurationError
 from odp.public_tables.table import check_entries, is_table, open_published
 from odp.signed.task import model_sha256, open_manifest, task_sha256
 from odp.v1 import common_pb2
-from odp.wire.tables import entry_bytes, entry_row_bytes, keyed_entry
-
-#: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
-MAX_REPLY_BYTES = 15 * 2**20
-#: Largest model, all tables together.
-MAX_MODEL_BYTES = 2**30
+from odp.wire.tables import entry_bytes, entry_row_bytes
 
 
 @dataclass(frozen=True)
@@ -74,21 +70,14 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
         manifest=manifest,
         table_bytes=tuple(entry_bytes(table) for table in manifest.tables),
     )
-    if header.total_bytes > MAX_MODEL_BYTES:
-        raise ConfigurationError(f"Expected model_bytes={header.total_bytes} to be at most {MAX_MODEL_BYTES} (1 GiB)")
-    reply = _reply_bytes(header)
-    if reply > MAX_REPLY_BYTES:
-        raise ConfigurationError(
-            f"Expected reply_bytes={reply} (slices and dense tables together) to be at most {MAX_REPLY_BYTES}; "
-            "lower slices_per_device or the rank"
-        )
+    _sizes(header).check()
     return header
 
 
-def _reply_bytes(header: ModelHeader) -> int:
-    """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
-    if not any(table.keyed for table in header.manifest.tables):
-        return 0
-    dense = header.total_bytes - sum(entry_bytes(table) for table in header.manifest.tables if table.keyed)
-    row = entry_row_bytes(keyed_entry(header.manifest))
-    return header.slices * row + dense
+def _sizes(header: ModelHeader) -> ServedSizes:
+    keyed = next((table for table in header.manifest.tables if table.keyed), None)
+    if keyed is None:
+        return ServedSizes(rows=0, row_bytes=0, keys=0, dense_bytes=header.total_bytes)
+    row = entry_row_bytes(keyed)
+    dense = header.total_bytes - entry_bytes(keyed)
+    return ServedSizes(rows=keyed.rows, row_bytes=row, keys=header.slices, dense_bytes=dense)

@@ -18,6 +18,7 @@ from distributor.remote import RemoteDistributor
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
+from odp.broadcast.sizes import MAX_KEYS_BYTES
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.enclave_start import wait_ready
@@ -37,8 +38,8 @@ from odp.transport.tls import Callers, caller_name, check_files, identity_for, r
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
-#: A sealed request has 4 bytes for each row that it asks for.
-LIMITS = Limits(request_bytes=4 * 2**20 + 2**16)
+#: A sealed request has its keys, and a few bytes of framing.
+LIMITS = Limits(request_bytes=MAX_KEYS_BYTES + 2**16)
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 

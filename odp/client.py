@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odp.algorithms.registry import inquiry_for
+from odp.broadcast.sizes import check_sizes
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -147,13 +148,18 @@ class Connection:
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
     def submit(self, task: Task | Question) -> TaskHandle:
-        """Submits a task; the same task again gives the same handle."""
+        """Submits a task; the same task again gives the same handle.
+
+        Raises ConfigurationError, before anything is sent, where no distributor could serve the task's model.
+        """
+        definition = task.definition()
+        check_sizes(definition)
         features = b""
         if isinstance(task, Task) and task.model.features is not None:
             features = task.model.features.tobytes()
         reply = channel.call(
             self._stub.SubmitTask,
-            _submission(task.definition(), features),
+            _submission(definition, features),
             timeout=channel.LONG_DEADLINE if len(features) > channel.CHUNK_BYTES else channel.SHORT_DEADLINE,
             what=f"submit the task {task.name!r}",
             address=self.address,

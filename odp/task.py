@@ -21,32 +21,21 @@ from __future__ import annotations
 
 import abc
 import math
-import re
 from dataclasses import dataclass, field
 
 from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
+from odp.aggregation.table import DEFAULT, MODES
 from odp.algorithms.choices import Training, TrainingData, default_training, trainings
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.broadcast.config import Broadcast
-from odp.crypto.secure_aggregation.parameters import LARGEST_COHORT, Threat
-from odp.crypto.secure_aggregation.terms import THREATS
-from odp.crypto.secure_aggregation.terms import resolve as resolve_secagg
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
-from odp.v1 import common_pb2, secagg_terms_pb2
+from odp.v1 import common_pb2
 
 FULL = "full"
 ENCLAVE_POISSON = "enclave_poisson"
-
-ENCLAVE = "enclave"
-MASKED = "masked"
-SECAGG = "secagg+"
-
-LYING = "lying"
-SEMI_HONEST = "semi-honest"
-_FRACTION = 0.1
 
 # Enough for nine users of ten of the usual rating data sets.
 _ITEMS_PER_USER = 300
@@ -126,7 +115,7 @@ class Cohort:
     sampling: str = FULL
     sampling_probability: float | None = None
     most_contributions: int | None = None
-    aggregation: str = ENCLAVE
+    aggregation: str = DEFAULT
     threat: str | None = None
     corrupt_fraction: float | None = None
     dropout_fraction: float | None = None
@@ -139,8 +128,8 @@ class Cohort:
             integer(low=self.minimum, high=2**31, goal=self.goal)
         integer(low=1, high=10**7, round_seconds=self.round_seconds)
         one_of((FULL, ENCLAVE_POISSON), sampling=self.sampling)
-        one_of((ENCLAVE, MASKED, SECAGG), aggregation=self.aggregation)
-        self._check_secagg()
+        one_of(MODES, aggregation=self.aggregation)
+        self._terms()
         needed = {"sampling_probability": self.sampling_probability, "most_contributions": self.most_contributions}
         for name, value in needed.items():
             if (value is None) != (self.sampling == FULL):
@@ -152,38 +141,26 @@ class Cohort:
             integer(low=self._goal, high=10**9, most_contributions=self.most_contributions)
             Sampling(self.sampling_probability, self.most_contributions, cap=1)
 
-    def _check_secagg(self) -> None:
-        names = ("threat", "corrupt_fraction", "dropout_fraction", "roster_sha256", "roster_size")
-        if self.aggregation != SECAGG:
-            for name in names:
-                if getattr(self, name) is not None:
-                    raise ConfigurationError(
-                        f"Expected {name}={getattr(self, name)!r} with aggregation={SECAGG!r} alone "
-                        f"(got aggregation={self.aggregation!r})"
-                    )
-            return
-        if self.threat is not None:
-            one_of((LYING, SEMI_HONEST), threat=self.threat)
-        if self.roster_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.roster_sha256):
-            raise ConfigurationError("Expected roster_sha256 to be 64 digits of lower-case hexadecimal")
-        if self.roster_size is not None:
-            integer(low=1, high=LARGEST_COHORT, roster_size=self.roster_size)
-        if self.sampling != FULL:
-            raise ConfigurationError(
-                f"Expected sampling={self.sampling!r} to be {FULL!r} with aggregation={SECAGG!r}: no enclave could draw"
-            )
-        self._secagg_terms()
+    def _options(self) -> dict[str, object]:
+        """The fields that single modes of aggregation have. Raises ConfigurationError for one of another mode."""
+        owners = {name: mode for mode in MODES.values() for name in mode.options}
+        options = {name: getattr(self, name) for name in owners}
+        for name, value in options.items():
+            if value is not None and owners[name].name != self.aggregation:
+                raise ConfigurationError(
+                    f"Expected {name}={value!r} with aggregation={owners[name].name!r} alone "
+                    f"(got aggregation={self.aggregation!r})"
+                )
+        return options
 
-    def _secagg_terms(self) -> secagg_terms_pb2.SecAggTerms:
-        """Raises ConfigurationError or PrivacyError where the threat cannot be withstood by such a cohort."""
-        threat = Threat(
-            adversary=THREATS[self.threat or LYING],
-            corrupt=_FRACTION if self.corrupt_fraction is None else self.corrupt_fraction,
-            dropout=_FRACTION if self.dropout_fraction is None else self.dropout_fraction,
-            roster=self.roster_size or 0,
+    def _terms(self) -> common_pb2.CohortTerms:
+        """The wire form, but for the draw. Raises ConfigurationError or PrivacyError as the mode of aggregation."""
+        mode = MODES[self.aggregation]
+        terms = common_pb2.CohortTerms(
+            minimum=self.minimum, goal=self._goal, round_seconds=self.round_seconds, aggregation=mode.number
         )
-        roster = bytes.fromhex(self.roster_sha256 or "")
-        return resolve_secagg(threat, minimum=self.minimum, goal=self._goal, roster_sha256=roster)
+        mode.write(terms, self._options(), sampled=self.sampling != FULL)
+        return terms
 
     @property
     def _goal(self) -> int:
@@ -191,19 +168,7 @@ class Cohort:
 
     def to_proto(self, delta: float) -> common_pb2.CohortTerms:
         """The wire form; the cap of a draw follows from the task's ``delta`` (rule P14)."""
-        modes = common_pb2.CohortTerms
-        terms = common_pb2.CohortTerms(
-            minimum=self.minimum,
-            goal=self._goal,
-            round_seconds=self.round_seconds,
-            aggregation={
-                ENCLAVE: modes.AGGREGATION_UNSPECIFIED,
-                MASKED: modes.AGGREGATION_MASKED,
-                SECAGG: modes.AGGREGATION_SECAGG,
-            }[self.aggregation],
-        )
-        if self.aggregation == SECAGG:
-            terms.secagg.CopyFrom(self._secagg_terms())
+        terms = self._terms()
         if self.sampling_probability is not None and self.most_contributions is not None:
             cap = truncation_cap(
                 probability=self.sampling_probability,
@@ -271,7 +236,7 @@ class Task:
             raise ConfigurationError(
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
             )
-        if self.cohort.aggregation != ENCLAVE:
+        if MODES[self.cohort.aggregation].dense_only:
             dense = " or ".join(sorted(f"odp.{kind.__name__}" for kind in questions().values()))
             raise ConfigurationError(
                 f"Expected aggregation={self.cohort.aggregation!r} with {dense} alone: the enclave has to open the "

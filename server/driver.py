@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Server
 from odp.crypto import domains
@@ -344,7 +345,7 @@ class Driver:
             ended = "" if self._tokens is None else self._tokens.ended(task.signed, current.round)
             short_of = f"{cohort.minimum} contributions, its minimum, however long that takes"
             return Wait(what + (f"its token key {ended}" if ended else short_of))
-        if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
+        if mode_of(cohort).in_session:
             return None  # the clients of a session wait, and no further ones can join it
         seconds = cohort.round_seconds
         left = seconds - self._ages.age(task.sha256, current.round, opened=current.opened, most=seconds)

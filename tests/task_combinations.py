@@ -6,14 +6,15 @@ import dataclasses
 import itertools
 
 import odp
+from odp.aggregation.table import DEFAULT, MODES, SECAGG
 from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
-from odp.task import ENCLAVE_POISSON, FULL, MASKED, SECAGG, Cohort
+from odp.task import ENCLAVE_POISSON, FULL, Cohort
 
 ITEMS = 12
 DEVICES = 4
 QUESTIONS = ("statistics", "quantiles")
 ALGORITHMS = ("ratings", "implicit", *QUESTIONS)
-AGGREGATIONS = (odp.task.ENCLAVE, MASKED, SECAGG)
+AGGREGATIONS = tuple(MODES)
 SAMPLINGS = (FULL, ENCLAVE_POISSON)
 #: "" leaves out the broadcast, as questions do.
 BROADCASTS = ("", ENCLAVE, ALL, PIR, AUTO)
@@ -38,7 +39,7 @@ class Combination:
         """Whether there is such a task (docs/secure-aggregation.md, "Modes")."""
         if self.algorithm in QUESTIONS:
             return self.sampling == FULL and not self.broadcast
-        return self.aggregation == odp.task.ENCLAVE
+        return self.aggregation == DEFAULT
 
     @property
     def is_distinct(self) -> bool:

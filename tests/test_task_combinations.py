@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from task_combinations import COMBINATIONS, Combination
 
+from odp.aggregation.table import MASKED, SECAGG
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError
 from odp.signed.task import sign_task
-from odp.task import ENCLAVE_POISSON, MASKED, SECAGG
+from odp.task import ENCLAVE_POISSON
 from odp.v1 import broadcast_pb2, common_pb2
 
 HELPER = HpkeKey.generate().public.hex()

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import SystemRandom
 
 import grpc
@@ -27,6 +27,7 @@ from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
 from device_runtime.host.roster import Roster
 from device_runtime.host.scheduler import Scheduler
+from device_runtime.host.sweep import Sweep
 from device_runtime.network.services import Traffic
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg_sessions import Sessions
@@ -56,35 +57,11 @@ from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
 from odp.v1 import server_pb2
 
-#: So many attempts in a row that fail mean that a service is at fault and not a device.
-_FAILURES_OF_A_SERVICE = 20
 #: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
 _MOST_STRANGERS = 3
-_LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
 _QUIET_SECONDS = 120.0
-
-
-@dataclass
-class _Sweep:
-    """One pass over the devices that have something to do; shared by the workers."""
-
-    devices: deque[int]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stop: threading.Event = field(default_factory=threading.Event)
-    outage: OdpError | None = None
-    retry: server_pb2.RetryWindow | None = None
-    settled: int = 0
-    failures: int = 0
-    failures_in_a_row: int = 0
-
-    def end(self, *, outage: OdpError | None = None, retry: server_pb2.RetryWindow | None = None) -> None:
-        """Lets no worker begin with another device."""
-        with self.lock:
-            self.outage = self.outage or outage
-            self.retry = self.retry or retry
-        self.stop.set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,8 +332,8 @@ class Fleet:
         if self._outage.over():
             self._log.event("outage_over")
 
-    def _sweep(self, pool: futures.Executor, pending: list[int]) -> _Sweep:
-        sweep = _Sweep(deque(pending))
+    def _sweep(self, pool: futures.Executor, pending: list[int]) -> Sweep:
+        sweep = Sweep(deque(pending))
         workers = [pool.submit(self._work, sweep) for _ in range(self._options.threads)]
         while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
             self._write_statistics()
@@ -364,9 +341,9 @@ class Fleet:
             worker.result()
         return sweep
 
-    def _session(self, pool: futures.Executor, work: Work, pending: list[int]) -> _Sweep:
+    def _session(self, pool: futures.Executor, work: Work, pending: list[int]) -> Sweep:
         """All devices together in one session, where one gathers clients now."""
-        sweep = _Sweep(deque())
+        sweep = Sweep(deque())
 
         def ended(device: int, result: Outcome | Exception | None, traffic: Traffic) -> None:
             def outcome() -> str:
@@ -384,7 +361,7 @@ class Fleet:
                 self._decline(work, device, error)
         return sweep
 
-    def _work(self, sweep: _Sweep) -> None:
+    def _work(self, sweep: Sweep) -> None:
         """One worker: device after device until none is left or the sweep ends."""
         while not (sweep.stop.is_set() or self._stop.is_set()):
             try:
@@ -393,7 +370,7 @@ class Fleet:
                 return
             self._one(sweep, device)
 
-    def _one(self, sweep: _Sweep, device: int) -> None:
+    def _one(self, sweep: Sweep, device: int) -> None:
         """One device checks in and takes part."""
         traffic = Traffic()
         seen: list[Work] = []
@@ -417,15 +394,13 @@ class Fleet:
         else:
             self.counts.waited(traffic)
 
-    def _settle(self, sweep: _Sweep, work: Work, device: int, outcome: Outcome) -> str:
+    def _settle(self, sweep: Sweep, work: Work, device: int, outcome: Outcome) -> str:
         """Notes that a device has nothing left to do in a round; what that counts as."""
         self._roster.settle(work.key, device)
-        with sweep.lock:
-            sweep.settled += 1
-            sweep.failures_in_a_row = 0
+        sweep.count_settled()
         return {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
 
-    def _judged(self, sweep: _Sweep, seen: Sequence[Work], device: int, act: Callable[[], str]) -> str:
+    def _judged(self, sweep: Sweep, seen: Sequence[Work], device: int, act: Callable[[], str]) -> str:
         """What a device's part counts as; whatever goes wrong is the device's, or the sweep's, and ends here."""
         try:
             return act()
@@ -454,15 +429,11 @@ class Fleet:
             self._roster.set_aside(device)
         return "failed"
 
-    def _failed(self, sweep: _Sweep, device: int, error: OdpError) -> None:
-        with sweep.lock:
-            sweep.failures += 1
-            sweep.failures_in_a_row += 1
-            telling = sweep.failures <= _LINES_PER_SWEEP
-            hopeless = isinstance(error, (DiskFull, DiskFailed)) or sweep.failures_in_a_row >= _FAILURES_OF_A_SERVICE
+    def _failed(self, sweep: Sweep, device: int, error: OdpError) -> None:
+        telling, hopeless = sweep.count_failure()
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
-        if hopeless:
+        if hopeless or isinstance(error, (DiskFull, DiskFailed)):
             # A store that fails is the device's, but so many of them are the disk's: the host cannot go on.
             sweep.end(outage=error)
 

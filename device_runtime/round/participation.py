@@ -33,6 +33,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from device_runtime.modes.table import half_of
 from device_runtime.network.enclaves import Checked, Enclaves
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN, Admission
@@ -56,7 +57,6 @@ from device_runtime.tasks.charters import CharterMemory, require_in_force
 from odp.crypto import domains, hpke, segments
 from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.crypto.roster import hash_of
-from odp.crypto.secure_aggregation.masked import mask
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
 from odp.numerics.arrays import Int64Array
@@ -273,15 +273,9 @@ class Participant:
             require_trainable(work, slices)
         self.gate.after_data(store, model.terms)
         found = self.contribution(work, slices, own, seed=identity.seed)
-        payload = found.payload
-        vector = b""
-        if work.vector_bytes:
-            halves = mask(
-                payload,
-                info=domains.masked_vector_info(model.task_sha256, work.round),
-                random_bytes=self.random_bytes,
-            )
-            payload, vector = halves.secret, halves.vector
+        payload, host_part = half_of(model.definition.cohort).split(
+            found.payload, task_sha256=model.task_sha256, round=work.round, random_bytes=self.random_bytes
+        )
         terms = model.definition.privacy
         participation = Participation(
             task_sha256=model.task_sha256,
@@ -298,7 +292,7 @@ class Participant:
             payload=payload,
             token=token,
         )
-        participation = _sealed_to(aggregator.enclave, participation, identity, work, vector=vector)
+        participation = _sealed_to(aggregator.enclave, participation, identity, work, host_part=host_part)
         store.prepare(participation, local_parameters=found.local_parameters, task=model.signed_task, terms=model.terms)
         return participation
 
@@ -334,10 +328,10 @@ class Participant:
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(task, round, State.SENT)
             return Outcome.SENT
-        sealed, vector = _parts(prepared, work)
+        sealed, host_part = _parts(prepared, work)
         signed = refusal_holds(
             answer.signature, refusal, signing_key=aggregator.enclave.signing_key, task_sha256=task, round=round,
-            hpke_key=prepared.recipient, sealed=sealed, masked=vector,
+            hpke_key=prepared.recipient, sealed=sealed, masked=host_part,
         )  # fmt: skip
         store.settle(task, round, State.REFUSED if signed else State.SENT, refusal)
         if signed and refusal is Refusal.TASK_ABANDONED:
@@ -346,16 +340,16 @@ class Participant:
 
     def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Answer:
         task, round = prepared.task_sha256, prepared.round
-        sealed, vector = _parts(prepared, work)
+        sealed, host_part = _parts(prepared, work)
         if work.large:
             header = aggregator_pb2.SubmitHeader(task_sha256=task, round=round)
-            if vector:
+            if host_part:
                 header.sealed_contribution = sealed
             else:
                 header.sealed_key = sealed[:KEY_BYTES]
-            return self.services.submit_stream(work.aggregator, header, vector or sealed, traffic)
+            return self.services.submit_stream(work.aggregator, header, host_part or sealed, traffic)
         request = aggregator_pb2.SubmitRequest(
-            task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=vector
+            task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=host_part
         )
         return self.services.submit(work.aggregator, request, traffic)
 
@@ -378,17 +372,17 @@ def _refusal_of(answer: Answer, work: Work) -> Refusal | None:
 
 
 def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
-    """(what is sealed to the enclave, the masked vector or nothing)."""
+    """(what is sealed to the enclave, the part of the aggregator's host or nothing)."""
     stored = prepared.sealed or b""
-    return stored[: len(stored) - work.vector_bytes], stored[len(stored) - work.vector_bytes :]
+    return stored[: len(stored) - work.host_bytes], stored[len(stored) - work.host_bytes :]
 
 
 def _sealed_to(
-    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, vector: bytes
+    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, host_part: bytes
 ) -> Participation:
     one = participation
-    # The enclave's half of a masked contribution is short, however long the vector is.
-    large = work.large and not work.vector_bytes
+    # Where the host gets a part, the enclave's is short, however long the contribution is.
+    large = work.large and not work.host_bytes
     contribution = aggregator_pb2.Contribution(
         task_sha256=one.task_sha256,
         round=one.round,
@@ -403,7 +397,7 @@ def _sealed_to(
     info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
         one,
-        sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + vector,
+        sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + host_part,
         recipient=work.hpke_key,
         policy_sha256=aggregator.policy.sha256,
         image_digest=aggregator.image_digest,

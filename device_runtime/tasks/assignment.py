@@ -13,11 +13,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from device_runtime.modes.table import half_of
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
+from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client, Query
-from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.signed.charter import Charter
@@ -34,9 +35,9 @@ class Model:
     """One signed model version of one signed task, both checked.
 
     ``rounds`` is the number of rounds that the task has when it is finished, ``terms`` say what each of them costs,
-    ``queries`` what the enclave checks in each, ``large`` whether contributions travel as a stream, ``vector_bytes``
-    how long masked vectors are, 0 where the enclave gets contributions whole; ``signed_task`` and ``signed_manifest``
-    are what has to be in the transparency log.
+    ``queries`` what the enclave checks in each, ``large`` whether contributions travel as a stream, ``host_bytes``
+    how long the part of the aggregator's host is, 0 where the enclave gets contributions whole; ``signed_task`` and
+    ``signed_manifest`` are what has to be in the transparency log.
     """
 
     definition: common_pb2.TaskDefinition
@@ -47,7 +48,7 @@ class Model:
     rounds: int
     queries: tuple[Query, ...]
     large: tuple[bool, ...]
-    vector_bytes: tuple[int, ...]
+    host_bytes: tuple[int, ...]
     terms: TaskTerms
     signed_task: common_pb2.SignedTask
     signed_manifest: common_pb2.SignedManifest
@@ -98,14 +99,14 @@ class Work:
         return self.model.large[self.round]
 
     @property
-    def vector_bytes(self) -> int:
-        """Length of the masked vector; 0 where the enclave gets the contribution whole."""
-        return self.model.vector_bytes[self.round]
+    def host_bytes(self) -> int:
+        """Length of the part that the aggregator's host gets; 0 where the enclave gets the contribution whole."""
+        return self.model.host_bytes[self.round]
 
     @property
     def sessions(self) -> bool:
-        """Whether devices take part together, in a session of SecAgg+."""
-        return is_secagg(self.model.definition)
+        """Whether devices take part together, in a session."""
+        return mode_of(self.model.definition.cohort).in_session
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -138,7 +139,6 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
     terms = TaskTerms.of(definition, task_sha256(task))
     queries = tuple(algorithm.query(number) for number in range(len(terms.rounds)))
     payloads = [query.payload_bytes for query in queries]
-    masked = definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
     return Model(
         definition=definition,
         task_sha256=terms.task_sha256,
@@ -149,7 +149,7 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         terms=terms,
         queries=queries,
         large=tuple(is_large(size) for size in payloads),
-        vector_bytes=tuple(size if masked else 0 for size in payloads),
+        host_bytes=tuple(map(half_of(definition.cohort).host_bytes, payloads)),
         signed_task=task,
         signed_manifest=manifest,
     )

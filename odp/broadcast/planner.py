@@ -11,15 +11,15 @@ of another machine differ, mostly by one factor for all methods.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
+from odp.broadcast.sizes import KEY_BYTES, MAX_KEYS_BYTES, ServedSizes
 from odp.broadcast.terms import ALL, ENCLAVE, MOST_PIR_KEYS, PIR
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
-from odp.wire.encoding import row_bytes as encoded_row_bytes
 
 if TYPE_CHECKING:
     from odp.crypto.pir.shape import Shape
@@ -38,7 +38,6 @@ _PASS_BYTE, _PASS_BYTE_KEY = 5e-11, 2.7e-12
 _SCAN_BYTE, _WIDE_SCAN_BYTE, _SCAN_ROW = 1.1e-10, 2e-10, 1e-8
 _WIDE_RECORD = 512
 
-_VALUE_BYTES = 4
 _BLOCK_BYTES, _BLOCK_HASH_BYTES = 2**16, 32
 # Protobuf fields, HPKE and AES-GCM around keys and rows.
 _FRAME_BYTES = 130
@@ -97,19 +96,10 @@ def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
     Raises:
       ConfigurationError: the task has no keyed table, or a number of it is out of range.
     """
-    algorithm = algorithm_for(definition)
-    keyed = next((table for table in algorithm.tables if table.keyed), None)
-    if keyed is None or algorithm.rows_per_request is None:
+    keyed = next((table for table in algorithm_for(definition).tables if table.keyed), None)
+    if keyed is None:
         raise ConfigurationError("Expected a task with a keyed table: devices of other tasks fetch no rows")
-    dense = sum(table.rows * table.width * _VALUE_BYTES for table in algorithm.tables if not table.keyed)
-    return plan_table(
-        keyed.name,
-        rows=keyed.rows,
-        row_bytes=encoded_row_bytes(keyed.width, algorithm.encoding),
-        keys=algorithm.rows_per_request,
-        dense_bytes=dense,
-        helper=helper,
-    )
+    return plan_table(keyed.name, **asdict(ServedSizes.of(definition)), helper=helper)
 
 
 def plan_table(
@@ -175,12 +165,14 @@ def _all(size: int) -> Cost:
 
 def _enclave(rows: int, row_bytes: int, keys: int, dense_bytes: int) -> Cost:
     cpu = 2 * _CALL + rows * row_bytes * (_PASS_BYTE + _PASS_BYTE_KEY * keys)
+    most = MAX_KEYS_BYTES // KEY_BYTES
     return Cost(
         ENCLAVE,
-        up=keys * 4 + _FRAME_BYTES,
+        up=keys * KEY_BYTES + _FRAME_BYTES,
         down=keys * row_bytes + dense_bytes + _FRAME_BYTES,
         cpu=cpu,
         note="one pass over the table for all keys, inside the enclave",
+        excluded=f"more than {most} rows per device" if keys > most else "",
     )
 
 

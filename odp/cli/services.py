@@ -367,9 +367,9 @@ def up(
         witnesses=witness,
         helper=with_helper,
         admission=AdmissionRule(how=admission, roster=roster),
-        stop=stop,
     )
-    with services:
+    services.start(stop)
+    try:
         for name, child in services.children.items():
             out.print(f"{name:<12} {child.address:<22} log {child.log}")
         if with_helper:
@@ -388,4 +388,6 @@ def up(
                     services.pin_log()
                 except OdpError as error:
                     out.print(f"endorsements were not renewed: {error}", soft_wrap=True)
+    finally:
+        services.stop()
     out.print("stopped")

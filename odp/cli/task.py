@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
     from odp.client import Connection
-    from odp.v1 import secagg_terms_pb2, server_pb2
+    from odp.v1 import server_pb2
 
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
 
@@ -94,6 +95,7 @@ def new(
 @app.command("show")
 def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
+    from odp.aggregation.table import mode_of
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
     from odp.broadcast.terms import method_of
@@ -111,13 +113,15 @@ def show(file: File, json: Json = False) -> None:
         for number in range(algorithm.server().rounds)
     ]
     planned = math.inf if silent else epsilon([event for events in rounds for event in events], delta=delta)
+    mode = mode_of(definition.cohort)
+    alone = functools.partial(epsilon_if_alone, [event for events in rounds for event in events], delta=delta)
     if json:
         from google.protobuf.json_format import MessageToDict
 
         stated = None if silent else planned
         found = {"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)}
-        if definition.cohort.HasField("secagg"):
-            found["epsilon_if_alone"] = epsilon_if_alone([event for events in rounds for event in events], delta=delta)
+        if mode.in_session:
+            found["epsilon_if_alone"] = alone()
         print_json(found)
         return
     print_text(render_task(task))
@@ -135,34 +139,10 @@ def show(file: File, json: Json = False) -> None:
         )
     if algorithm.rows_per_request is not None:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
-    if definition.cohort.HasField("secagg"):
-        terms = definition.cohort.secagg
-        lines += [
-            f"# {definition.cohort.goal} devices: each masks with {terms.neighbours} neighbours, {terms.threshold} "
-            "shares rebuild a secret; fewer devices take what the same rule gives them",
-            f"# noise: each device adds a share of variance v / {terms.sharers}, the fewest honest devices in any sum",
-            _assumed(terms, epsilon_if_alone([event for events in rounds for event in events], delta=delta)),
-        ]
+    lines += mode.lines(definition.cohort, alone)
     resolved = algorithm.resolved
     lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
-
-
-def _assumed(terms: secagg_terms_pb2.SecAggTerms, alone: float) -> str:
-    """What the noise rests on, and what holds without it."""
-    from odp.crypto.secure_aggregation.terms import threat_of
-
-    if terms.roster_size:
-        corrupt = threat_of(terms).most_corrupt(terms.roster_size)
-        holds = (
-            f"at most {corrupt} of the {terms.roster_size} devices on the roster work for the server, in any session"
-        )
-    else:
-        holds = (
-            f"at most {terms.corrupt:g} of each session's devices work for the server: an assumption about whoever the "
-            "host lets in, since the task names no roster"
-        )
-    return f"# assumed: {holds}; if all others did, epsilon would be {alone:.4f}"
 
 
 app.command("plan")(show_plan)

@@ -30,7 +30,7 @@ def view(
     """
     from contextlib import ExitStack
 
-    from device_runtime.sdk import Device
+    from device_runtime.sdk import Device, Environment
     from device_runtime.view.front_door import opened
     from odp.errors import ConfigurationError
     from odp.isolated import Declined
@@ -42,9 +42,10 @@ def view(
         asked = None
     if not isinstance(asked, dict):
         raise ConfigurationError(f"Expected --ask={ask!r} to be a JSON object")
+    environment = Environment(index=device, create=False)
     stop: threading.Event = stop_event()
     with ExitStack() as stack:
-        own = stack.enter_context(Device(state, index=device, create=False, service=service, say=console().print))
+        own = stack.enter_context(Device(state, service=service, say=console().print, environment=environment))
         shown = None
         if service is not None:
             answer = own.ask("person", asked)

@@ -195,7 +195,6 @@ class Services:
         helper: bool = False,
         admission: AdmissionRule = AdmissionRule(),
         aggregator_options: Sequence[str] = (),
-        stop: threading.Event | None = None,
     ) -> None:
         """``policy`` is the aggregator's, ``select`` of the distributor's; ``aggregator_options`` are further ones of
         `odp aggregator run`.
@@ -203,12 +202,11 @@ class Services:
         With ``helper`` a helper is started as well, and its key is pinned: under one operator it protects nobody, but
         shows how two would work together.
 
-        ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log. ``stop`` ends a start.
+        ``witnesses`` are ``host:port=verifier key`` of those that have to cosign the log.
         """
         self.root = root
         self._witnesses = tuple(witnesses)
         self._listen = listen
-        self._stop = stop
         self._helper = helper
         self._admission = admission
         self._aggregator_options = tuple(aggregator_options)
@@ -282,24 +280,24 @@ class Services:
 
         return issuer_key(self.root / ISSUER)
 
-    def start(self) -> Services:
-        """Starts them and returns when all serve. On any failure, stops what was started."""
+    def start(self, stop: threading.Event | None = None) -> Services:
+        """Starts them and returns when all serve. On any failure, or once ``stop`` is set, stops what was started."""
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         try:
             adopt_successor(self.root / "aggregator")
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
-                helper.wait_serving(self.ca, identity=self._distributor_identity(), stop=self._stop)
+                helper.wait_serving(self.ca, identity=self._distributor_identity(), stop=stop)
             issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
             distributor = self.start_child("distributor", self._listen.distributor)
             aggregator = self.start_child("aggregator", self._listen.aggregator)
             for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
-                child.wait_serving(self.ca, stop=self._stop)
+                child.wait_serving(self.ca, stop=stop)
             self.write_reference_values()
             self.pin_log()
             server = self.start_child("server", self._listen.server)
-            server.wait_serving(self.ca, stop=self._stop)
+            server.wait_serving(self.ca, stop=stop)
         except BaseException:
             self.stop()
             raise

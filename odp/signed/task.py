@@ -11,12 +11,13 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from odp._validate import identifier, integer, positive, within
+from odp.aggregation.table import MODES, mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
+from odp.broadcast.sizes import check_sizes
 from odp.broadcast.terms import check_broadcast
 from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
-from odp.crypto.secure_aggregation import terms as secagg_terms
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
 from odp.v1 import aggregator_pb2, common_pb2
@@ -64,7 +65,7 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
 
 
 def check_definition(definition: common_pb2.TaskDefinition) -> None:
-    """Raises ConfigurationError naming the first field that is out of its range."""
+    """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
     require_ed25519(definition.developer_key, name="developer_key")
     privacy, cohort = definition.privacy, definition.cohort
@@ -80,18 +81,17 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     algorithm = algorithm_for(definition)
     _check_aggregation(definition, dense=algorithm.dense)
     algorithm.check_for_devices()
+    check_sizes(definition)
 
 
 def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:
-    given = definition.cohort.aggregation
-    if given not in common_pb2.CohortTerms.Aggregation.values():
-        raise ConfigurationError(f"Expected cohort.aggregation={given} to be a mode that this version knows")
-    if given != common_pb2.CohortTerms.AGGREGATION_UNSPECIFIED and not dense:
-        name = "masked" if given == common_pb2.CohortTerms.AGGREGATION_MASKED else "secagg+"
-        raise ConfigurationError(f"Expected aggregation={name!r} with dense contributions alone")
+    mode = mode_of(definition.cohort)
+    if mode.dense_only and not dense:
+        raise ConfigurationError(f"Expected aggregation={mode.name!r} with dense contributions alone")
     if dense and definition.cohort.HasField("enclave_poisson"):
         raise ConfigurationError("Expected no sampling of dense contributions: nothing can stand for what is not drawn")
-    secagg_terms.check(definition.cohort)
+    for mode in MODES.values():
+        mode.check(definition.cohort)
 
 
 def sign_manifest(manifest: common_pb2.ModelManifest, key: SigningKey) -> common_pb2.SignedManifest:

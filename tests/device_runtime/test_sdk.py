@@ -11,7 +11,7 @@ import pytest
 
 import odp
 from device_runtime.isolated import CallLimits
-from device_runtime.sdk import EXAMPLE, Device, Shown
+from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation, Shown
 from device_runtime.store.retention import Retention
 from device_runtime.store.store import Store, store_path
 from odp.errors import ConfigurationError, PrivacyError, StateError
@@ -66,8 +66,9 @@ def device(tmp_path: Path, said: list[str]) -> Iterator[Device]:
     service.write_text(SERVICE)
     limits = CallLimits(seconds=120.0, processor_seconds=20)
     with odp.Device(
-        tmp_path / "state", service=service, keyring=False, call_limits=limits, say=said.append, clock=lambda: NOW
-    ) as device:
+        tmp_path / "state", service=service, say=said.append, isolation=Isolation(limits=limits),
+        environment=Environment(keyring=False, clock=lambda: NOW),
+    ) as device:  # fmt: skip
         yield device
 
 
@@ -187,7 +188,7 @@ def test_examples_are_replaced_as_a_whole(device: Device) -> None:
 
 
 def test_a_device_without_a_service_records_and_shows_its_privacy_page(tmp_path: Path) -> None:
-    with Device(tmp_path / "state", keyring=False, clock=lambda: NOW) as device:
+    with Device(tmp_path / "state", environment=Environment(keyring=False, clock=lambda: NOW)) as device:
         device.record("play", {"track": 1})
         assert _get(device.show())[0] == 200
         with pytest.raises(ConfigurationError, match="service=FILE"):
@@ -196,7 +197,7 @@ def test_a_device_without_a_service_records_and_shows_its_privacy_page(tmp_path:
 
 def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="does not exist; check --state and --device"):
-        Device(tmp_path / "nowhere", create=False)
+        Device(tmp_path / "nowhere", environment=Environment(create=False))
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -211,12 +212,14 @@ def test_the_folder_is_the_persons_alone(device: Device) -> None:
 def test_what_is_past_its_period_goes_when_the_device_is_opened_and_the_page_says_so(tmp_path: Path) -> None:
     days, now = 86400.0, NOW
     keep = Retention(events=7.0, local=None)
-    with Device(tmp_path / "state", keyring=False, retention=keep, clock=lambda: now) as device:
+    with Device(
+        tmp_path / "state", retention=keep, environment=Environment(keyring=False, clock=lambda: now)
+    ) as device:
         device.record("play", {"track": 1}, time=NOW - 8 * days)
         device.record("play", {"track": 2}, time=NOW - 6 * days)
     now += days / 2
     # The folder remembers what the app said first.
-    with Device(tmp_path / "state", keyring=False, clock=lambda: now) as device:
+    with Device(tmp_path / "state", environment=Environment(keyring=False, clock=lambda: now)) as device:
         with Store.open(store_path(device.state, 0)) as store:
             assert [event.data for event in store.data("app").events()] == [{"track": 2}]
         page = _get(device.show())[1]

@@ -16,7 +16,7 @@ import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.person.limits import Limits
 from device_runtime.round.made_examples import MadeExamples
-from device_runtime.sdk import EXAMPLE
+from device_runtime.sdk import EXAMPLE, Environment, Isolation
 from device_runtime.store.store import Store, store_path
 
 pytestmark = [
@@ -55,8 +55,9 @@ def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypat
         handle = world.connection.submit(task)
         device = stack.enter_context(
             odp.Device(
-                tmp_path / "app", service=tmp_path / "films.py", keyring=False, limits=Limits(min_cohort=20),
-                call_limits=CallLimits(seconds=60.0, processor_seconds=20),
+                tmp_path / "app", service=tmp_path / "films.py", limits=Limits(min_cohort=20),
+                isolation=Isolation(limits=CallLimits(seconds=60.0, processor_seconds=20)),
+                environment=Environment(keyring=False),
             )
         )  # fmt: skip
         device.record("seen", {"film": 3})

@@ -14,9 +14,11 @@ from e2e.world import World, small_task
 import odp
 from device_runtime.person.limits import Limits
 from device_runtime.round.gate import FILE as LIMITS
+from device_runtime.sdk import Environment
 from odp.errors import StateError
 from odp.local.processes import Child
 
+NO_KEYRING = Environment(keyring=False)
 #: By purpose: others check or reach a service by them.
 PUBLIC = {"ca.pem", "reference_values.json", "endorsements.json", "vendor.pem"}
 
@@ -48,7 +50,7 @@ def test_nothing_that_a_program_keeps_is_open_to_other_users(tmp_path: Path) -> 
     with contextlib.ExitStack() as stack:
         world = World(root, with_helper=True).start(stack)
         handle = world.connection.submit(task)
-        app = stack.enter_context(odp.Device(tmp_path / "app", keyring=False, limits=Limits(min_cohort=20)))
+        app = stack.enter_context(odp.Device(tmp_path / "app", limits=Limits(min_cohort=20), environment=NO_KEYRING))
         app.record("seen", {"film": 3})
         shown = app.show()
         child = Child("aggregator", ["aggregator", "--help"], state=root / "child", log=root / "logs" / "child.log")
@@ -65,15 +67,15 @@ def test_nothing_that_a_program_keeps_is_open_to_other_users(tmp_path: Path) -> 
 
 def test_limits_that_another_user_could_have_replaced_are_not_used(tmp_path: Path) -> None:
     app = tmp_path / "app"
-    odp.Device(app, keyring=False, limits=Limits(max_total_epsilon=1.0)).close()
+    odp.Device(app, limits=Limits(max_total_epsilon=1.0), environment=NO_KEYRING).close()
     planted = tmp_path / "planted.json"
     planted.write_bytes((app / LIMITS).read_bytes().replace(b'"max_total_epsilon": 1.0', b'"max_total_epsilon": 1e9'))
     (app / LIMITS).unlink()
     (app / LIMITS).symlink_to(planted)
     with pytest.raises(StateError):
-        odp.Device(app, keyring=False)
+        odp.Device(app, environment=NO_KEYRING)
     moved = tmp_path / "moved"
     app.rename(moved)
     app.symlink_to(moved)
     with pytest.raises(StateError, match="is a link"):
-        odp.Device(app, keyring=False)
+        odp.Device(app, environment=NO_KEYRING)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from odp.aggregation.table import MODES
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import mask, set_sha256
-from odp.task import ENCLAVE, MASKED, SECAGG
 
 #: How a task names each mode, and the fewest contributions that a round of it can have.
-AGGREGATIONS = {ENCLAVE: 1, MASKED: 1, SECAGG: 3}
+AGGREGATIONS = {name: mode.minimum for name, mode in MODES.items()}
 
 
 def split(payload: bytes, *, task_sha256: bytes, round: int) -> tuple[bytes, bytes]:

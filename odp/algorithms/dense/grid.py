@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.aggregation.table import noise_sharers
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -144,12 +145,22 @@ class Grid:
         return cls(size=size, clip=clip, bits=bits, noise_std=noise_std, maximum=maximum, sharers=sharers)
 
     @classmethod
-    def of(cls, terms: statistics_pb2.DenseTerms, *, size: int, sharers: int = 0) -> Grid:
-        """The grid of a task definition. Raises ConfigurationError as the class."""
-        return cls(
+    def of(cls, terms: statistics_pb2.DenseTerms, cohort: common_pb2.CohortTerms, *, size: int) -> Grid:
+        """The grid of a task definition.
+
+        Raises:
+          ConfigurationError: as the class, or a sum could have more contributions than its noise is shared out for.
+        """
+        grid = cls(
             size=size, clip=terms.clip, bits=terms.grid_bits, noise_std=terms.noise_std, maximum=terms.maximum,
-            sharers=sharers,
+            sharers=noise_sharers(cohort),
         )  # fmt: skip
+        if grid.sharers and grid.maximum > cohort.goal:
+            raise ConfigurationError(
+                f"Expected maximum={grid.maximum} contributions of a task of secure aggregation to be at most its "
+                f"goal={cohort.goal}: its noise is shared out for sessions of no more devices"
+            )
+        return grid
 
     @classmethod
     def within_budget(cls, *, size: int, epsilon: float, delta: float, cohort: common_pb2.CohortTerms) -> Grid:
@@ -165,7 +176,7 @@ class Grid:
         from odp.crypto.secure_aggregation.parameters import graph_delta
         from odp.privacy.accounting import mu_for, mu_for_shares
 
-        sharers = cohort.secagg.sharers
+        sharers = noise_sharers(cohort)
         budget = {"epsilon": epsilon, "delta": delta}
         largest_mu = (
             mu_for_shares(**budget, coordinates=size, graph_delta=graph_delta())

@@ -6,7 +6,6 @@ or declare another threat than the developer signed.
 
 from __future__ import annotations
 
-from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import ring_of, share_of
 from odp.crypto.secure_aggregation.terms import is_secagg
@@ -33,7 +32,6 @@ def secagg_config(
         ConfigurationError: the task's rounds are no SecAgg+ sessions.
     """
     _require(definition)
-    check_size(definition.cohort, query.grid)
     terms, ring = definition.cohort.secagg, ring_of(query.grid)
     return secure_aggregation_pb2.SecAggConfig(
         task_sha256=task_sha256,
@@ -51,19 +49,6 @@ def secagg_config(
         roster_size=terms.roster_size,
         attempt=attempt,
     ).SerializeToString(deterministic=True)
-
-
-def check_size(cohort: common_pb2.CohortTerms, grid: Grid) -> None:
-    """Returns where no session is larger than those that the sharers of the noise are counted for.
-
-    Raises:
-        ConfigurationError: a task of secure aggregation takes more contributions than its goal.
-    """
-    if cohort.HasField("secagg") and grid.maximum > cohort.goal:
-        raise ConfigurationError(
-            f"Expected maximum={grid.maximum} contributions of a task of secure aggregation to be at most its "
-            f"goal={cohort.goal}: its noise is shared out for sessions of no more devices"
-        )
 
 
 def draw_share(definition: common_pb2.TaskDefinition, query: DenseQuery, source: NoiseSource) -> Int64Array:

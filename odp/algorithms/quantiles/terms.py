@@ -14,7 +14,6 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dense.grid import Entries, Grid
 from odp.algorithms.dense.records import Records
-from odp.algorithms.dense.secagg import check_size
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float64Array
@@ -63,8 +62,7 @@ class Terms:
         if not 1 <= len(at) <= MAX_REPORTED or not ascending:
             raise ConfigurationError(f"Expected at={at!r} to be 1 to {MAX_REPORTED} ascending numbers between 0 and 1")
         _validate.within(low=_CLIP, high=_CLIP, clip=asked.dense.clip)
-        grid = Grid.of(asked.dense, size=len(edges) - 1, sharers=definition.cohort.secagg.sharers)
-        check_size(definition.cohort, grid)
+        grid = Grid.of(asked.dense, definition.cohort, size=len(edges) - 1)
         return cls(asked.table, EventsTerms.of(asked, aggregates=tuple(AGGREGATES)), edges, at, grid)
 
     @property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odp.aggregation.table import DEFAULT
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
-from odp.task import ENCLAVE, Cohort, UserLevelDP
+from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2
 
 _BINS = 6
@@ -42,7 +43,7 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
     return (definition,)
 
 
-def _definition(bins: int, *, aggregation: str = ENCLAVE, clients: int = 1) -> common_pb2.TaskDefinition:
+def _definition(bins: int, *, aggregation: str = DEFAULT, clients: int = 1) -> common_pb2.TaskDefinition:
     return Statistics(
         name="rehearsal",
         queries={

@@ -16,7 +16,6 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Entries, Grid
 from odp.algorithms.dense.records import Records
-from odp.algorithms.dense.secagg import check_size
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.userside import vectors
 from odp.errors import ConfigurationError
@@ -92,8 +91,7 @@ class Terms:
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
             offset += kind.size
-        grid = Grid.of(asked.dense, size=offset, sharers=definition.cohort.secagg.sharers)
-        check_size(definition.cohort, grid)
+        grid = Grid.of(asked.dense, definition.cohort, size=offset)
         return cls(tuple(parts), grid)
 
     @property

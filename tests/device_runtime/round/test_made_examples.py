@@ -17,7 +17,7 @@ from device_runtime.network.services import Traffic
 from device_runtime.round.examples import asks_for
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.participation import Outcome, Participant
-from device_runtime.sdk import EXAMPLE, Device
+from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, Work, open_assignment
 from odp.errors import NotNow, PrivacyError
@@ -45,8 +45,9 @@ def device(tmp_path: Path) -> Iterator[Device]:
     service = tmp_path / "films.py"
     service.write_text(SERVICE)
     with Device(
-        tmp_path / "app", service=service, keyring=False, call_limits=CallLimits(seconds=30.0, processor_seconds=20)
-    ) as device:
+        tmp_path / "app", service=service, environment=Environment(keyring=False),
+        isolation=Isolation(limits=CallLimits(seconds=30.0, processor_seconds=20)),
+    ) as device:  # fmt: skip
         yield device
 
 

@@ -1,4 +1,4 @@
-"""What sessions of SecAgg+ may take of a host: memory of all of them together, and seats of one address.
+"""What sessions of SecAgg+ may take of a host: memory of all of them together, seats of one address, and cores.
 
 A session holds little while it gathers clients, and a share for every pair of neighbours once it has begun. So memory
 is reserved when a session begins; where none is left, it goes on gathering until another one ends.
@@ -32,6 +32,7 @@ class SessionLimits:
         memory: bytes of all sessions together that have begun; one of them may take half.
         seats_per_address: seats of one session that clients of one address may take. Addresses of this machine have no
             limit: a device host plays many devices, and whoever runs it could play them from many addresses.
+        threads: cores that unmask one sum.
 
     Raises:
         ConfigurationError: a limit is out of range.
@@ -39,10 +40,12 @@ class SessionLimits:
 
     memory: int = 2048 * MEBIBYTE
     seats_per_address: int = 256
+    threads: int = 1
 
     def __post_init__(self) -> None:
         _validate.integer(low=MEBIBYTE, high=2**50, secagg_memory=self.memory)
         _validate.integer(low=1, high=2**31, secagg_seats=self.seats_per_address)
+        _validate.integer(low=1, high=64, secagg_threads=self.threads)
 
     @property
     def session_memory(self) -> int:

@@ -78,7 +78,6 @@ class SecAggRounds:
         rosters: lists of identities; of a task that names one by its hash, only these may take part. Of one that
             names none, or a list that is not here, anybody may: its devices decide for themselves.
         limits: what sessions may take of the host.
-        threads: how many cores unmask.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class SecAggRounds:
         clock: Callable[[], float] = time.monotonic,
         rosters: Collection[Collection[bytes]] = (),
         limits: SessionLimits | None = None,
-        threads: int = 1,
     ) -> None:
         self._limits = SessionLimits() if limits is None else limits
         self._memory = Memory(self._limits.memory)
@@ -99,7 +97,6 @@ class SecAggRounds:
         self._pace = Pace() if pace is None else pace
         self._clock = clock
         self._rosters = {hash_of(roster): frozenset(roster) for roster in rosters}
-        self._threads = threads
         self._lock = threading.Lock()
         self._rounds: dict[Key, _Open] = {}
 
@@ -287,7 +284,7 @@ class SecAggRounds:
         self._log.event("secagg_gathers", task=short(key[0]), round=key[1], attempt=opened.attempt)
         return LiveSession(
             configuration, goal=cohort.goal, patience=float(cohort.round_seconds), pace=self._pace, clock=self._clock,
-            roster=roster, limits=self._limits, memory=self._memory, threads=self._threads,
+            roster=roster, limits=self._limits, memory=self._memory,
         )  # fmt: skip
 
     def _write(self, key: Key, request: bytes, *, attempt: int) -> None:

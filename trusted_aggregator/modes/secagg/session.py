@@ -133,7 +133,6 @@ class LiveSession:
         roster: identities that may take part; None accepts any.
         limits: seats of one address.
         memory: of all sessions of the host.
-        threads: how many cores unmask.
     """
 
     def __init__(
@@ -147,7 +146,6 @@ class LiveSession:
         roster: Collection[bytes] | None = None,
         limits: SessionLimits | None = None,
         memory: Memory | None = None,
-        threads: int = 1,
     ) -> None:
         self.configuration = configuration
         self._config_sha256 = hashlib.sha256(configuration.data).digest()
@@ -159,7 +157,7 @@ class LiveSession:
         self._memory = Memory(self._limits.memory) if memory is None else memory
         self._reserved = 0
         self._changed = threading.Condition(threading.RLock())
-        self._server: Server | None = Server(configuration, roster=roster, threads=threads)
+        self._server: Server | None = Server(configuration, roster=roster, threads=self._limits.threads)
         self._members: dict[bytes, _Member] = {}
         self._seats: Counter[str] = Counter()  # of each address
         self._told = _Told()
