@@ -63,19 +63,18 @@ def within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def folders(graph: Graph, root: Path) -> Graph:
-    """The graph of ``odp`` and ``device_runtime`` by folder; what stands at the root of one is a node of its own."""
+    """The graph by folder; what stands at the root of a package is a node of its own."""
     known = modules(root)
 
     def folder(module: str) -> str:
         if within(module, TANGLED):
             return "the tangled folders"
         holder = module if known[module].name == "__init__.py" else module.rpartition(".")[0]
-        return module if holder in ("odp", "device_runtime") else holder
+        return module if holder in PACKAGES else holder
 
     found: Graph = {}
     for module, targets in graph.items():
-        if within(module, ("odp", "device_runtime")):
-            found.setdefault(folder(module), set()).update(map(folder, targets))
+        found.setdefault(folder(module), set()).update(map(folder, targets))
     return {name: targets - {name} for name, targets in found.items()}
 
 
@@ -111,7 +110,7 @@ def test_modules_import_each_other_in_no_circle(graph: Graph) -> None:
     assert circle(graph) is None
 
 
-def test_folders_of_odp_and_rooms_of_devices_import_each_other_in_no_circle(graph: Graph) -> None:
+def test_folders_import_each_other_in_no_circle(graph: Graph) -> None:
     assert circle(folders(graph, ROOT)) is None
 
 
@@ -146,9 +145,12 @@ def test_a_planted_circle_of_modules_is_found_wherever_the_import_stands(tmp_pat
 
 
 def test_a_planted_circle_of_folders_without_one_of_modules_is_found(tmp_path: Path) -> None:
-    graph = plant(tmp_path, odp__x__a="import odp.y.b", odp__y__b="", odp__y__c="import odp.x.d", odp__x__d="")
-    assert circle(graph) is None
-    assert set(circle(folders(graph, tmp_path)) or ()) == {"odp.x", "odp.y"}
+    for package in ("odp", "trusted_aggregator"):
+        x, y = f"{package}__x", f"{package}__y"
+        sources = {f"{x}__a": f"import {package}.y.b", f"{y}__b": "", f"{y}__c": f"import {package}.x.d", f"{x}__d": ""}
+        graph = plant(tmp_path / package, **sources)
+        assert circle(graph) is None
+        assert set(circle(folders(graph, tmp_path / package)) or ()) == {f"{package}.x", f"{package}.y"}
 
 
 def test_a_planted_import_of_a_foreign_service_is_found(tmp_path: Path) -> None:

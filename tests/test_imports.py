@@ -44,3 +44,11 @@ def test_odp_alone_loads_nothing_of_the_device() -> None:
         capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert told.stdout.strip() == "[]"
+
+
+def test_the_commands_load_no_numbers_before_one_runs() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import odp.cli.main, sys\nprint('numpy' in sys.modules)"],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert told.stdout.strip() == "False"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.broadcast.terms import ALL, AUTO, method_of
 from odp.cli.console import console, print_json
 from odp.errors import ConfigurationError
 
@@ -24,6 +23,7 @@ def show_plan(
     from rich.table import Table
 
     from odp.broadcast.planner import plan, reasons
+    from odp.broadcast.terms import AUTO, method_of
     from odp.task import Task
     from odp.task_file import load_task
 
@@ -72,6 +72,8 @@ def broadcast_line(task: Task, traffic: Mapping[int, Mapping[str, Any]], whole: 
     ``traffic`` is what a device host counted, by round (``device_runtime.host.counts``): everything that devices
     received, the server's answers as well.
     """
+    from odp.broadcast.terms import ALL, method_of
+
     method = method_of(task.definition())
     down = [entry["bytes_down"] / entry["devices_in"] for entry in traffic.values() if entry["devices_in"]]
     if not down or not whole:
