@@ -28,11 +28,16 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
+# Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Tests start hundreds of programs, each of which would compile all its modules where an image turns bytecode off.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (ARGS="-k name" picks some)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/dev ## Run all tests, in about half an hour
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
 
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
 	$(BIN)/ruff check .

@@ -10,8 +10,14 @@ import hypothesis
 import pytest
 
 # A busy machine makes an example slow, and that is no failure.
-hypothesis.settings.register_profile("odp", deadline=None)
+hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("odp")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start programs come first: at the end, the workers then share small files and finish together."""
+    files = {item.path for item in items if item.path.parent.name == "e2e" or item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in files)
 
 
 @pytest.fixture(scope="session")
