@@ -62,7 +62,7 @@ _FAILURES_OF_A_SERVICE = 20
 _MOST_STRANGERS = 3
 _LINES_PER_SWEEP = 3
 _STATISTICS_SECONDS = 1.0
-#: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
+#: A host that has to end with its task ends after this time without an open round: it missed the last one.
 _QUIET_SECONDS = 120.0
 
 
@@ -463,7 +463,7 @@ class Fleet:
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
         if hopeless:
-            # A store that fails is the device's, but so many of them are the disk's: the host cannot go on.
+            # One failed store is the device's fault; this number of them is the disk's: the host cannot continue.
             sweep.end(outage=error)
 
     def _decline(self, work: Work | None, device: int, error: PrivacyError) -> None:

@@ -27,7 +27,7 @@ from odp.errors import AttestationError, Busy, OdpError, ServiceUnavailable, Tra
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
-#: A host that does not answer is asked again for so long.
+#: Time for which calls to a host without an answer are retried.
 _OUTAGE_SECONDS = 60.0
 _RETRY_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 5.0

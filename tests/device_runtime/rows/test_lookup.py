@@ -213,7 +213,7 @@ def test_an_enclave_that_came_back_with_a_new_key_is_asked_for_evidence_again(pl
 def test_rows_that_do_not_open_are_an_error_of_the_distributor(place: Place) -> None:
     place.connection.publish_table(Table("genres", ROWS))
     place.spoil = lambda sealed: sealed[:-1] + bytes([sealed[-1] ^ 1])
-    with pytest.raises(ServiceError, match="rows that do not open"):
+    with pytest.raises(ServiceError, match="rows that cannot be decrypted"):
         place.lookup.select(place.lookup.find("genres"), [4])
 
 
