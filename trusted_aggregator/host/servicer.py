@@ -1,4 +1,4 @@
-"""AggregatorService: contributions of devices, who are strangers, and the ledger for whoever asks.
+"""AggregatorService: contributions of anonymous devices, and the ledger for everybody.
 
 - A contribution is acknowledged once the enclave has counted it and its ciphertext is stored.
 - Where a part of a contribution stays here, the enclave gets its hash.
@@ -33,7 +33,7 @@ from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.rounds.host_half import Submission
 
 NAME = "odp.v1.AggregatorService"
-#: Threads of the server: so many submissions share one commit.
+#: Threads of the server: the maximum number of submissions that share one commit.
 WORKERS = 64
 #: Contributions in memory at once, of at most 8 MiB each; the other threads answer everything else meanwhile.
 MAX_STREAMS = 16
@@ -45,7 +45,7 @@ _LEDGER_PAGE = 2**20
 
 
 class AggregatorService:
-    """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
+    """The host's half. ``failed`` is called when a write could not be stored: the program has to stop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class AggregatorService:
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
     ) -> Refused | None:
-        """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
+        """``submit`` of a contribution in chunks. Raises Busy if too many streams are open."""
         header = read_header(requests)
         half = self._modes.streaming(header)
         length = half.stream_bytes(header)
@@ -93,8 +93,8 @@ class AggregatorService:
         return refused
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
-        """Entries of the ledger of the task's population, and its signed head; the enclave is asked for that once after
-        each change.
+        """Entries of the ledger of the task's population, and its signed head; the enclave signs it once after each
+        change.
         """
         _validate.integer(low=0, high=2**53, first=request.first)
         data, signature = self._ledger_head(request.task_sha256)
@@ -117,7 +117,7 @@ class AggregatorService:
         return found
 
     def close(self) -> None:
-        """Finishes the contributions that wait. Idempotent."""
+        """Completes the waiting contributions. Idempotent."""
         self._ingest.close()
 
 

@@ -32,7 +32,7 @@ from trusted_aggregator.rounds.admission import Admission
 from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Judged, Round
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
-#: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
+#: Number of accepted payloads that are summed at once: enough for one matrix product, little memory.
 BLOCK = 512
 BLOCK_BYTES = 2**23
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
@@ -50,7 +50,7 @@ def draw_round_noise(query: Query, noise: IntegerNoise) -> RoundNoise:
 
 
 class EnclaveRound(Round):
-    """A round whose contributions the enclave opens; what a subclass changes is what it makes of their payloads."""
+    """A round whose contributions the enclave opens; a subclass changes how it uses their payloads."""
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
@@ -81,7 +81,7 @@ class EnclaveRound(Round):
 
     @classmethod
     def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
-        """All: see ``Round``."""
+        """All releases: see ``Round``."""
         return query.releases
 
     @classmethod
@@ -91,7 +91,7 @@ class EnclaveRound(Round):
 
     @property
     def contributions(self) -> int:
-        """Accepted contributions that are held."""
+        """The number of accepted contributions."""
         return len(self._seen)
 
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
@@ -127,15 +127,15 @@ class EnclaveRound(Round):
         self.submit(stored)
 
     def _host_sha256(self, payload: bytes) -> bytes:
-        """The digest that a checked payload names of its part at the host; empty where there is none."""
+        """The digest in a checked payload of the part at the host; empty if there is none."""
         return b""
 
     def _repeats(self, payload: bytes) -> bool:
-        """Whether something of a checked payload came before that may come only once."""
+        """Whether a part of a checked payload that must be unique came before."""
         return False
 
     def _note(self, payload: bytes) -> None:
-        """Remembers what ``_repeats`` looks for."""
+        """Records the values that ``_repeats`` looks for."""
 
     def _set_sha256(self) -> bytes:
         # Over the payloads' hashes, too: the host may hold two contributions of one device under one id, of which the
@@ -172,7 +172,7 @@ class EnclaveRound(Round):
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
 
     def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
-        """The contribution, and its payload: each access to that field makes a copy."""
+        """The contribution and its payload, read once: each access to that field copies it."""
         try:
             given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
         except DecodeError:

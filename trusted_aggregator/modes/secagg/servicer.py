@@ -1,7 +1,7 @@
-"""SecureAggregationService: what devices ask of the sessions of a host.
+"""SecureAggregationService: the calls of devices to the sessions of a host.
 
-Every message is bounded and checked before a session sees it; a refused one changes nothing. Answers that are not there
-yet are waited for a little, by a bounded number of callers: the others are told when to ask again.
+Every message is bounded and checked before a session sees it; a refused one changes nothing. A bounded number of
+callers waits briefly for answers that are not available yet; the others get a retry time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAME = "odp.v1.SecureAggregationService"
 #: Callers that wait for their answer at once, and how long.
 MOST_WAITING = 56
 WAIT_SECONDS = 5.0
-#: The others are told to come back after so long.
+#: The retry time of the others.
 _POLL_MILLISECONDS = 200
 #: Vectors that come in at once, each in memory until it is whole, and how long a further one waits for its turn.
 _MOST_STREAMS = 16
@@ -40,7 +40,7 @@ _STREAM_SECONDS = 20.0
 
 
 class SecureAggregationService:
-    """The sessions of ``rounds`` for devices that ``admission`` lets in."""
+    """The sessions of ``rounds`` for devices that ``admission`` admits."""
 
     def __init__(self, rounds: SecAggRounds, *, admission: Admission | None = None, wait: float = WAIT_SECONDS) -> None:
         self._rounds = rounds
@@ -67,7 +67,7 @@ class SecureAggregationService:
         return wire.JoinResponse(config=config)
 
     def step(self, request: wire.StepRequest, *, address: str = "") -> wire.StepResponse:
-        """Takes a client's message; the next one for the client, or how long to wait.
+        """Takes a client's message; returns the next one for the client, or how long to wait.
 
         ``address`` is where the client connected from.
         """
@@ -118,7 +118,7 @@ class SecureAggregationService:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[float]:
-        """Seconds that this caller may wait for its answer."""
+        """Seconds for which this caller may wait for its answer."""
         mine = self._waiting.acquire(blocking=False)
         try:
             yield self._wait if mine else 0.0
