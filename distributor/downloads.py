@@ -24,7 +24,8 @@ _NUMBER = np.dtype("<u4")
 
 
 def pieces(store: ModelStore, request: distributor_pb2.DownloadRequest, index: int, size: int) -> Iterator[bytes]:
-    """What ``request`` asks for of table ``index`` of ``size`` bytes, in pieces of at most 1 MiB; opened at once.
+    """The bytes that ``request`` asks for, of table ``index`` with ``size`` bytes, in pieces of at most 1 MiB; opened
+    at once.
 
     Raises:
       ConfigurationError: ``first_chunk`` or ``blocks`` is not within the table, or both are given.
@@ -58,7 +59,7 @@ class BlockLists:
         self._lists: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
 
     def of(self, model: bytes, index: int) -> bytes:
-        """The list of a table. Raises FileNotFoundError where the model is not stored."""
+        """The list of a table. Raises FileNotFoundError if the model is not stored."""
         with self._lock:  # whoever asks for the same list waits for it
             found = self._lists.get((model, index))
             if found is None:

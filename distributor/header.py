@@ -22,7 +22,7 @@ MAX_MODEL_BYTES = 2**30
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """A manifest whose signatures and sizes were checked; its tables' contents were not.
+    """A manifest with checked signatures and sizes; the content of its tables is unchecked.
 
     ``table_bytes`` are the lengths of the tables in the manifest's order.
     """
@@ -40,7 +40,7 @@ class ModelHeader:
 
     @property
     def slices(self) -> int:
-        """Rows of one request."""
+        """Rows per request."""
         task = self.task
         return int(task.table.rows_per_request if is_table(task) else algorithm_for(task).rows_per_request or 0)
 
@@ -86,7 +86,7 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
 
 
 def _reply_bytes(header: ModelHeader) -> int:
-    """Length of a Select reply, but for its few bytes of framing; 0 where there is nothing to select."""
+    """Length of a Select reply without its few bytes of framing; 0 if there is nothing to select."""
     if not any(table.keyed for table in header.manifest.tables):
         return 0
     dense = header.total_bytes - sum(entry_bytes(table) for table in header.manifest.tables if table.keyed)

@@ -480,7 +480,7 @@ class Driver:
     def _try_later(
         self, task: TaskRecord, error: OdpError | None, *, unforeseen: bool = False, limited: bool = True
     ) -> bool:
-        error = OdpError("internal error; the server's log says where") if error is None else error
+        error = OdpError("internal error; see the server's log") if error is None else error
         least = error.low_seconds if isinstance(error, Busy) else 0.0
         failures = self._waits.failed(task.sha256, str(error), unforeseen=unforeseen, least=least)
         hopeless = "" if not limited or isinstance(error, _StaysOpen) else given_up(failures)

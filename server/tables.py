@@ -1,4 +1,4 @@
-"""TableService: the developer's server signs public tables and tells devices of them.
+"""TableService: the developer's server signs public tables and announces them to devices.
 
 The bytes of a table pass through to the distributor; the server keeps signatures alone. A version is signed first,
 published, and announced last, so that devices are never told of one that the distributor does not have.
@@ -48,7 +48,7 @@ class TableBook:
     """The signed versions of every table of a server, on its disk; thread-safe."""
 
     def __init__(self, folder: Path, key: SigningKey, *, health: Health | None = None) -> None:
-        """Makes ``folder`` where it is missing. Raises StateError."""
+        """Creates ``folder`` if it is missing. Raises StateError."""
         self._folder = folder
         self._key = key
         self._health = Health() if health is None else health
@@ -57,7 +57,7 @@ class TableBook:
             make_folders(folder)
 
     def sign(self, request: table_pb2.TableHeader) -> table_pb2.TableRecord:
-        """Signs the next version; content that was signed last gets its version again.
+        """Signs the next version; the content that was signed last gets its version again.
 
         Raises:
           ConfigurationError: a field is out of its range, or the name is taken by a table of other requests.
@@ -98,7 +98,7 @@ class TableBook:
             return record
 
     def announce(self, name: str, model: bytes) -> OpenedTable:
-        """Lets devices know of the version that was signed last. Idempotent.
+        """Announces the version that was signed last to devices. Idempotent.
 
         Raises:
           NotFound: no table of this name was signed.
@@ -123,7 +123,7 @@ class TableBook:
             return opened
 
     def newest(self, name: str) -> table_pb2.TableRecord:
-        """The record of a table that was announced. Raises NotFound, ConfigurationError, StateError."""
+        """The record of an announced table. Raises NotFound, ConfigurationError, StateError."""
         _validate.identifier(name=name)
         with self._lock:
             record = self._read(name)
@@ -160,7 +160,7 @@ class TableBook:
 
 
 class TablePublisher:
-    """Publishes tables: signed by ``book``, whole at the distributor, and announced last."""
+    """Publishes tables: ``book`` signs them, the distributor stores them, and the announcement comes last."""
 
     def __init__(self, book: TableBook, distributor: Distributor, *, distributor_address: str, log: Log) -> None:
         self._book = book
