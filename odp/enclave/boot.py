@@ -26,7 +26,7 @@ class Entry(Protocol):
     """An entry module; see the module docstring."""
 
     def warm_up(self) -> None:
-        """Loads everything that is loaded on first use otherwise."""
+        """Loads everything that would otherwise be loaded on first use."""
         ...
 
     def run(self, channel: socket.socket, guest: Guest) -> None:

@@ -1,4 +1,4 @@
-"""Private retrieval from two servers: neither learns which rows a device asks for, nor how many, unless both collude.
+"""Private retrieval from two servers: neither learns which or how many rows a device needs, unless both collude.
 
 ::
 
@@ -136,7 +136,7 @@ class Database:
 
 @dataclass(frozen=True)
 class Secret:
-    """What a device keeps of a query; only ``pad_seed`` leaves it, sealed to the helper.
+    """The device's secret part of a query; only ``pad_seed`` leaves it, sealed to the helper.
 
     ``numbers``: the row that every bucket was asked for, -1 for none. ``wanted``: the bucket of every key, -1 for none.
     """
@@ -149,7 +149,7 @@ class Secret:
 
     @property
     def placed(self) -> npt.NDArray[np.bool_]:
-        """Which keys were asked for, bool [keys]: all, but for the layout's failure."""
+        """The keys that were queried, bool [keys]: all, except after the layout's failure."""
         found: npt.NDArray[np.bool_] = self.wanted >= 0
         return found
 
@@ -157,7 +157,7 @@ class Secret:
 def query(
     keys: Sequence[int] | npt.NDArray[np.integer], shape: Shape, random_bytes: RandomBytes = secrets.token_bytes
 ) -> tuple[bytes, bytes, Secret]:
-    """Requests for the leader and the helper, and what to keep.
+    """Requests for the leader and the helper, and the secret part.
 
     Args:
         keys: up to ``shape.keys`` different row numbers; more than once the same is fine, and so is none at all.
@@ -216,7 +216,7 @@ def answer_many(
 
 
 def combine(leader_reply: bytes, helper_reply: bytes) -> bytes:
-    """What the leader sends to the device: both replies in one of the same length; still under the pad.
+    """The leader's reply to the device: both replies in one of the same length; still under the pad.
 
     Raises:
         ConfigurationError: the replies have different lengths.
@@ -272,7 +272,7 @@ def _open(request: bytes, pad_seed: bytes | None, shape: Shape) -> dpf.Keys:
     if request[1] != party:
         raise RequestError("the request is for the other server: the helper, and only it, needs a pad's seed")
     if request[2:_HEADER_BYTES] != shape.digest:
-        raise RequestError("the request is for another table, version or layout: ask for the shape again")
+        raise RequestError("the request is for another table, version or layout: fetch the shape again")
     try:
         return dpf.Keys.from_bytes(
             request[_HEADER_BYTES:], party=party, count=shape.layout.buckets, size=shape.layout.places
