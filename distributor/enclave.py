@@ -114,10 +114,10 @@ class DistributorCore:
         with self._lock:
             if header.model_sha256 in self._models:
                 return ()
-        self.check_room(header)
+        self.check_capacity(header)
         model = _verified(header, tables)
         with self._lock:
-            self._check_room(header)
+            self._check_capacity(header)
             self._models[header.model_sha256] = model
             replaced = self._outdated(header.task_sha256)
             for model_id in replaced:
@@ -126,7 +126,7 @@ class DistributorCore:
 
     def begin(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> Upload:
         """Starts a model that comes in pieces. Raises as ``install`` for its header and for lack of memory."""
-        self.check_room(open_header(signed_task, signed_manifest))
+        self.check_capacity(open_header(signed_task, signed_manifest))
         return Upload(self, signed_task, signed_manifest)
 
     def install_chunks(
@@ -151,14 +151,14 @@ class DistributorCore:
         with self._lock:
             return tuple(self._models)
 
-    def check_room(self, header: ModelHeader) -> None:
+    def check_capacity(self, header: ModelHeader) -> None:
         """Raises, before any table is sent, the errors of ``install`` for lack of memory: see there."""
         with self._lock:
-            self._check_room(header)
+            self._check_capacity(header)
 
-    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
-        """As ``check_room`` for an unopened header. Raises as ``open_header`` too."""
-        self.check_room(open_header(signed_task, signed_manifest))
+    def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+        """As ``check_capacity`` for an unopened header. Raises as ``open_header`` too."""
+        self.check_capacity(open_header(signed_task, signed_manifest))
 
     def forget(self, model_sha256: bytes) -> None:
         """Drops a model. Unknown ids are ignored, so that a host can repeat it after a crash."""
@@ -226,7 +226,7 @@ class DistributorCore:
     def _rows(self, model: _Model, keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
         return model.scanned.take(keys) if self._oblivious and model.scanned is not None else model.rows[keys]
 
-    def _check_room(self, header: ModelHeader) -> None:
+    def _check_capacity(self, header: ModelHeader) -> None:
         if header.model_sha256 in self._models:
             return
         version = header.manifest.version

@@ -84,7 +84,7 @@ class _Calls:
         return EnclaveReply(models=enclave_pb2.ModelIds(model_sha256=self._core.models()))
 
     def check_room(self, request: EnclaveRequest) -> EnclaveReply:
-        self._core.require_room(request.check_room.task, request.check_room.model)
+        self._core.require_capacity(request.check_room.task, request.check_room.model)
         return EnclaveReply(done=enclave_pb2.Done())
 
     def forget(self, request: EnclaveRequest) -> EnclaveReply:

@@ -32,7 +32,7 @@ class Distributor(Protocol):
         """Whether the model of this id is available for selections."""
         ...
 
-    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+    def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
         """Raises, before any table is sent, the errors of an installation for lack of memory."""
         ...
 

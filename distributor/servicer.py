@@ -27,12 +27,12 @@ from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.public_tables.table import is_table
 from odp.signed.task import HASH_BYTES, check_length, parse_known
+from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.transport.sweeping import DAY, SweepClock
-from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
 from odp.wire.tables import entry_bytes
 
@@ -92,9 +92,9 @@ class DistributorService:
         self._noted: dict[bytes, float] = {}
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
-        self._publishes = Turns(at_once=MAX_PUBLISHES, waiting=0, service=ROLE, what="publishes")
-        self._downloads = Turns(at_once=MAX_DOWNLOADS, waiting=WAITING_DOWNLOADS, service=ROLE, what="downloads")
-        self._selects = Turns(at_once=MAX_SELECTS, waiting=WAITING_SELECTS, service=ROLE, what="selections")
+        self._publishes = Backpressure(at_once=MAX_PUBLISHES, waiting=0, service=ROLE, what="publishes")
+        self._downloads = Backpressure(at_once=MAX_DOWNLOADS, waiting=WAITING_DOWNLOADS, service=ROLE, what="downloads")
+        self._selects = Backpressure(at_once=MAX_SELECTS, waiting=WAITING_SELECTS, service=ROLE, what="selections")
 
     def restore(self) -> None:
         """Installs every stored model again; the enclave verifies each. Call once, before serving.
@@ -126,7 +126,7 @@ class DistributorService:
         if first is None or first.WhichOneof("part") != "header":
             raise ConfigurationError("the first message of a publish stream must be its header")
         header = open_header(first.header.task, first.header.model)
-        with self._publishes.turn(progress(context)):
+        with self._publishes.admitted(progress(context)):
             if self._replication is not None:
                 self._replication.check(header)
             reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
@@ -136,7 +136,7 @@ class DistributorService:
                 self._replicate(header)
                 self._log.event("publish_known", **fields)
                 return reply
-            self._core.require_room(first.header.task, first.header.model)
+            self._core.require_capacity(first.header.task, first.header.model)
             self._log.event("publishing", version=header.manifest.version, bytes=header.total_bytes, **fields)
             try:
                 with self._store.receive(
@@ -175,7 +175,7 @@ class DistributorService:
         """Checks the request at once; the iterator reads the requested bytes, in chunks of at most 1 MiB."""
         index, size = self._table(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(self._downloads.turn(progress(context)))
+        permit.enter_context(self._downloads.admitted(progress(context)))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()
@@ -189,7 +189,7 @@ class DistributorService:
     def list_blocks(self, request: distributor_pb2.ListBlocksRequest) -> distributor_pb2.ListBlocksResponse:
         """The hashes of a table's blocks."""
         index, _ = self._table(request.model_sha256, request.table)
-        with self._downloads.turn():
+        with self._downloads.admitted():
             try:
                 return distributor_pb2.ListBlocksResponse(sha256=self._lists.of(request.model_sha256, index))
             except FileNotFoundError:
@@ -197,7 +197,7 @@ class DistributorService:
 
     def selection(self) -> contextlib.AbstractContextManager[None]:
         """Admission of one selection by any method. Raises Busy."""
-        return self._selects.turn()
+        return self._selects.admitted()
 
     def sweep(self) -> tuple[bytes, ...]:
         """Deletes the models that ``distributor.retention`` releases; returns their ids. Raises StateError."""

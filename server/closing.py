@@ -4,7 +4,7 @@ A round closes at the first of these, and never below the minimum, whose last wo
 
 1. the goal has come;
 2. as many as in the task's round before have come, and nobody for a while: who declined then declines again;
-3. nobody has come for longer: whoever is eligible now has been here;
+3. nobody has come for longer: all eligible devices have been here;
 4. ``round_seconds`` are over.
 
 How long is a share of ``round_seconds``, so that a task whose devices come at night waits for hours, with a least time
@@ -40,7 +40,7 @@ class Arrivals:
     last: float
     longest: float = 0.0
 
-    def seen(self, contributions: int, *, now: float) -> None:
+    def record(self, contributions: int, *, now: float) -> None:
         """Records the present number of contributions."""
         if contributions <= self.contributions:
             return

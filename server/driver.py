@@ -338,7 +338,7 @@ class Driver:
         arrivals = self._arrivals.get(task.sha256)
         if arrivals is None or arrivals.round != current.round:
             arrivals = self._arrivals[task.sha256] = Arrivals(current.round, contributions, now)
-        arrivals.seen(contributions, now=now)
+        arrivals.record(contributions, now=now)
         what = f"round {current.round} of {task.planned_rounds}: "
         if contributions < cohort.minimum:
             ended = "" if self._tokens is None else self._tokens.ended(task.signed, current.round)

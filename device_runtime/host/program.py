@@ -39,11 +39,11 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
 from odp.transparency.client import LogMemory
 from odp.transparency.proofs import LogGuard
+from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log
 from odp.transport.service import stop_event
 from odp.transport.state_folder import StateFolder
-from odp.transport.turns import Patience
 
 ROLE = "devices"
 #: What this host's devices saw of the transparency log.

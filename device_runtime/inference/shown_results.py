@@ -32,7 +32,7 @@ class _Held:
     app: str
     time: float
 
-    def found(self) -> Result | None:
+    def outcome(self) -> Result | None:
         """The result; None if the service failed or the store could not keep it."""
         try:
             return self.result.result()
@@ -81,7 +81,7 @@ class ShownResults:
       service: its name.
       host: runs its handlers that see private data.
       open_store: opens the device's store, for one use.
-      say: told, in a line for the person, that the service failed.
+      say: a callback for lines to the person about failures of the service.
       clock: seconds since the epoch.
     """
 
@@ -121,7 +121,7 @@ class ShownResults:
             raise ConfigurationError(
                 f"Expected result {id} to be one of the newest {MOST_RESULTS} of this program, for app={app!r}"
             )
-        found = held.found()
+        found = held.outcome()
         value = None if found is None else found.result.get(column)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < choices else 0
 
@@ -170,7 +170,7 @@ class ShownResults:
             raise
 
     def _page(self, id: str, held: _Held, html: str) -> ResultPage:
-        found = held.found()
+        found = held.outcome()
         title = None if found is None else found.result.get("title")
         shown = title[:_LONGEST_TITLE] if isinstance(title, str) and title else f"{self._service} for {held.app}"
         return ResultPage(id=id, service=self._service, title=shown, time=held.time, html=html)

@@ -22,6 +22,7 @@ from device_runtime.network.addresses import SERVER, PinnedAddresses
 from device_runtime.network.peers import Peer, Peers
 from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
 from odp.transparency.proofs import unpacked
+from odp.transport.backpressure import Patience
 from odp.transport.channel import (
     CHUNK_BYTES,
     LONG_DEADLINE,
@@ -31,7 +32,6 @@ from odp.transport.channel import (
     read_stream,
     translated,
 )
-from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
     attestation_pb2,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError, StateError
-from odp.privacy import accounting, room
+from odp.privacy import accounting, budget_check
 from odp.privacy.events import Event
 from odp.privacy.events import from_json as event_from_json
 from odp.privacy.ledger_entry import FORMAT, NEXT, Budget, Entry, ReleaseState, canonical, entry_of, genesis
@@ -176,7 +176,7 @@ class LedgerState:
             ConfigurationError: ``events`` is empty.
         """
         return min(
-            room.rounds_possible(spent, events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.rounds_possible(spent, events, budget=budget.epsilon, delta=budget.delta)
             for _, spent, budget in self._claims(task_id, task_budget, population_budget)
         )
 
@@ -203,12 +203,12 @@ class LedgerState:
             raise PrivacyError(f"Round {round} of task {task_id} was charged before: open another round")
         self._check_terms(task_id, task_budget, population_budget, population_size)
         epsilons = [
-            room.epsilon_within(whose, spent, entry.events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.epsilon_within(whose, spent, entry.events, budget=budget.epsilon, delta=budget.delta)
             for whose, spent, budget in self._claims(task_id, task_budget, population_budget)
         ]
         return replace(entry, task_epsilon=epsilons[0], population_epsilon=epsilons[1])
 
-    def require_room(
+    def require_budget(
         self, *, task_id: str, events: Sequence[Event], population_size: int, task_budget: Budget,
         population_budget: Budget,
     ) -> None:  # fmt: skip
@@ -221,7 +221,7 @@ class LedgerState:
             raise ConfigurationError(_FREE)
         self._check_terms(task_id, task_budget, population_budget, population_size)
         for whose, spent, budget in self._claims(task_id, task_budget, population_budget):
-            room.require_room(whose, spent, events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.require_budget(whose, spent, events, budget=budget.epsilon, delta=budget.delta)
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
         """The entry that brings a release into its next state; None if it is there already.

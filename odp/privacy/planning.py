@@ -15,9 +15,9 @@ from typing import Any
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.privacy import accounting, composition
+from odp.privacy.budget_check import rounds_possible
 from odp.privacy.calibration import largest_within
 from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
-from odp.privacy.room import rounds_possible
 
 _DROWNED = 1.0  # the noise is as long as the longest possible mean
 _CAP_ROUNDS = 10_000

@@ -146,7 +146,7 @@ class Call(grpc.ServicerContext):
 
 
 def progress(context: grpc.ServicerContext) -> Call | None:
-    """The progress of a servicer method's stream (``turns.Progress``); None outside of a listener."""
+    """The progress of a servicer method's stream (``backpressure.Progress``); None outside of a listener."""
     return context if isinstance(context, Call) else None
 
 

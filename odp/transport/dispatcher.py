@@ -1,7 +1,7 @@
 """A bounded queue of calls for the worker threads; connections alternate.
 
 What calls hold in memory is bounded too: their requests, from the queue until the reply is there. A call that finds no
-place, or loses it to somebody with fewer calls, or gets no thread in time, is told when to come back.
+place, or loses it to somebody with fewer calls, or gets no thread in time, gets a retry window.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from odp.errors import Busy
+from odp.transport.backpressure import RetryWindows
 from odp.transport.call import Call
 from odp.transport.fairness import Fair
 from odp.transport.limits import Limits
-from odp.transport.turns import RetryWindows
 from odp.transport.workers import Job, Later, Mailbox, Workers
 
 # What a call costs beside its request.

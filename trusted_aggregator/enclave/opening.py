@@ -51,13 +51,13 @@ def require_may_open(
         if before is None or before.state is not ReleaseState.SEALED or holdings.holds(task.sha256, number - 1):
             raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
     elif holdings.task(task.sha256) is None:
-        population.require_room_for_ends(len(holdings.tasks_of(population.name)) + 1)
+        population.require_capacity_for_ends(len(holdings.tasks_of(population.name)) + 1)
         everything = [event for planned in range(task.planned) for event in task.charges(planned)]
-        population.require_room(
+        population.require_budget(
             task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
             what=f"{task.label} with all its {task.planned} rounds",
         )  # fmt: skip
-    population.require_room(
+    population.require_budget(
         task_id=task.id, events=task.charges(number), budget=task.budget,
         users=cohort.goal, what=f"round {number} of {task.label}",
     )  # fmt: skip

@@ -117,7 +117,7 @@ class ControlService:
     def sweep(self) -> None:
         """Erases tasks that no server asked about for too long, with the contributions to their open rounds."""
         self._rounds.empty_files()
-        for task in self._idle.found():
+        for task in self._idle.overdue():
             with self._changes.turn():
                 before = self._rounds.held()
                 try:

@@ -48,6 +48,6 @@ class IdleTasks:
         self._storage.forget_work(task)
         self._noted.pop(task, None)
 
-    def found(self) -> list[bytes]:
+    def overdue(self) -> list[bytes]:
         """Tasks that no server asked about for too long."""
         return self._storage.idle(self._sweeps.now() - self._idle_seconds)

@@ -19,10 +19,10 @@ import grpc
 from odp import _validate
 from odp.errors import Refusal, StateError
 from odp.privacy.ledger_state import LedgerHead
+from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, answers
-from odp.transport.turns import Turns
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Refused
 from trusted_aggregator.host.changes import Changes
@@ -63,7 +63,7 @@ class AggregatorService:
         self._ingest = Ingest(core, storage, failed=failed)
         self._reading = threading.Lock()
         self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
-        self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
+        self._streams = Backpressure(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
         """Counts a contribution; the future is None once it is counted and stored."""
@@ -79,7 +79,7 @@ class AggregatorService:
         if isinstance(length, Refusal):
             return self._core.sign_refusal(half.to_refuse(header))
         # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
-        with self._streams.turn(progress(context)):
+        with self._streams.admitted(progress(context)):
             data = read_sealed(requests, length)
             if isinstance(data, Refusal):
                 return Refused(data)

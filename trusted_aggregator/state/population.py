@@ -139,7 +139,7 @@ class Population:
             *self._writes.pending(sealer, self.record.ledger),
         )
 
-    def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
+    def require_budget(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
         """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
 
         Raises:
@@ -151,7 +151,7 @@ class Population:
         ledger = self.ledger
         self._require_entry(ledger, events, what)
         try:
-            ledger.require_room(
+            ledger.require_budget(
                 task_id=task_id, events=events, population_size=self._users(users),
                 task_budget=budget, population_budget=self._budget,
             )  # fmt: skip
@@ -171,7 +171,7 @@ class Population:
         """Prepares the version in which a task is over: its charged and unsealed rounds are void.
 
         ``held`` says whether the enclave holds the task: of those, each can be ended, since each had room for that when
-        it was opened (``require_room_for_ends``).
+        it was opened (``require_capacity_for_ends``).
 
         Raises:
             PrivacyError: the task is not held, and too many were ended before.
@@ -181,7 +181,7 @@ class Population:
             raise PrivacyError(f"{self._ended_most()}: this enclave has no state of this one")
         self._prepare(abandoned=[task_sha256])
 
-    def require_room_for_ends(self, tasks: int) -> None:
+    def require_capacity_for_ends(self, tasks: int) -> None:
         """Raises PrivacyError if the ends of ``tasks`` open tasks could not all be recorded."""
         if len(self.record.abandoned) + tasks > MOST_ABANDONED:
             raise PrivacyError(f"{self._ended_most()}: take another population")
@@ -193,7 +193,7 @@ class Population:
         """Prepares the version with the charge of a round; ``record`` has to be stored before ``commit``.
 
         Raises:
-            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_room``; nothing changed.
+            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_budget``; nothing changed.
             StateError: another change is not committed yet, or another copy of this enclave has made one.
         """
         _require_zero_out(events)

@@ -26,8 +26,8 @@ from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.modes.enclave.accepted_set import AcceptedSet
 from trusted_aggregator.modes.enclave.sampling import Draw, FullParticipation
-from trusted_aggregator.modes.enclave.seen import Seen
 from trusted_aggregator.rounds.admission import Admission
 from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Judged, Round
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
@@ -71,7 +71,7 @@ class EnclaveRound(Round):
         plaintext_bytes = contribution_bytes(order.round, query.payload_bytes, self._admission.token_bytes)
         self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
         self._block = min(BLOCK, max(1, BLOCK_BYTES // max(query.payload_bytes, self.host_part_bytes)))
-        self._seen = Seen()
+        self._accepted_set = AcceptedSet()
         self._waiting: list[bytes] = []
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
@@ -92,7 +92,7 @@ class EnclaveRound(Round):
     @property
     def contributions(self) -> int:
         """The number of accepted contributions."""
-        return len(self._seen)
+        return len(self._accepted_set)
 
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
         """See ``Round``."""
@@ -140,12 +140,12 @@ class EnclaveRound(Round):
     def _set_sha256(self) -> bytes:
         # Over the payloads' hashes, too: the host may hold two contributions of one device under one id, of which the
         # first counted. After a restart with the second, the same noise would reveal their difference.
-        return self._seen.sha256()
+        return self._accepted_set.sha256()
 
     def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
         self._add_waiting()
         total = self._new_sum() if self._sum is None else self._sum
-        if total.count != len(self._seen):
+        if total.count != len(self._accepted_set):
             raise StateError(f"round {self.number} lost contributions in memory; start the program again")
         return self._noised(self._draw.within_cap(total.totals()), noise, host_sum)
 
@@ -159,7 +159,7 @@ class EnclaveRound(Round):
 
     def _erase(self) -> None:
         self._key = None
-        self._seen, self._waiting = Seen(), []
+        self._accepted_set, self._waiting = AcceptedSet(), []
         self._sum, self._draw = None, FullParticipation()
 
     def _open(self, sealed: bytes) -> bytes | bytearray:
@@ -199,13 +199,13 @@ class EnclaveRound(Round):
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
-            if len(self._seen) >= self._most:
-                held = self._seen.holds(contribution_id, contribution.pseudonym)
+            if len(self._accepted_set) >= self._most:
+                held = self._accepted_set.holds(contribution_id, contribution.pseudonym)
                 return Refusal.ALREADY_CONTRIBUTED if held else Refusal.ROUND_CLOSED
             if self._repeats(payload):
-                held = self._seen.holds(contribution_id, contribution.pseudonym)
+                held = self._accepted_set.holds(contribution_id, contribution.pseudonym)
                 return Refusal.ALREADY_CONTRIBUTED if held else Refusal.MALFORMED
-            if not self._seen.add(contribution_id, contribution.pseudonym, digest):
+            if not self._accepted_set.add(contribution_id, contribution.pseudonym, digest):
                 return Refusal.ALREADY_CONTRIBUTED
             self._note(payload)
             self.marks += mark

@@ -16,11 +16,11 @@ from odp.crypto.public_keys import KEY_BYTES
 from odp.crypto.secure_aggregation.session import HASH_BYTES, require_length
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, PrivacyError
+from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
 from odp.transport.service import answers
-from odp.transport.turns import Turns
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.modes.secagg.admission import Admission, Anybody
@@ -47,7 +47,7 @@ class SecureAggregationService:
         self._admission = Anybody() if admission is None else admission
         self._wait = wait
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
-        self._streams = Turns(
+        self._streams = Backpressure(
             at_once=_MOST_STREAMS,
             waiting=MOST_WAITING,
             service="aggregator",
@@ -94,7 +94,7 @@ class SecureAggregationService:
         if session is None:
             return _void()
         session.require_may_send(client.identity, client.token)
-        with self._streams.turn(progress(context)):
+        with self._streams.admitted(progress(context)):
             message = _read_masked(requests, session.vector_bytes)
         return self._step(session, client, message, "")
 

@@ -29,7 +29,7 @@ _MOST_FULL = 0.7
 _TAIL = 256
 
 
-class Seen:
+class AcceptedSet:
     """The accepted contributions of one round. Not thread-safe: its owner calls it under a lock."""
 
     def __init__(self) -> None:

@@ -1,9 +1,8 @@
 """Back-pressure: a few calls at work, a bounded queue, and a retry window for all other callers.
 
-A fleet that wakes at once is no error. Whoever finds the queue full is told when to come back: every one of them gets a
-place in time of its own behind the others that were told, at the rate at which the service gets on, so that the fleet
-comes back spread out and not at once again. The window is metadata of a RESOURCE_EXHAUSTED status; its reader draws a
-moment of it from its own randomness.
+A fleet that wakes at once is no error. A caller that finds the queue full gets a retry window: each window follows the
+one before at the rate of the service, so that the fleet returns spread out and not at once again. The window is
+metadata of a RESOURCE_EXHAUSTED status; its reader draws a moment of it from its own randomness.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class _Holder:
     ended: bool = False
 
 
-class Turns:
+class Backpressure:
     """At most ``at_once`` callers work and ``waiting`` wait, in order of arrival; thread-safe.
 
     A caller that finds no turn gets that of a stream whose own caller is too slow (``SLOWEST_RATE``), if there is one.
@@ -120,7 +119,7 @@ class Turns:
         self._windows = RetryWindows(at_once=at_once, clock=clock)
 
     @contextlib.contextmanager
-    def turn(self, progress: Progress | None = None) -> Iterator[None]:
+    def admitted(self, progress: Progress | None = None) -> Iterator[None]:
         """One caller's turn; waits for it in the queue. With ``progress``, a slow caller can lose it again.
 
         Raises:
@@ -193,7 +192,7 @@ def _never(seconds: float) -> bool:
 class Patience:
     """The client's handling of retry windows: it waits for a random moment of each, at most ``tries`` times.
 
-    ``wait`` sleeps for some seconds and returns True where the caller was told to stop; ``uniform`` draws a number
+    ``wait`` sleeps for some seconds and returns True if the caller has to stop; ``uniform`` draws a number
     between two bounds.
     """
 

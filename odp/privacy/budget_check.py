@@ -42,7 +42,9 @@ def epsilon_within(
     )
 
 
-def require_room(who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float) -> None:
+def require_budget(
+    who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float
+) -> None:
     """Returns if ``asked`` fits; as ``epsilon_within``, but faster if sampled rounds clearly fit."""
     if accounting.epsilon(_and(spent, asked), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
         epsilon_within(who, spent, asked, budget=budget, delta=delta)

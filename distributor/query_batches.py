@@ -14,12 +14,12 @@ from odp.crypto.pir import scanning, two_server
 from odp.errors import StateError
 
 #: Queries of one pass.
-MOST_TOGETHER = 8
+MOST_BATCHED = 8
 
 
 @dataclass(eq=False)
 class _Query:
-    """A query. The lock of its ``Together`` guards ``taken``; the rest is written before ``done`` is set."""
+    """A query. The lock of its ``QueryBatches`` guards ``taken``; the rest is written before ``done`` is set."""
 
     request: bytes
     pad_seed: bytes | None
@@ -29,7 +29,7 @@ class _Query:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class Together:
+class QueryBatches:
     """``two_server.answer`` for many threads; ``passes`` run at once (None: one per processor)."""
 
     def __init__(self, *, passes: int | None = None) -> None:
@@ -60,8 +60,8 @@ class Together:
                 return []
             waiting = self._waiting[table]
             waiting.remove(mine)
-            batch = [mine, *waiting[: MOST_TOGETHER - 1]]
-            del waiting[: MOST_TOGETHER - 1]
+            batch = [mine, *waiting[: MOST_BATCHED - 1]]
+            del waiting[: MOST_BATCHED - 1]
             if not waiting:
                 del self._waiting[table]
             for query in batch:
