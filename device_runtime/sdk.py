@@ -90,8 +90,7 @@ class Device:
       call_limits: of every call of the service.
       accept: what the machine may fail to enforce on the service (``odp device doctor``); by default nothing.
       say: a callback for lines that an app may see, about restrictions that are not enforced; failures of private
-        handlers are on the
-        person's page alone.
+        handlers are on the person's page alone.
       sensors: what the device can tell about itself; by default this machine's readings.
       index: of the device, where the folder holds those of several people.
       create: make the store where there is none.
@@ -247,9 +246,7 @@ class Device:
         return self._view.url if shown is None else f"{self._view.url}results/{shown.id}"
 
     def privacy(self) -> dict[str, Any]:
-        """Data that were read, sent and charged, as ``odp device privacy --json`` prints it, without the counts of
-        rows.
-        """
+        """Data that were read, sent and charged, as ``odp device privacy --json`` prints it, without counts of rows."""
         with self._open() as store:
             found = overview(store, self._gate, now=self._clock())
         return {name: value for name, value in found.items() if name not in _COUNTS}

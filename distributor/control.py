@@ -1,7 +1,7 @@
 """DistributorControlService: servers publish models and delete tasks.
 
-Every caller showed a certificate that names it a server. What it publishes is signed by a developer; a distributor that
-is told which developers it serves takes nothing of others.
+Every caller showed a certificate that names it a server. What it publishes is signed by a developer; a distributor with
+a list of developers accepts nothing from others.
 """
 
 from __future__ import annotations

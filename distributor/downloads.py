@@ -1,7 +1,7 @@
 """Whole tables, what is left of them, and the blocks of them that changed: read from the host's disk, piece by piece.
 
-Tables are public to whoever is told their model's id. A request that says where it goes on, or which blocks it lacks,
-tells which version of the table its device holds, and nothing else about it.
+Tables are public to everybody who knows their model's id. A request that resumes a download, or lists missing blocks,
+reveals which version of the table its device has, and nothing else about it.
 """
 
 from __future__ import annotations

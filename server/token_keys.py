@@ -1,7 +1,7 @@
 """The token key of each round; the server gets it from the issuer before the round opens.
 
 The charter of the population decides whether a round needs one, and whose. The issuer gives the same key for the same
-round each time. The key is kept before the aggregator hears of it, so that devices get the one that the round has.
+round each time. The key is stored before the aggregator gets it, so that devices get the same one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TokenKeys:
         Raises:
             EnrolmentError: it names one that this server does not know, or another one, or that refuses: the operator
                 of one of them has to mend that. Or the round's key has ended.
-            ServiceError: the aggregator does not tell the charter, or the issuer does not answer.
+            ServiceError: the aggregator does not return the charter, or the issuer does not answer.
         """
         signed = self._populations.refreshed(population)
         issuer_key = b"" if signed is None else open_charter(signed).issuer_key

@@ -11,7 +11,7 @@ before a release is applied        the aggregator's evidence, the release, and w
 
 Every step is done again after a crash: an entry that is in the log is not appended again, and what is not the same
 bytes twice (evidence, ledgers) is recognised by what it is about. Devices get proofs for the newest checkpoint, which
-is signed again every minute: it tells them, and the witnesses, that it still is the newest.
+is signed again every minute: the signature's time shows them, and the witnesses, that it is still the newest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A device host: many devices in one process, each with its own store, checking in and taking part.
 
 The host looks at what the server offers; while a round is open, every device that has not settled it checks in for
-itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. A service
-that cannot be used is one outage for the whole host: one line in the log, one growing pause, and no device asks on.
+itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. An
+unavailable service is one outage for the whole host: one line in the log, one growing pause, and no calls of devices.
 
 A device that is paused, or whose training conditions are not met, rests: it is looked at again now and then, and a host
-whose devices all rest asks nobody for anything; one that is to end with its task does not wait for them for ever
+whose devices all rest makes no network call; one that has to end with its task waits for them only for a limited time
 (``ending.py``). Which devices have something to do is in ``roster.py``, how long the host waits in ``pacing.py``.
 """
 

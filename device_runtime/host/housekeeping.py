@@ -54,7 +54,7 @@ class Housekeeping:
     def step(self) -> None:
         """Prunes the next few stores; returns at once if all of them were pruned in the last hour.
 
-        A store that cannot be used is left to whoever works with it; no record is deleted in that hour.
+        A store that cannot be opened is skipped; no record is deleted in that hour.
         """
         if not self._stores:
             if self._monotonic() < self._next:

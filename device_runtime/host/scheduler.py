@@ -54,7 +54,7 @@ class Job:
       due: not before.
       every: how long after its end it is due again; None: once.
       retry: smallest and largest time until a failed one is tried again.
-      deadline: given up when it has not succeeded by then; None: never. Of a recurrent job, this turn is given up.
+      deadline: dropped without success by this time; None: never. Of a recurrent job, only this run is dropped.
       failures: in a row.
       started: when it began, where it is under way.
 
@@ -91,7 +91,7 @@ class Scheduler:
       clock: seconds since the epoch.
       monotonic: seconds that only grow, at the pace of ``clock`` between its jumps.
       uniform: a random number between two bounds.
-      told: called with ``"clock_went_back"`` or ``"clock_jumped_ahead"`` and the seconds.
+      told: a callback, called with ``"clock_went_back"`` or ``"clock_jumped_ahead"`` and the seconds.
 
     Raises:
       StateError: the file is damaged, of another version or cannot be written.

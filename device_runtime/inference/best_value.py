@@ -39,14 +39,14 @@ def best_value(
       gate: the limits of a person who set none, and the clock.
       truth: what the device's service found best.
       service: whose code computed it.
-      app: who is told.
+      app: the receiver of the answer.
       choices: how many answers there are, from 2 on.
       epsilon: the most that the answer may cost; what is charged is the true epsilon, at most that.
 
     Raises:
       ConfigurationError: a value is out of range.
       NotNow: the device is paused or opted out of everything.
-      PrivacyError: the answer is beyond the person's limits; nothing was charged or told.
+      PrivacyError: the answer is beyond the person's limits; nothing was charged or returned.
     """
     _validate.identifier(service=service, app=app)
     mechanism = RandomizedResponse(choices=choices, asked=epsilon)

@@ -85,8 +85,8 @@ class IsolatedHost:
       limits: of every call.
       accept: promises (names of ``odp.isolated.walls.PROMISES``) that the person does without where the machine does
         not keep them.
-      say: told, in a line for the person, what the machine does not enforce and that a handler is left alone.
-      trace: told what the developer's process says of its own errors. That may hold anything that it was given: only
+      say: a callback for lines to the person: restrictions that the machine does not enforce, and paused handlers.
+      trace: a callback for the error output of the developer's process. That may hold anything that it was given: only
         for developers who try their code on data that they made up.
       clock: seconds that never go back, for rests after failures.
 

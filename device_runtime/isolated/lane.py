@@ -1,7 +1,7 @@
 """A service's template and the process of its next call: one lane for private calls, one for all others.
 
 What a call's process can find out about its lane (how long the call before took, when that ended, how many there were)
-says something of the other calls of that lane. What is told to an app comes from calls of a lane of their own.
+says something of the other calls of that lane. Answers to apps come from calls of a separate lane.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Lane:
     Args:
       code: the developer's modules.
       limits: of every call.
-      check: told what holds of a process before it is given anything; raises StateError where that is too little.
+      check: a callback with the restrictions of a process before it gets any data; raises StateError if they are too
+        few.
     """
 
     def __init__(self, code: ServiceCode, limits: CallLimits, check: Callable[[tuple[str, ...]], None]) -> None:

@@ -1,6 +1,6 @@
 """The runtime's side of the processes of a service: the template, and the processes that are forked from it.
 
-See ``odp.isolated.template`` for what is said between them. Nothing here trusts what a call's process says, but for
+See ``odp.isolated.template`` for the messages between them. Nothing here trusts what a call's process says, but for
 what holds of its restrictions, which it says before it runs any of the developer's code.
 """
 

@@ -88,7 +88,7 @@ class Limits:
           terms: of the verified task.
           round: what the device is asked to contribute to.
           past: what it contributed before, to this task and others; not to this very round.
-          answered: what apps were told.
+          answered: the earlier answers to apps.
           now: seconds since the epoch.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Many devices of one process in one SecAgg+ session: whoever's answer is there is advanced by one step.
+"""Many devices of one process in one SecAgg+ session: each device with an answer is advanced by one step.
 
 Few threads advance many devices, each on a seat of its own (``secagg.py``). What goes wrong with one device ends its
 own part alone.
@@ -52,7 +52,7 @@ class _Place:
 
 
 class Sessions:
-    """Seats devices of one process in sessions, and advances whoever's answer is there.
+    """Seats devices of one process in sessions, and advances each device with an answer.
 
     Args:
         participant: how a device takes part.

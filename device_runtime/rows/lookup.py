@@ -53,7 +53,7 @@ class Lookup:
     def find(self, name: str, *, developer_key: bytes | None = None) -> FoundTable:
         """The newest version of a table, as the server states it; reveals its name and nothing else.
 
-        ``developer_key`` is the key that must have signed it; None takes the server's word for the developer.
+        ``developer_key`` is the key that must have signed it; None accepts the developer that the server names.
 
         Raises:
           SignatureError, ConfigurationError: it is not what its developer signed, or another developer's.

@@ -20,7 +20,7 @@ from odp import _validate
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import write_atomically
 
-#: Room for tables unless told otherwise.
+#: Default maximum size of all tables together.
 MOST_BYTES = 256 * 2**20
 
 _WHOLE, _PART = ".f32", ".part"

@@ -34,7 +34,7 @@ class WholeModel:
     def __init__(self, services: Services, cache: TableCache | None = None) -> None:
         self._services = services
         self._cache = cache
-        # Held during a download: whoever needs the same tables waits for them.
+        # Held during a download: other threads that need the same tables wait for them.
         self._lock = threading.Lock()
         self._held: OrderedDict[bytes, ModelVersion] = OrderedDict()
 

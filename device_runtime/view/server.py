@@ -69,7 +69,7 @@ def start_view(
     Args:
       controls: what the person sees of their device, and may decide.
       results: rendered results.
-      record: is told of events on rendered pages.
+      record: receives events of rendered pages.
       port: 0 takes a free one.
       token: makes the unguessable parts of addresses.
       clock: seconds since the epoch, for how long ago things were.
@@ -247,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Executes a decision, and redirects to the person's page."""
         path, _ = self._address()
         length = self._length()
-        # A page elsewhere may make a browser post here, though it does not know the token: its Origin tells.
+        # A foreign page may make a browser post here, though it does not know the token: its Origin reveals that.
         if not self._for_us() or self.headers.get("Origin") != self.site.origin:
             self._nothing()
             return

@@ -161,7 +161,7 @@ class Client:
     Args:
         connection: the host's end; taken over.
         ended: called once when the enclave is gone, unless ``close`` asked for that: the program has to stop.
-        crashed: told where in its code the enclave met an error that nobody foresaw; it goes on.
+        crashed: a callback with the place in the code of an unforeseen error; the enclave continues.
         seconds: the longest time of one call; by default as long as its kind may take.
         ping, pong: seconds between two signs of life, and until the next one has to come.
     """
@@ -230,7 +230,7 @@ class Client:
             try:
                 self._connection.send(number, request)
             except StateError:
-                self._end(_gone())  # tells ``done`` too
+                self._end(_gone())  # calls ``done``, too
             except ConfigurationError as too_long:
                 with self._lock:
                     error = too_long if self._pending.pop(number, None) is not None else None

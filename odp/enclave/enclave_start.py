@@ -62,14 +62,14 @@ def answered(connection: Connection) -> EnclaveReply:
 def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentity], Ready]) -> EnclaveIdentity | None:
     """Inside the enclave: receives its keys, runs ``finish`` for its role, and reports that it is ready.
 
-    None where that failed: the host was told why, and the enclave has to end.
+    None if that failed: the host got the reason, and the enclave has to end.
     """
     try:
         identity = _identity(connection, guest)
         ready = finish(identity)
         connection.send(0, EnclaveReply(ready=ready))
     except OdpError as error:
-        with contextlib.suppress(StateError):  # where the host is gone, nobody has to be told
+        with contextlib.suppress(StateError):  # without a host, the report is not needed
             connection.send(0, EnclaveReply(failure=failure_of(error)))
         return None
     return identity

@@ -1,7 +1,7 @@
 """The enclave's interface to the platform that launched it.
 
 ``Guest`` is all that an enclave knows of the machine below it. The platform measured the enclave before it ran: a guest
-is *told* its policy and its image digest and names neither. ``EmulatedPlatform.launch`` gives a guest within one
+*receives* its policy and its image digest and cannot choose them. ``EmulatedPlatform.launch`` gives a guest within one
 process; ``SocketGuest`` (``odp.enclave.guest_socket``) is the one of an enclave process.
 """
 

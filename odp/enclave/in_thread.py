@@ -45,7 +45,7 @@ class ThreadEnclave:
 class InThread:
     """Launches ``run`` (an entry module's, perhaps with additional arguments) in a thread.
 
-    ``digest`` is what the platform is told of the code; None measures it as the launcher of processes does.
+    ``digest`` is the measurement that the platform gets; None measures it as the launcher of processes does.
     """
 
     def __init__(self, run: Callable[[socket.socket, Guest], None], *, digest: str | None = None) -> None:

@@ -8,7 +8,7 @@ measured, and then answers the enclave's calls (``odp.enclave.guest_socket``) un
 - the platform ends: the kernel kills the enclave, and its channel to the host closes.
 
 So no process outlives another. The enclave gets two sockets and no environment of its caller, and where the kernel
-allows it, starts in namespaces of its own. It never says what it is: that is the platform's to tell.
+allows it, starts in namespaces of its own. It never states its own measurement: only the platform does.
 """
 
 from __future__ import annotations

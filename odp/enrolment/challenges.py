@@ -28,7 +28,7 @@ class Challenges:
     Args:
         clock: seconds since the epoch.
         random_bytes: the source of keys and challenges.
-        most: answered challenges that are remembered; beyond them devices are told to come back.
+        most: answered challenges that are remembered; beyond them devices get a retry window.
     """
 
     def __init__(

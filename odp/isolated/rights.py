@@ -3,7 +3,7 @@
 Nothing private leaves because of this table:
 
 - events, requests and local data are private; downloads are the same for everybody;
-- the answer of ``on_request`` is all that the asking app is told, and ``on_request`` reads nothing private;
+- the answer of ``on_request`` is all that the calling app gets, and ``on_request`` reads nothing private;
 - downloads are all else that it reads, and ``on_download``, which chooses what is kept of them, reads nothing private;
 - every call runs in a process of its own, so that no handler finds in memory what another left there.
 """
@@ -64,7 +64,7 @@ _NONE: frozenset[DataKind] = frozenset()
 _PUBLIC = frozenset({DataKind.DOWNLOADS})
 
 RIGHTS: Mapping[Handler, Rights] = {
-    # What it accepts goes to on_execute; whether it accepts, and why not, is told to the app.
+    # What it accepts goes to on_execute; the app learns whether it accepts, and the reason of a refusal.
     Handler.ON_REQUEST: Rights(_PUBLIC, _NONE, Receiver.APP),
     Handler.ON_EXECUTE: Rights(_ALL, frozenset({DataKind.REQUESTS, DataKind.LOCAL}), Receiver.ON_RENDER),
     Handler.ON_RENDER: Rights(_PUBLIC, _NONE, Receiver.PAGE),

@@ -79,7 +79,7 @@ class IsolatedService:
 
         When: first, once per request. Reads: downloads. Writes: nothing.
         Kept on success: the runtime adds the request to the requests; ``work`` goes to ``on_execute``.
-        On failure: the request is not kept, and the app is told that it failed.
+        On failure: the request is not stored, and the app learns that it failed.
 
         The default accepts and passes on what was asked.
         """
@@ -90,7 +90,7 @@ class IsolatedService:
 
         When: after ``on_request``. Reads: everything. Writes: rows of its request, local data.
         Kept on success: those; ``result`` goes to ``on_render`` and to nobody else, and is not stored.
-        On failure: the request stays without rows; nothing is rendered, and the app is not told why.
+        On failure: the request stays without rows; nothing is rendered, and the app does not learn the reason.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """The process of one call: it takes its restrictions, loads the developer's class, and serves one call.
 
-From the line on where the developer's module is loaded, whatever this process sends is the developer's word; the
-runtime takes it so (``device_runtime.isolated``). What it holds of restrictions it says before.
+After the import of the developer's module, the developer controls everything that this process sends; the runtime does
+not trust it (``device_runtime.isolated``). What it holds of restrictions it says before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Restrictions that a process takes for good, each checked afterwards. Linux only.
 
 A restriction is a function that returns whether it holds: it asks the kernel, or tries what is forbidden. ``take`` runs
-several and tells which hold; elsewhere than on Linux all are refused.
+several and returns which hold; on systems other than Linux all are refused.
 
 Source: prctl(2), landlock(7), seccomp(2), capabilities(7), setrlimit(2).
 """

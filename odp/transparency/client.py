@@ -7,7 +7,7 @@ tile on, in whole tiles: they have to start with those that it has, and all toge
 reveals is the number of a tile.
 
 The leaf hashes also show whether an endorsement was withdrawn, since each endorsement names the leaf that would
-withdraw it: nobody has to say so, and who serves the log cannot hide it. A leaf is looked for as long as its
+withdraw it: no further message is needed, and the log's server cannot hide it. A leaf is looked for as long as its
 endorsement is valid. So what is remembered stays small, however long the log grows.
 """
 

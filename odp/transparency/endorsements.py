@@ -1,6 +1,6 @@
 """Endorsements: an endorser of an enclave's code states which code is good, under which policy, and for how long.
 
-An endorsement can be withdrawn before it ends, and a device has to notice even where the server does not say so. So the
+An endorsement can be withdrawn before it ends, and a device has to notice even if the server hides it. So the
 withdrawal is made together with the endorsement: the same statement, signed in another domain. Its endorsement names
 the hash that it would have as a leaf of the log. The endorser keeps the withdrawal to itself until it is needed. Who
 has the hashes of a log's leaves knows whether it is there, and nobody else can make it.

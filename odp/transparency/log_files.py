@@ -7,10 +7,10 @@
 =============== ================================================================================================
 
 A batch is appended in this order, each step on the disk before the next: entries, hashes, checkpoint (renamed into
-place), and only then does anybody hear of it. So a death at any point leaves the log of the last checkpoint, with bytes
-behind it that nobody was told of: ``open`` cuts them off. A checkpoint leaves this object only after it is stored, so
-no two trees of one size are ever signed, as long as nobody brings back old files; who does is found out by everyone who
-saw a newer checkpoint.
+place), and only then is it published. So a death at any point leaves the log of the last checkpoint, with unpublished
+bytes behind it: ``open`` cuts them off. A checkpoint leaves this object only after it is stored, so no two trees of one
+size are ever signed, as long as nobody brings back old files; who does is found out by everyone who saw a newer
+checkpoint.
 
 A log has a checkpoint before it has an entry. Where the other files hold anything and the checkpoint is missing, it was
 lost, and the log is not opened: ``odp.transparency.repair`` restores it.
@@ -109,7 +109,7 @@ class LogFiles:
 
         Raises:
             ConfigurationError: an entry is empty or too long.
-            StateError: the disk is full; the log is as before. DiskFailed: only a new start tells how it is.
+            StateError: the disk is full; the log is as before. DiskFailed: only a restart can determine its state.
         """
         if sum(map(len, entries)) > _LARGEST_BATCH:
             raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")

@@ -30,7 +30,7 @@ _WRITE_FAILED = "SQLITE_IOERR_WRITE"
 def open_database(path: Path, *, health: Health | None = None) -> sqlalchemy.Engine:
     """An engine on the SQLite file ``path``, created on first use; every commit survives a power cut.
 
-    ``health`` is told of the first failure of the disk. Raises StateError for a file that is not a database.
+    ``health`` records the first failure of the disk. Raises StateError for a file that is not a database.
     """
     health = Health() if health is None else health
     with state_errors(path.parent):

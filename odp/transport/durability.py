@@ -67,7 +67,7 @@ def disk_failed(path: Path, why: str) -> DiskFailed:
 def sync(descriptor: int, path: Path) -> None:
     """Syncs an open file, or the names in an open folder, to the disk; ``path`` is its name in errors.
 
-    Raises DiskFailed where that fails: what was written since the last sync may be lost, and no later sync tells.
+    Raises DiskFailed where that fails: what was written since the last sync may be lost, and no later sync reports it.
     """
     try:
         os.fsync(descriptor)

@@ -31,17 +31,20 @@ class Limits:
       request_bytes: A request, or a message of a stream, has at most this size.
       receiving_bytes: Requests on their way have at most this size together. It decides ``receiving``, the number of
         them, which is at most 256. Beyond it the connection with the most of them loses its oldest.
-      receiving_per_connection: Of these, a connection may take this number from others; its further calls wait for a
-      free one. arrived: Calls that wait for a place to be received in. Beyond it the connection with the most loses its
-      newest. queued: Calls that wait for a worker. Beyond it the connection with the most of them loses its newest.
+      receiving_per_connection: Of these, a connection may take this number from others; its further
+        calls wait for a free one.
+      arrived: Calls that wait for a place to be received in. Beyond it the connection with the most loses its newest.
+      queued: Calls that wait for a worker. Beyond it the connection with the most of them loses its newest.
       queued_bytes: Requests that wait for a worker, and those that are worked on, have at most this size together.
       share_of_address: Connections of one IP address have at most this share of the calls that are received or queued.
       message_seconds: The caller sends its next message, or reads the next reply of a stream, within this time.
-      queue_seconds: Maximum wait of a call for a place, and again for a worker. call_seconds: Maximum duration of a
-      call, whatever deadline its caller set. streams: Calls at once on one connection; a caller's further ones wait on
-      its side. connections: Connections at once, and no more than half of the file descriptors that the process may
-      open. handshake_seconds: TLS is agreed on within this time. idle_seconds: A connection without calls is closed
-      after this time. age_seconds: Time for which a connection takes new calls; its callers reconnect by themselves.
+      queue_seconds: Maximum wait of a call for a place, and again for a worker.
+      call_seconds: Maximum duration of a call, whatever deadline its caller set.
+      streams: Calls at once on one connection; a caller's further ones wait on its side.
+      connections: Connections at once, and no more than half of the file descriptors that the process may open.
+      handshake_seconds: TLS is agreed on within this time.
+      idle_seconds: A connection without calls is closed after this time.
+      age_seconds: Time for which a connection takes new calls; its callers reconnect by themselves.
       metadata_bytes: The metadata of one call.
 
     Raises:

@@ -155,7 +155,7 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
     """Decorates a servicer method so that errors become gRPC statuses.
 
     An OdpError answers with its one line; anything else answers INTERNAL without a word of it and is logged, because an
-    unforeseen message may hold data. What a StateError says is logged and not told.
+    unforeseen message may hold data. The text of a StateError goes to the log, not to the caller.
     """
 
     def note(error: BaseException) -> None:

@@ -1,7 +1,7 @@
 """Errors as gRPC statuses: one code per kind of error, and one line that is safe for strangers.
 
-The line is bounded and printable and holds no path: whoever calls may be anybody. Where the detail is the operator's
-business, the line says that the program's log has it.
+The line is bounded and printable and contains no path: any stranger may call. If the detail is only for the operator,
+the line refers to the program's log.
 """
 
 from __future__ import annotations

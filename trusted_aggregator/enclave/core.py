@@ -54,7 +54,7 @@ class AggregatorCore(HandingOver):
         identity: keys, policy and counters of this enclave.
         noise: what is added to the sums; the default draws exact Gaussians from the operating system's randomness.
             An object of the same process is the only way to another noise (rule P23), but for a policy with a
-            ``test_noise_seed``, which evidence shows and devices refuse unless told otherwise.
+            ``test_noise_seed``, which evidence shows and devices refuse by default.
 
     Raises:
         ConfigurationError: the policy is of another role.
@@ -394,7 +394,7 @@ class AggregatorCore(HandingOver):
     def forget(self, task_sha256: bytes) -> Writes:
         """Erases an idle task: its open rounds (uncharged) and its last release. Idempotent.
 
-        The host decides when, since an enclave has no clock that it can trust; whoever works on it opens it again.
+        The host decides when, since an enclave has no trusted clock; its server can open it again.
 
         Raises StateError where a round of it is charged and not released: its budget is spent, its release can come.
         """

@@ -158,8 +158,8 @@ def upgrade(
     """Makes the enclave of this code the successor of ``predecessor``; returns the statement about it.
 
     ``image`` is the digest of this code. Its enclave runs under the predecessor's policy, on the chip in the folder
-    ``platform``. ``waiting`` is told which rounds have to be closed first; after ``seconds`` of that, this gives up,
-    and nothing has changed.
+    ``platform``. ``waiting`` is called with the rounds that have to close first; after ``seconds`` of that, this gives
+    up, and nothing has changed.
 
     Raises:
         ServiceError: the predecessor refused, did not answer, or its rounds were not closed in time.

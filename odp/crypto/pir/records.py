@@ -93,7 +93,7 @@ def check(records: UInt8Array, numbers: Sequence[int], *, rows: int, row_bytes: 
     All records are checked, those that nobody asked for too: else a server would learn which these are.
 
     Raises:
-        WrongRowsError: a record is not valid; which one is not told.
+        WrongRowsError: a record is not valid; the error does not name it.
     """
     levels = _levels(rows, row_bytes)
     valid = True

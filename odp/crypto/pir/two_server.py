@@ -20,8 +20,8 @@ What holds, for any keys and for the two servers of which at least one is honest
 - ``recover`` gives the rows of the table whose cap is in the shape, or raises ``WrongRowsError``. A lying server can
   add to the XOR of both answers a difference that it chooses before it knows anything about the keys. Records are
   valid in one form only (``records``), and all buckets are checked, so ``recover`` fails exactly where that difference
-  is not zero, whatever the keys were. That a device fails therefore tells a server nothing but that somebody lied; it
-  does not tell who did.
+  is not zero, whatever the keys were. A failure of a device therefore reveals to a server only that a server lied, not
+  which one.
 - The pad depends on the shape, cap included, as its owner sees it. A device may therefore take the shape from the
   leader alone: had the leader another one than an honest helper, every ``recover`` would fail.
 
@@ -232,7 +232,7 @@ def recover(secret: Secret, reply: bytes) -> UInt8Array:
     """The rows of the keys that were placed, in their order: uint8 [k, row_bytes]; ``view("<f4")`` gives floats.
 
     Raises:
-        WrongRowsError: the reply is not that of two honest servers; see the module for what a failure tells.
+        WrongRowsError: the reply is not that of two honest servers; see the module for what a failure reveals.
     """
     shape = secret.shape
     if len(reply) != reply_bytes(shape):

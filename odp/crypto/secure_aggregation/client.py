@@ -17,8 +17,8 @@ ABORTED     none                            everything
 Whatever is refused aborts the session. Every way out erases all that is secret: after an answer, a refusal or
 ``leave`` the client holds no key, seed, share or reveal, and once its vector is masked, none of its own any more.
 About a neighbour, a client gives away a share of the self mask's seed *or* of the mask key, never both; with the
-threshold of ``parameters`` this keeps both secrets of an honest client from a server that tells its clients different
-stories.
+threshold of ``parameters`` this keeps both secrets of an honest client from a server that sends its clients different
+lists.
 
 Who agrees is the same committee for everybody (``graph.committee``), so that no two parts of a session unmask two
 different sets of survivors.

@@ -1,7 +1,7 @@
 """One SecAgg+ session: its checked configuration, its clients' keys, and the id that binds every message to both.
 
-The id is the hash of the configuration and of all advertised keys in order. Whoever tells two clients different
-configurations, models or key lists has them in two sessions, whose keys, masks and shares have nothing in common.
+The id is the hash of the configuration and of all advertised keys in order. Two clients with different configurations,
+models or key lists are in two sessions, whose keys, masks and shares have nothing in common.
 
 Source: Bonawitz et al. 2017, figure 4; Pasquini et al. 2022 for what different models would give away.
 """

@@ -1,9 +1,9 @@
 """The enclave's half of a round of SecAgg+: no vectors and no noise, but a charge before anything is unmasked.
 
 The devices add the noise, each a share of it, and the host unmasks their sum: what the enclave guarantees of such a
-round is its ledger. It is told which survivors can be unmasked, charges for exactly these once, and signs one release,
-of the sum that comes under that name. The signature says that the round was charged; that the sum is the devices' is
-the host's word, and that it is noisy is the devices'.
+round is its ledger. The host names the survivors that can be unmasked; the enclave charges for exactly these once, and
+signs one release, of the sum that comes under that name. The signature says that the round was charged; that the sum is
+the devices' rests on the host, and that it is noisy on the devices.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The host's rounds of SecAgg+: one session after another until one of them is unmasked.
 
 A round has one session at a time. One that is void is followed by the next attempt; the number of the attempt is on the
-disk before a client hears of it, so that a host that dies cannot begin the same attempt twice. Sessions themselves are
-in memory alone: with the host dies its session, and clients join the next. A round has four attempts, over restarts:
-where all of them ended without a sum it has failed, and whoever asks about it is told so.
+disk before a client gets it, so that a host that dies cannot begin the same attempt twice. Sessions themselves are in
+memory alone: with the host dies its session, and clients join the next. A round has four attempts, over restarts: if
+all of them ended without a sum, the round has failed, and every query about it gets that error.
 
 At most one session of a round is unmasked: ``take_sum`` is called for a charged round, and what was charged names the
 session. A charged session that cannot be unmasked any more leaves its round without a release.

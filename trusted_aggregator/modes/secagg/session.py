@@ -15,9 +15,9 @@ A session begins where the host has memory for it, else it goes on gathering. Wh
 client up to its largest size; seats of clients that fell silent are given to others.
 
 A session that is ready waits for its charge: no client gets what it needs to give unmask shares before
-``allow_unmasking``. A session that is void has erased what clients sent; whoever asks is told to come back.
+``allow_unmasking``. A session that is void has erased what clients sent; callers get a retry time.
 
-Nothing here has a thread: whoever asks moves the session on. The host is trusted with nothing but the round itself.
+A session has no thread: each call advances it. The host is trusted with nothing but the round itself.
 """
 
 from __future__ import annotations
